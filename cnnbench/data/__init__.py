@@ -1,6 +1,6 @@
-"""Input: synthetic or read from files, one batch per tower and step.
+"""Input of a run, synthetic or read from files: one batch for each tower and step.
 
-Importing this package does not import TensorFlow; making an input does.
+Importing this package does not import TensorFlow. Creating an input does.
 """
 
 from cnnbench.data.dataset import (

@@ -1,4 +1,4 @@
-"""CIFAR-10: the whole subset in host memory, batches made by gathering rows."""
+"""CIFAR-10: the whole subset is in host memory, and batches are gathered from its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAD = 4
 
 
 class Cifar10Pipeline(ArrayPipeline):
-    """Images and labels of all files of a subset; FlagError for an image size other than 32."""
+    """Pipeline of a subset's images and labels. FlagError for an image size other than 32."""
 
     def __init__(self, spec: InputSpec) -> None:
         if spec.image_size != cifar10_files.SIZE or spec.channels != cifar10_files.CHANNELS:
@@ -41,7 +41,7 @@ class Cifar10Pipeline(ArrayPipeline):
 
 
 def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """Pads images [n, size, size, c] by 4 zeros, crops them to size and mirrors half, at random."""
+    """Randomly crops images [n, size, size, c], padded with 4 zeros, and mirrors half of them."""
     size = images.shape[1]
     padded = tf.pad(images, [[0, 0], [_PAD, _PAD], [_PAD, _PAD], [0, 0]])
     top = uniform_int(positions, seed, "crop top", 2 * _PAD + 1)

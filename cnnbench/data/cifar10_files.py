@@ -1,9 +1,10 @@
-"""The two file formats of CIFAR-10: Python pickles and fixed-size binary records.
+"""Reads the two file formats of CIFAR-10: Python pickles and binary records of fixed size.
 
-Python: ``data_batch_1`` .. ``data_batch_5`` and ``test_batch``, each a pickled dict with ``data``
-(uint8 [n, 3072], channels first) and ``labels``. Binary: the same names with ``.bin``, each record
-one label byte and 3072 image bytes. See https://www.cs.toronto.edu/~kriz/cifar.html. No TensorFlow
-here.
+In the Python format, the files are ``data_batch_1`` .. ``data_batch_5`` and ``test_batch``. Each is
+  a pickled dict with ``data``
+(uint8 [n, 3072], channels first) and ``labels``. In the binary format, the names end with ``.bin``,
+and a record is one label byte and 3072 image bytes. See
+https://www.cs.toronto.edu/~kriz/cifar.html. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ Integers = npt.NDArray[np.int64]
 
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
-    """Files of a subset, in order of their numbers, from the first folder that has any.
+    """Files of a subset, in the order of their numbers, from the first folder that contains some.
 
-    Searches ``data_dir``, then its ``cifar-10-batches-py`` and ``cifar-10-batches-bin``; pickles
-    are preferred where a folder holds both formats.
+    Searches ``data_dir``, then its subfolders ``cifar-10-batches-py`` and ``cifar-10-batches-bin``.
+    If a folder contains both formats, pickles are preferred.
     """
     root = place(data_dir)
     with readable(data_dir):
@@ -81,7 +82,7 @@ def _matches(folder: Path, subset: str) -> list[Path]:
 
 
 def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
-    """Images, uint8 [n, 32, 32, 3], and labels, int32 [n]; DataError names file and record."""
+    """Reads images, uint8 [n, 32, 32, 3], and labels, int32 [n]; DataError names the record."""
     flat, labels = _parse(path)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if wrong.size:
@@ -94,7 +95,7 @@ def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
 
 @once_per_content
 def count_records(path: Path) -> int:
-    """Number of images in one file of either format, without reading labels."""
+    """Number of images in one file of either format; labels are not read."""
     return len(_parse(path)[1])
 
 
@@ -105,7 +106,7 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Reads every image; a defect counts for its whole file. See `Dataset.check`."""
+    """Reads every image. A file with a defect is reported as a whole. See `Dataset.check`."""
     found, tally = Findings(), ImageTally()
     for path in files:
         try:
@@ -121,7 +122,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def _parse(path: Path) -> tuple[Images, Integers]:
-    """Flat images with channels first (uint8 [n, 3072]) and labels (int64 [n])."""
+    """Parses a file: images, uint8 [n, 3072] with channels first, and labels, int64 [n]."""
     parse = _parse_binary if path.suffix == ".bin" else _parse_python
     flat, labels = parse(path, content_of(path))
     if not len(labels):
@@ -157,7 +158,7 @@ def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
 def _labels(path: Path, labels: Any, count: int) -> Integers:
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
-    # Nested lists would be spread out by NumPy: a few bytes can stand for a billion labels.
+    # NumPy would expand nested lists, and a few bytes of pickle can describe a billion labels.
     listed = isinstance(labels, (list, tuple))
     if not listed or not all(isinstance(label, (int, np.integer)) for label in labels):
         raise DataError(f"{path}: 'labels' is not a list of integers")
@@ -178,10 +179,10 @@ def _entry(path: Path, batch: object, key: str) -> object:
 
 
 class _Named:
-    """A name in a pickle, the arguments it was called with, and the state it was given.
+    """Placeholder for a class or function in a pickle, with its arguments and its state.
 
-    It replaces every class and function, so that a pickle can call nothing, and NumPy, which some
-    states crash, receives none.
+    It replaces every class and function, so a pickle cannot call anything. NumPy receives no state
+    from a pickle, because some states would crash it.
     """
 
     def __init__(self, name: str, arguments: tuple[Any, ...] = ()) -> None:
@@ -190,7 +191,7 @@ class _Named:
         self.state: object = None
 
     def __call__(self, *arguments: Any) -> _Named | bytes:
-        # How Python 3 writes bytes in protocols 0 to 2, and those of length 0.
+        # In pickle protocols 0 to 2, Python 3 writes bytes as a call of one of these functions.
         if self.name == "_codecs.encode" and isinstance(arguments[0], str):
             return arguments[0].encode("latin1")
         if self.name in ("__builtin__.bytes", "builtins.bytes"):
@@ -207,16 +208,17 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickled(data: bytes) -> Any:
-    """Unpickles dicts, lists, strings, bytes and numbers of an untrusted file; calls nothing there.
+    """Unpickles dicts, lists, strings, bytes and numbers of an untrusted file.
 
-    Arrays are for `integers`.
+    Nothing in the file is called. Arrays become placeholders, which `integers` converts.
 
-    Reads any protocol, also of Python 2 (whose strings become bytes) and of old NumPy.
-    UnpicklingError for any damage.
+    Reads every protocol, including Python 2 (strings become bytes) and old NumPy versions.
+    UnpicklingError for damaged data.
     """
     try:
-        # Python allocates memory up to the largest index of the memo: gigabytes, for minutes. The
-        # walk ends where strings of Python 2, which are bytes, are written as text.
+        # Python would allocate a memo up to its largest index, which may take gigabytes and
+        # minutes, so indices are checked first. `genops` cannot decode some strings of Python 2;
+        # the check ends there.
         with contextlib.suppress(UnicodeDecodeError):
             for opcode, argument, _ in pickletools.genops(data):
                 puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
@@ -226,18 +228,18 @@ def unpickled(data: bytes) -> Any:
     except pickle.UnpicklingError:
         raise
     except Exception as error:
-        # A damaged pickle fails in many ways (EOFError, IndexError, MemoryError, ...).
+        # A damaged pickle causes many kinds of errors (EOFError, IndexError, MemoryError, ...).
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
 
 
 def integers(value: object) -> Any:
-    """Copies a pickled array or scalar of integers; returns other values unchanged.
+    """Converts the placeholder of an integer array or scalar; returns other values unchanged.
 
-    UnpicklingError for other names, such as functions.
+    UnpicklingError for placeholders of anything else, such as functions.
     """
     if not isinstance(value, _Named):
         return value
-    # The modules are called numpy.core in old files and numpy._core since NumPy 2.
+    # The modules are named numpy.core in old files, and numpy._core since NumPy 2.
     match value.name.removeprefix("numpy.").lstrip("_"), value.arguments, value.state:
         case "core.multiarray._reconstruct", _, (_, tuple(shape), dtype, fortran, bytes(content)):
             order = "F" if fortran else "C"
@@ -248,7 +250,7 @@ def integers(value: object) -> Any:
         case _:
             raise pickle.UnpicklingError(f"{value.name[:60]!r} is not an array of integers")
     kind = _dtype(dtype)
-    # A product of exact integers, which is as large as a pickle says.
+    # The sides are Python integers, so the product cannot overflow.
     natural = all(isinstance(side, int) and side >= 0 for side in shape)
     if not natural or math.prod(shape) * kind.itemsize != len(content):
         raise pickle.UnpicklingError(f"{len(content)} bytes for an array of shape {shape}")

@@ -1,4 +1,4 @@
-"""COCO for SSD: input, and making its files."""
+"""COCO for SSD: the input pipeline, and conversion into TFRecord files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cnnbench.data.records import RecordPipeline, check_records, padded, require
 from cnnbench.errors import DataError, UsageError
 from cnnbench.models.networks.ssd import MAX_BOXES, overlaps
 
-# COCO: images with boxes around their objects; records and their pipeline.
+# COCO: records of images with boxes around their objects, and the pipeline.
 
 PREFIX = "coco-"
 
@@ -49,10 +49,10 @@ SOURCE_ID = "image/source_id"
 
 @dataclass(frozen=True)
 class CocoObject:
-    """An object of an image.
+    """An object in an image.
 
-    `label` is its class from 1, `box` top, left, bottom and right as fractions of the sides;
-    `is_crowd` marks many objects that are not annotated separately.
+    `label` is the class, starting at 1. `box` is top, left, bottom and right, as fractions of the
+    image's sides. `is_crowd` means that the box contains many objects without separate annotations.
     """
 
     label: int
@@ -61,9 +61,9 @@ class CocoObject:
 
 
 def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int, int, int]]:
-    """Checks what a run uses of a record; labels are in [1, num_classes).
+    """Checks the parts of a record that a run uses. Labels must be in [1, num_classes).
 
-    Returns the labels; and height, width, number of boxes and of crowds among them.
+    Returns the labels, and a tuple of height, width, number of boxes and number of crowd boxes.
     """
     features = features_of(record)
     source_id = single(features, SOURCE_ID, "bytes_list")
@@ -113,7 +113,7 @@ def serialize(
     name: str,
     objects: Sequence[CocoObject],
 ) -> bytes:
-    """A record with the keys of TensorFlow's object detection files; sizes in pixels."""
+    """Makes a record with the keys of TensorFlow's object detection files. Sizes are in pixels."""
     return serialized(
         ints={
             "image/height": [height],
@@ -131,8 +131,8 @@ def serialize(
     )
 
 
-# The windows of Liu et al., SSD: Single Shot MultiBox Detector, 2016. 0 asks for no overlap, and
-# an example in seven keeps its whole image.
+# Minimum overlaps of windows with boxes, as in Liu et al., SSD: Single Shot MultiBox Detector,
+# 2016. With 0, no overlap is required. One example in seven uses the whole image.
 _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 CROP_TRIES = 50
 _SMALLEST_SIDE = 0.3
@@ -146,10 +146,11 @@ _KEYS = {
 
 
 class CocoPipeline(RecordPipeline):
-    """Pipeline of images with boxes; resizing ignores the aspect ratio.
+    """Pipeline of images with boxes. Resizing does not keep the aspect ratio.
 
-    Training: a window of the image with the boxes whose centres are in it, without crowds, mirrored
-    half the time. Evaluation: the whole image and all boxes.
+    In training, a record becomes a window of the image with the boxes that have their centres in
+    it, without crowd boxes. Half of the windows are mirrored. In evaluation, it becomes the whole
+    image with all boxes.
     """
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -159,7 +160,7 @@ class CocoPipeline(RecordPipeline):
         jpeg, classes, is_crowd = found[ENCODED], found[LABELS].values, found[CROWD].values
         count = tf.shape(boxes)[0]
         sound = [
-            # Fails for data that are no JPEG.
+            # Fails if the data is not a JPEG.
             require(is_usable_size(tf.io.extract_jpeg_shape(jpeg)), "size"),
             require(are_inside(boxes), boxes),
             require(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),
@@ -205,15 +206,20 @@ class CocoPipeline(RecordPipeline):
 def random_window(
     image: Any, boxes: Any, position: Any, seed: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Part of a uint8 image [height, width, 3] with at least one box, chosen as in SSD.
+    """Crops a uint8 image [height, width, 3] to a random window with at least one box, as in SSD.
 
-    Of fifty windows, the first one that holds the centre of a box, and overlaps every such box by
-    at least the drawn overlap; the whole image if there is none. Boxes are float32 [n, 4],
-    fractions in the order top, left, bottom, right. Returns the part, the boxes as clipped
-    fractions of it, and bool [n]: whether a box's centre is inside.
+    Fifty windows and a minimum overlap are drawn. The result is the first window that contains the
+    centre of a box and has at least this overlap with every such box, or the whole image if there
+    is no such window.
+
+    Boxes are float32 [n, 4], fractions in the order top, left, bottom, right.
+
+    Returns the window, the boxes as fractions of the window (clipped to it), and bool [n]: whether
+    a box has its centre in the window.
     """
     overlap = tf.gather(
-        tf.constant([*_OVERLAPS, 2.0]),  # no window overlaps with a box by more than 1
+        # An overlap is at most 1, so 2.0 always selects the whole image.
+        tf.constant([*_OVERLAPS, 2.0]),
         uniform_int(position, seed, "overlap", len(_OVERLAPS) + 1),
     )
     windows, good = _windows(boxes, overlap, position, seed)
@@ -226,7 +232,7 @@ def random_window(
     begin = tf.cast(window[:2] * sides, tf.int32)
     end = tf.maximum(tf.cast(window[2:] * sides, tf.int32), begin + 1)
     part = image[begin[0] : end[0], begin[1] : end[1]]
-    # In whole pixels now, so that boxes stay where the objects are.
+    # The window is rounded to whole pixels first, so that boxes match the objects.
     window = tf.concat([tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides], 0)
     kept = _holds_centres(window[tf.newaxis], boxes)[0]
     origin, extent = tf.tile(window[:2], [2]), tf.tile(window[2:] - window[:2], [2])
@@ -234,7 +240,7 @@ def random_window(
 
 
 def _windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
-    """Windows [tries, 4], and which of them are valid."""
+    """Draws random windows, [tries, 4]. Also returns whether each is valid, bool [tries]."""
     drawn = tf.random.stateless_uniform([4, CROP_TRIES], seed_pair(position, seed, "window"))
     height, width = (_SMALLEST_SIDE + (1 - _SMALLEST_SIDE) * side for side in tf.unstack(drawn[:2]))
     top, left = drawn[2] * (1 - height), drawn[3] * (1 - width)
@@ -247,7 +253,7 @@ def _windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, A
 
 
 def _holds_centres(windows: Any, boxes: Any) -> Any:
-    """Bool [m, n]: whether the centre of a box is in a window."""
+    """Whether windows contain the centres of boxes: bool [windows, boxes]."""
     centres = (boxes[None, :, :2] + boxes[None, :, 2:]) / 2
     inside = (centres > windows[:, None, :2]) & (centres < windows[:, None, 2:])
     return tf.reduce_all(inside, axis=-1)
@@ -258,20 +264,20 @@ def _holds_centres(windows: Any, boxes: Any) -> Any:
 LABELS_FILE = "coco-labels.txt"
 MAX_CLASSES = 80
 _PUBLISHED = {"train": "train", "validation": "val"}
-# Boxes are rounded to hundredths of a pixel; some end just outside of their image.
+# Published boxes are rounded to hundredths of a pixel, so some end slightly outside the image.
 _SLACK = 1.0
 
 
 CocoImage: TypeAlias = tuple[Path, int, Sequence[CocoObject]]
-"""An image file, its number in the annotations, and its objects."""
+"""Image file, number of the image in the annotations, and objects in the image."""
 
 
 @dataclass(frozen=True)
 class Coco:
-    """Content of annotation files: classes by label from 1, and images of the existing subsets.
+    """Content of annotation files: class names by label (from 1), and images by subset.
 
-    `without_boxes` counts training images without objects, and `empty_boxes` boxes without an area;
-    both are left out.
+    `without_boxes` is the number of training images without objects, and `empty_boxes` the number
+    of boxes without area. Both are left out.
     """
 
     classes: tuple[str, ...]
@@ -281,9 +287,9 @@ class Coco:
 
 
 def read_annotations(source: Path) -> Coco:
-    """Reads ``annotations/instances_train*.json`` and ``instances_val*.json`` of a folder.
+    """Reads ``annotations/instances_train*.json`` and ``instances_val*.json`` in a folder.
 
-    The images are in folders beside: ``train2017`` for ``instances_train2017.json``.
+    The images for ``instances_train2017.json`` are in the subfolder ``train2017``, and so on.
     """
     subsets: dict[str, Sequence[CocoImage]] = {}
     categories: dict[int, str] | None = None
@@ -401,7 +407,7 @@ def _images(
 def _object(
     path: Path, one: Any, sizes: Mapping[int, tuple[int, int]], labels: Mapping[int, int]
 ) -> CocoObject | None:
-    """An object of an annotation; None if its box has no area."""
+    """Converts an annotation to an object; None if the box has no area."""
     where = f"{path}: annotation {one['id']}"
     if int(one["image_id"]) not in sizes:
         raise DataError(f"{where}: there is no image {one['image_id']}")

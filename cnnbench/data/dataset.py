@@ -1,4 +1,4 @@
-"""Data sets, and the specification and source of an input."""
+"""Base classes for data sets, and for the specification and the source of an input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cnnbench.models import model as registry
 from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, grouped, resolve
 from cnnbench.records.run import SkippedRecords
 
-# Data sets: names, class counts, subset sizes, and selection by flags. No TensorFlow.
+# Data sets: names, classes, sizes of subsets, and selection by flags, without TensorFlow.
 
 SUBSETS = ("train", "validation")
 
@@ -30,17 +30,21 @@ class Dataset:
     """Description of one data set.
 
     Attributes:
-      name: value of ``--data_name``, and the key of a model in the registry.
-      num_classes: width of the logits. ImageNet has 1000 classes and label 0 is the
-        background; CIFAR-10 keeps the 11 of tf_cnn_benchmarks (10 classes, one spare).
-      examples: examples per subset of the published data set: the epoch of synthetic data.
-      files: names of its files, for messages.
-      find: (directory, subset) to the files in order; raises FlagError if there are none.
-      count: (files, subset) to the number of examples; raises DataError for an unusable file.
-      open: `InputSpec` to the `Pipeline` that reads its files.
-      check: (files, number of classes) to the findings of a check of every record.
-      missing: names of files that the subset lacks, judging by those present.
-      left_out: files that are named like those of the subset but are not read.
+      name: value of ``--data_name``; models are registered under it, too.
+      num_classes: number of logits. For ImageNet it is 1001: 1000 classes, and label 0 for the
+        background. For CIFAR-10 it is 11, as in tf_cnn_benchmarks: 10 classes and an unused one.
+      examples: number of examples in each subset of the published data set; it is also the length
+        of an epoch of synthetic data.
+      files: names of the files, for messages.
+      find: function from directory and subset to the files, in order. FlagError if there are none.
+      count: function from files and subset to the number of examples. DataError if a file cannot be
+        used.
+      open: function from an `InputSpec` to the `Pipeline` that reads the files.
+      check: function that checks every record. Its arguments are the files and the number of
+        classes; it returns `Findings`.
+      missing: function from the existing files of a subset to the names of missing files.
+      left_out: function that returns files with names similar to the subset's files that are not
+        read.
       preprocessors: values of ``--input_preprocessor`` that its pipeline supports.
       skips_bad_records: whether its pipeline supports ``--on_bad_record=skip``.
       elements: parts of one example; by default an image and its class.
@@ -61,7 +65,7 @@ class Dataset:
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
 
     def __post_init__(self) -> None:
-        """Checks the description; UsageError names the wrong attribute."""
+        """Checks the description. UsageError names an invalid attribute."""
         plugins.check_name("a data set", self.name)
         plugins.check_attributes(self, Dataset, f"data set {self.name}")
         for subset in SUBSETS:
@@ -71,10 +75,11 @@ class Dataset:
                 raise UsageError(f"data set {self.name}: {what}")
 
     def num_examples(self, subset: str, data_dir: str | None = None) -> int:
-        """Examples in ``subset`` ("train" or "validation"): one epoch.
+        """Number of examples in ``subset`` ("train" or "validation"), which is one epoch.
 
-        Those of the published data set without ``data_dir``, else those in its files; FlagError or
-        DataError if there are none or one cannot be used.
+        With ``data_dir``, the examples in its files are counted. Otherwise, the result is the size
+        of the published data set. FlagError if there are no files; DataError if a file cannot be
+        used.
         """
         if data_dir is None:
             return self.examples[subset]
@@ -85,7 +90,7 @@ class Dataset:
         return examples
 
     def gaps(self, subset: str, data_dir: str) -> list[str]:
-        """Lines about files that a subset lacks, and about files beside it that are not read."""
+        """Lines of text about missing files of a subset, and about files that are not read."""
         files, notices = self._files(data_dir, subset), []
         if missing := self.missing(files):
             count = f"{len(missing)} of {len(missing) + len(files)} {subset} files are missing"
@@ -95,7 +100,7 @@ class Dataset:
         return notices
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
-        """Files of every subset in a directory."""
+        """The files of each subset in a directory."""
         found = self._look_into(data_dir)
         if not found:
             raise FlagError("data_dir", data_dir, f"holds no {self.name} files ({self.files})")
@@ -117,7 +122,7 @@ class Dataset:
             try:
                 found[subset] = self._files(data_dir, subset)
             except FlagError as error:
-                if error.__cause__ is not None:  # not absent, but unreadable or defective
+                if error.__cause__ is not None:  # The files exist, but are unreadable or defective.
                     raise
         return found
 
@@ -126,14 +131,14 @@ _DATASETS: dict[str, Dataset] = {}
 
 
 def register_dataset(dataset: Dataset) -> None:
-    """Registers a data set for ``--data_name`` and detection; UsageError if the name is taken."""
+    """Registers a data set for ``--data_name`` and detection. UsageError for a duplicate name."""
     if _DATASETS.get(dataset.name, dataset) is not dataset:
         raise UsageError(f"a data set named {dataset.name!r} is registered already")
     _DATASETS[dataset.name] = dataset
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a Python file that calls `register_dataset`; returns the names, see `plugins.load`."""
+    """Runs a Python file that calls `register_dataset`; returns the names. See `plugins.load`."""
     return tuple(map(str, plugins.load(path, "dataset_plugin")))
 
 
@@ -143,11 +148,12 @@ def dataset_names() -> tuple[str, ...]:
 
 
 def find_dataset(data_name: str | None, data_dir: str | None, model: str | None = None) -> Dataset:
-    """The data set that the flags select; FlagError if it is unknown or undetermined.
+    """The data set that the flags select. FlagError if it is unknown or ambiguous.
 
-    Without a name, the first data set whose name is part of ``data_dir``, or else one whose files
-    are there; without both, the only data set for which the model is registered, or ImageNet if it
-    is among several or there is no model.
+    If no name is given, it is the first data set with a name that is part of ``data_dir``, or else
+    the data set with files in this directory. If neither name nor directory is given, it is the
+    only data set for which the model is registered. If there are several and ImageNet is one of
+    them, or if there is no model, it is ImageNet.
     """
     if data_name is not None:
         if data_name not in _DATASETS:
@@ -168,7 +174,7 @@ def find_dataset(data_name: str | None, data_dir: str | None, model: str | None 
 
 
 def detect(data_dir: str) -> Dataset:
-    """The data set whose files are in a directory; the last registered, if several match."""
+    """The data set with files in a directory. If several match, the one registered last."""
     with readable(data_dir):
         for dataset in reversed(_DATASETS.values()):
             if dataset._look_into(data_dir):
@@ -183,41 +189,42 @@ plugins.add_kind(
         noun="data set",
         call="cnnbench.data.register_dataset(Dataset(...))",
         table=lambda: _DATASETS,
-        prepare=lambda: None,  # imported with the package
+        prepare=lambda: None,  # Its module is imported with the package.
     )
 )
 
 
-# Specification of an input as one frozen value; no flags, no TensorFlow.
+# Specification of an input as one immutable value. It depends neither on flags nor on TensorFlow.
 
 Preprocess = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
-"""From an example of the data set and a seed to the delivered elements; see `Model.preprocess`."""
+"""Function from an example and a seed to the delivered elements; see `Model.preprocess`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec(ReadingParams):
-    """One input of the benchmark.
+    """Specification of one input of the benchmark.
 
-    The flags of `ReadingParams`, such as ``resize_method``, are attributes too.
+    The flags in `ReadingParams`, such as ``resize_method``, are attributes, too.
 
     Attributes:
       data_dir: directory of the files; None means synthetic data.
-      subset: "train" (shuffled, repeated, optionally distorted) or "validation" (an exact pass in a
-        fixed order, repeated; padding of the last batch has weight 0).
+      subset: "train" (shuffled, repeated, optionally distorted) or "validation" (exact passes in a
+        fixed order; padding in the last batch has weight 0).
       batch_per_device: examples per tower and step.
       image_size: height and width of the delivered images, in pixels; 0 without images.
       num_classes: labels must be in [0, num_classes).
-      examples: parts of an example of `dataset`, sizes resolved; by default all of them.
-      elements: delivered parts, sizes resolved; by default all of them.
-      preprocess: makes the elements from an example; None where they are the same.
-      dtype: dtype of real features: "float32", "float16" or "bfloat16". Preprocessing is float32.
-      num_shards: processes that share the data; each reads its own part.
-      shard_index: the part to read. For synthetic data: which rows of the global batch of all
-        shards are made.
-      shard_files: whether training shards are whole files, which may differ in size, or equal parts
-        of all records.
-      host: full string of the CPU that reads and prepares, or "CPU:0" of this process.
-      shuffle_buffer: number of records among which a training record is drawn.
+      examples: parts of an example in `dataset`, with numbers as sizes; by default all parts.
+      elements: parts that are delivered, with numbers as sizes; by default all parts.
+      preprocess: function that makes the elements from an example; None if they are the same.
+      dtype: dtype of floating-point features: "float32", "float16" or "bfloat16". Preprocessing
+        uses float32.
+      num_shards: number of processes that share the data. Each reads its own part.
+      shard_index: the part to read. For synthetic data, it selects rows from the global batch of
+        all shards.
+      shard_files: True if a training shard consists of whole files, so that shards may differ in
+        size; False if it is an equal part of all records.
+      host: the CPU that reads and prepares: its full device name, or "CPU:0" for this process.
+      shuffle_buffer: number of records from which the next training record is drawn.
     """
 
     dataset: Dataset
@@ -255,53 +262,56 @@ class InputSpec(ReadingParams):
 
     @property
     def training(self) -> bool:
-        """Whether records are shuffled, repeated endlessly and distorted."""
+        """Whether the input is for training: shuffled, endless and optionally distorted."""
         return self.subset == "train"
 
     @property
     def official(self) -> bool:
-        """Whether images are prepared as in TensorFlow's official models."""
+        """Whether images are preprocessed as in TensorFlow's official models."""
         return self.input_preprocessor == "official_models_imagenet"
 
     @property
     def global_batch(self) -> int:
-        """Examples per step over all towers."""
+        """Number of examples per step, of all towers together."""
         return self.batch_per_device * self.num_devices
 
     def dtype_of(self, element: Element) -> str:
-        """Dtype of an element in batches."""
+        """Dtype that an element has in batches."""
         by_precision = element.role == "feature" and element.dtype == "float32"
         return self.dtype if by_precision else element.dtype
 
     @classmethod
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
-        """A spec with ``fields``, and other attributes from the data flags that ``flags`` has."""
+        """A spec with the attributes ``fields``.
+
+        Other attributes are set from the data flags in ``flags``.
+        """
         names = {field.name for field in dataclasses.fields(ReadingParams)} - fields.keys()
         taken = {name: getattr(flags, name) for name in names if hasattr(flags, name)}
         return cls(**taken, **fields)
 
 
-# Interface of inputs to the driver: one batch per tower and step.
+# Interface between inputs and the driver: one batch for each tower and step.
 
 CLOSE_SECONDS = 2.0
 
 
 def close_all(sources: Iterable[InputSource], seconds: float) -> None:
-    """Closes inputs, for so many seconds in all."""
+    """Closes inputs; waits at most `seconds` for all of them together."""
     end = time.monotonic() + seconds
     for source in sources:
         source.close(max(0.0, end - time.monotonic()))
 
 
 class TowerBatch(NamedTuple):
-    """One tower's share of a step, on the tower's device; can be an argument of a ``tf.function``.
+    """One tower's part of a step's batch, on the tower's device. Can be a ``tf.function`` argument.
 
     Attributes:
-      features: the only feature among the elements, or several by name. Images are [batch,
-        height, width, channels], dtype of the spec, about N(0, 1/2) in [-1, 1] (with ml_perf:
-        0..255 minus the channel means).
-      labels: the only label, or several by name; classes are int64 [batch].
-      weights: float32 [batch], 1 for an example and 0 for padding; None while training.
+      features: the feature or, if there are several, a mapping by name. Images are [batch, height,
+        width, channels] in the spec's dtype. They are approximately N(0, 1/2) in [-1, 1]; with
+        ml_perf, they are 0..255 minus the channel means.
+      labels: the label or, if there are several, a mapping by name. Classes are int64 [batch].
+      weights: float32 [batch], 1 for an example and 0 for padding; None in training.
     """
 
     features: Any
@@ -312,15 +322,16 @@ class TowerBatch(NamedTuple):
     def of(
         cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
     ) -> TowerBatch:
-        """The batch with these values by name of element."""
+        """A batch with the given values, which are keyed by element name."""
         features = grouped(elements, "feature", values)
         return cls(features, grouped(elements, "label", values), weights)
 
 
 class InputSource(AbstractContextManager["InputSource"]):
-    """Delivers a batch per tower and step, synthetic or read from files.
+    """Delivers one batch for each tower and step, synthetic or read from files.
 
-    `examples_per_epoch` counts all shards; `wait_seconds` is the total time blocked in `next`.
+    `examples_per_epoch` includes all shards. `wait_seconds` is the total time for which `next` has
+    blocked.
     """
 
     synthetic: bool = False
@@ -334,13 +345,13 @@ class InputSource(AbstractContextManager["InputSource"]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of one exact pass over this process's shard, the last one padded."""
+        """Number of steps in one exact pass over this process's shard. The last step is padded."""
         per_shard = -(-self.examples_per_epoch // self.spec.num_shards)
         return -(-per_shard // self.spec.global_batch)
 
     @property
     def element_spec(self) -> tuple[TowerBatch, ...]:
-        """Per tower a TowerBatch of ``tf.TensorSpec``, the structure that `next` returns."""
+        """For each tower, a TowerBatch of ``tf.TensorSpec``; `next` returns this structure."""
         import tensorflow as tf
 
         spec = self.spec
@@ -354,23 +365,26 @@ class InputSource(AbstractContextManager["InputSource"]):
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """Argument specs of a step traced for this input."""
+        """Specs of the arguments for tracing a step with this input."""
         return self.element_spec
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """The batch of one tower; call it inside the traced step, under the tower's device."""
+        """The batch of one tower. Call it in the traced step, under the tower's device."""
         return batches[tower]
 
     @abc.abstractmethod
     def next(self) -> tuple[TowerBatch, ...]:
-        """The next step's batches, in tower order; DataError names file and record."""
+        """The batches of the next step, in the order of the towers.
+
+        DataError names file and record.
+        """
 
     def waiting(self) -> dict[int, float]:
-        """Seconds for which callers have been blocked in `next`, by number of the shard."""
+        """How long (in seconds) calls of `next` have been blocked so far, by shard number."""
         return {}
 
     def stages(self) -> list[Any]:
-        """The `cnnbench.data.pipeline.PipelineStage`s of the input; none for synthetic data."""
+        """The `PipelineStage`s (in `cnnbench.data.pipeline`) of the input; empty if synthetic."""
         return []
 
     def skipped(self) -> SkippedRecords:
@@ -378,29 +392,29 @@ class InputSource(AbstractContextManager["InputSource"]):
         return SkippedRecords()
 
     def passed_over(self, steps: int) -> list[int]:
-        """Records that each shard read here skipped in a number of training steps.
+        """Number of records skipped in a number of training steps, for each shard read here.
 
-        Those of earlier runs (`resume`) are included.
+        Records that earlier runs skipped (see `resume`) are included.
         """
         del steps
         return []
 
     def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
-        """Continues after this many steps of an earlier run; to be called before the first `next`.
+        """Continues after `steps` steps of an earlier run. Call it before the first `next`.
 
-        `passed_over` counts the records skipped by then, per shard, and is ignored if the number of
-        shards differs. Returns whether it continues; otherwise `next` begins with the very first
-        batch.
+        `passed_over` is the number of records skipped up to then, for each shard. It is ignored if
+        the number of shards differs. Returns whether the input can continue; otherwise `next`
+        starts with the first batch of the data.
         """
         return True
 
     def restart(self) -> None:
-        """Starts a new exact pass; synthetic data has none."""
+        """Starts a new exact pass. Has no effect for synthetic data."""
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Stops reading and frees the buffers; `next` or `restart` starts again.
+        """Stops reading and frees the buffers. `next` or `restart` starts reading again.
 
-        Waits so many seconds at most for the end of the batches that are being read.
+        Waits at most `seconds` for batches that are being read.
         """
 
     def __exit__(self, *error: object) -> None:

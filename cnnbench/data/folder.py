@@ -1,4 +1,4 @@
-"""Folders of data sets: what they lack, reading them, and writing them."""
+"""Folders of data sets: finding defects, reading, and writing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from typing import TypeVar
 from cnnbench.base.files import SCRATCH, FolderLock, Scratch, UrlPath, place, read_file, read_text
 from cnnbench.errors import DataError, FlagError, PathError, UsageError, first_line
 
-# Findings of a record check. No TensorFlow.
+# Results of checking records. This part does not import TensorFlow.
 
 
 class RecordDefect(ValueError):
-    """A defect of a record; the text completes "FILE: record N: "."""
+    """A defect in a record. Its text follows "FILE: record N: " in a message."""
 
 
 @dataclass
 class Findings:
-    """Valid records of a subset and lines about them; defects name file and record."""
+    """Result of a check: number of valid records, facts about them, and defects.
+
+    A defect names file and record.
+    """
 
     records: int = 0
     details: list[str] = field(default_factory=list)
@@ -32,7 +35,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """Facts of a valid record of a labelled image: class, size in pixels, number of boxes."""
+    """Facts about a valid record of a labelled image: class, size in pixels, number of boxes."""
 
     label: int
     height: int
@@ -52,7 +55,7 @@ class ImageTally:
         self._boxes = 0
 
     def add(self, facts: ImageFacts) -> None:
-        """Counts a valid record."""
+        """Adds a valid record to the statistics."""
         self._labels[facts.label] += 1
         self._heights.add(facts.height)
         self._widths.add(facts.width)
@@ -60,7 +63,7 @@ class ImageTally:
         self._boxes += facts.boxes
 
     def lines(self) -> list[str]:
-        """The statistics as text; none without a record."""
+        """The statistics as lines of text; empty if there are no records."""
         if not self._labels:
             return []
         per_class = self._labels.values()
@@ -73,32 +76,32 @@ class ImageTally:
         ]
 
 
-# Folders and files of data sets: error messages and cached counts.
+# Folders and files of data sets: error messages, and cached numbers of examples.
 
 UNFINISHED = "unfinished-"
-"""Prefix of the folder that holds the files until the whole data set is written."""
+"""Prefix of the temporary folder for the files of a data set until all files are written."""
 
 SUBSET_FOLDERS = {"train": ("train",), "validation": ("validation", "val")}
-"""Folders that may hold the files of a subset, in the order of their precedence."""
+"""Subfolders that may contain the files of a subset, in order of preference."""
 
-# Number of files; ImageNet has 1152.
+# Maximum number of files in the cache; ImageNet has 1152.
 _REMEMBERED = 4096
 
 
 def reason(error: OSError) -> str:
-    """The system's error message, without number and path."""
+    """The operating system's error message, without number and path."""
     return error.strerror or str(error) or type(error).__name__
 
 
 def unfinished_in(folder: Path) -> str:
-    """Name of a folder inside with files of a data set that was not finished; "" for none."""
+    """Name of a subfolder with files of a data set that was not completed; "" if there is none."""
     made = (path for path in folder.iterdir() if path.name.startswith(UNFINISHED))
     held = (path.name for path in made if (path / SCRATCH).is_file() and len([*path.iterdir()]) > 1)
     return min(held, default="")
 
 
 def content_of(path: Path) -> bytes:
-    """The content of a file of examples; DataError if it cannot be read."""
+    """The content of a data file; DataError if it cannot be read."""
     try:
         return path.read_bytes() if isinstance(path, UrlPath) else read_file(path)
     except PathError as error:
@@ -109,7 +112,7 @@ def content_of(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def readable(data_dir: str) -> Iterator[None]:
-    """A block that reads a directory; FlagError if it is missing, or for an OSError inside."""
+    """Context manager for reading a directory. FlagError if it is missing, or for an OSError."""
     try:
         if not place(data_dir).is_dir():
             raise FlagError("data_dir", data_dir, "there is no such directory")
@@ -121,7 +124,7 @@ def readable(data_dir: str) -> Iterator[None]:
 
 
 def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
-    """Caches ``count`` in this process until the file changes: a run counts examples twice."""
+    """Caches the results of ``count`` until a file changes, because a run counts examples twice."""
 
     @functools.lru_cache(_REMEMBERED)
     def remembered(path: Path, *version: int) -> int:
@@ -133,14 +136,14 @@ def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
         try:
             status = path.stat()
         except OSError:
-            return count(path)  # raises the error for the file
+            return count(path)  # Raises the file's error.
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         return remembered(path, *version)
 
     return look
 
 
-# Output of data sets: all files or none. No TensorFlow.
+# Writing of data sets: all files or none. This part does not import TensorFlow.
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -154,16 +157,16 @@ def write_set(
     write: Callable[[Path, Sequence[Item]], Result],
     labels: Mapping[str, Sequence[str]],
 ) -> list[Result]:
-    """Writes the files ``PREFIX<subset>-*-of-*`` of a data set to a folder, created if missing.
+    """Writes the files ``PREFIX<subset>-*-of-*`` of a data set. Creates the folder if necessary.
 
-    The files are moved from a temporary folder inside ``out`` when all are complete, so that an
-    interrupted run leaves nothing that looks like a data set.
+    Files are written to a temporary folder inside ``out`` and moved when all are complete. So an
+    interrupted run leaves no incomplete data set.
 
     Args:
-      shards: number of files of each subset, which are equally long up to one item; there are never
-        more files than items.
-      write: called with the path of each file and its items.
-      labels: names and lines of further files, which may be there already.
+      shards: number of files for each subset. The numbers of items in the files differ by at most
+        one. There are at most as many files as items.
+      write: function that is called with the path of a file and the items for it.
+      labels: names and lines of additional files, which may already exist.
 
     Returns:
       What `write` returned for each file.
@@ -190,10 +193,10 @@ def write_set(
 
 @contextlib.contextmanager
 def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
-    """Makes ``out`` and a temporary folder in it for the files; removes the latter at the end.
+    """Context manager: creates ``out`` with a temporary folder, which is removed at the end.
 
-    ``out`` is locked meanwhile. It must be writable and hold no files of such a data set, which
-    `patterns` name. What killed processes have left in it is removed.
+    ``out`` is locked in the block. It must be writable and must not contain files of such a data
+    set, whose names match `patterns`. Files that killed processes have left in it are removed.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -214,9 +217,9 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
 
 
 def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:
-    """Moves all files to ``out``, or none; only those of the names in `replacing` may exist there.
+    """Moves either all files to ``out`` or none. Only files in `replacing` may already exist there.
 
-    Those that may replace others come last.
+    Files that may replace existing files are moved last.
     """
     with writing(out):
         moved: list[Path] = []
@@ -234,9 +237,9 @@ def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> N
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """A block in which only writing can fail; raises DataError from OSError and other errors.
+    """Context manager that turns errors from writing into DataError.
 
-    The text of the others ends with "; REASON".
+    For errors other than OSError, the reason is the text after the last "; ".
     """
     try:
         yield
@@ -248,14 +251,14 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-# Search for labelled images in a folder of class folders. No TensorFlow.
+# Search for labelled images in a folder with one subfolder per class, without TensorFlow.
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
 class ImageClass:
-    """A class: label (from 1), folder name, description."""
+    """A class of images: label (from 1), folder name and description."""
 
     label: int
     name: str
@@ -264,10 +267,10 @@ class ImageClass:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Files and their classes by subset ("train", "validation"), in a random order.
+    """For each subset ("train", "validation"): files and their classes, in random order.
 
-    `ignored` has folders without images, images outside of class folders, and other files in these,
-    but no names that start with a dot or an @, and not ``__MACOSX``.
+    `ignored` contains folders without images, images outside class folders, and other files in
+    class folders. Names that start with a dot or an @, and ``__MACOSX``, are not included.
     """
 
     classes: tuple[ImageClass, ...]
@@ -278,17 +281,20 @@ class ImageFolder:
 def scan(
     folder: Path, labels_file: Path | None, validation_fraction: float, seed: int
 ) -> ImageFolder:
-    """Finds the images of a folder.
+    """Finds the images in a folder of labelled images.
 
-    The folder holds one folder per class, or folders ``train`` and ``validation`` (or ``val``)
-    that do. In the first case a share of every class is set aside for validation.
+    The folder contains either one subfolder per class, or subfolders ``train`` and ``validation``
+    (or ``val``) with one subfolder per class. In the first case, a share of every class is used for
+    validation.
 
     Args:
-      labels_file: per line the name of a class folder, optionally followed by blanks and a
-        description; line k is label k. A first line ``background``, as make_imagenet writes it, is
-        label 0. Without a file, labels follow the sorted folder names.
-      validation_fraction: in [0, 1); share of every class, rounded.
-      seed: seed of the choice of that share and of the order.
+      labels_file: file with one line per class: the name of the class folder, optionally followed
+        by spaces and a description. Line k (from 1) is label k. If the first line is
+        ``background``, as make_imagenet writes it, this line is label 0. Without a file, labels
+        follow the sorted folder names.
+      validation_fraction: share of every class for validation, in [0, 1); the number of images is
+        rounded.
+      seed: random seed for the validation images and for the order.
     """
     ignored: list[Path] = []
     try:
@@ -354,15 +360,15 @@ def _is_image(path: Path) -> bool:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Entries of a folder, sorted, without files of operating systems and file servers."""
+    """Sorted entries of a folder, without files that operating systems and file servers create."""
     return sorted(
         path for path in folder.iterdir() if path.name[0] not in ".@" and path.name != "__MACOSX"
     )
 
 
 def check_name(what: str, name: str) -> None:
-    """Raises UsageError for class names that cannot be a line of labels.txt."""
-    # Bytes that are not UTF-8 are in Python's names as surrogates.
+    """Raises UsageError for a class name that cannot be written as a line of labels.txt."""
+    # In file names, Python represents bytes that are not UTF-8 as surrogates.
     if not "".join(c for c in name if not "\udc80" <= c <= "\udcff").isprintable():
         raise UsageError(f"{what} {name!r}: its name has characters that are not printable")
 

@@ -1,4 +1,4 @@
-"""ImageNet: decoding, distortions, and making its files of photos."""
+"""ImageNet: decoding and distorting images, the pipeline, and conversion of photos."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from cnnbench.data.pipeline import seed_pair, uniform_int
 from cnnbench.data.records import RecordPipeline, check_records, require
 from cnnbench.errors import DataError, UsageError, first_line
 
-# Preparation of JPEG images for networks: decoding, cropping, resizing, normalising.
+# Preprocessing of JPEG images for networks: decoding, cropping, resizing, normalising.
 
-# Evaluation looks at the central 1/1.145 of an image: 224 of 256 pixels.
+# Evaluation uses the central 1/1.145 of an image's sides, for example 224 of 256 pixels.
 CENTRAL_SCALE = 1.145
-# The official models of TensorFlow resize the shorter side to this before they cut.
+# TensorFlow's official models resize the shorter side to this size before they crop.
 OFFICIAL_SHORTER_SIDE = 256
-# Mean red, green and blue of ImageNet, on the scale 0..255.
+# Mean red, green and blue values of ImageNet, in the range 0..255.
 CHANNEL_MEANS = (123.68, 116.78, 103.94)
 
-# Limits of random colour changes; the hue as a fraction of pi in YIQ, of a full turn in HSV.
+# Limits of random colour changes. The hue is a fraction of pi in YIQ, and of a full turn in HSV.
 _BRIGHTNESS = 32.0 / 255.0
 _CONTRAST = (0.5, 1.5)
 _SATURATION = (0.5, 1.5)
@@ -47,10 +47,10 @@ _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 
 
 def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """A random crop, mirrored half the time: float32 [image_size, image_size, 3], normalised.
+    """A normalised random crop, float32 [image_size, image_size, 3]; half of them are mirrored.
 
-    The shape is that of `tf.io.extract_jpeg_shape`, int32 [3]; boxes, float32 [1, n, 4], are as in
-    `imagenet.parse`; the position, an int64 scalar, determines the randomness.
+    `shape`, int32 [3], is the result of `tf.io.extract_jpeg_shape`. `boxes`, float32 [1, n, 4], are
+    as in `imagenet.parse`. `position`, an int64 scalar, determines all random choices.
     """
     size = spec.image_size
     if spec.resize_method == "crop":
@@ -70,11 +70,12 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
 
 
 def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """The centre of an image: float32 [image_size, image_size, 3], normalised.
+    """The normalised centre of an image, float32 [image_size, image_size, 3].
 
-    The image is resized, keeping its aspect ratio, until both sides are at least 1.145 times
-    ``image_size``, or, as in the official models, until the shorter one is 256, or ``image_size``
-    if larger; then cropped. With ``resize_method`` crop it is only cropped.
+    The image is resized with the same aspect ratio so that the shorter side is 1.145 times
+    ``image_size``, and then cropped. With the preprocessing of the official models, the shorter
+    side becomes 256, or ``image_size`` if that is larger. If ``resize_method`` is "crop", the image
+    is only cropped.
     """
     size = spec.image_size
     image = decode(jpeg, spec)
@@ -83,8 +84,8 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
         if spec.official:
             sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
         else:
-            # Rounded down from the float32 product in this order, as in tf_cnn_benchmarks: another
-            # order gives some images a row more or less.
+            # As in tf_cnn_benchmarks, float32 factors are multiplied in this order and the product
+            # is rounded down. In a different order, some images would have one row more or less.
             exact = tf.cast(sides, tf.float32)
             sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
         image = resize(image, sides[0], sides[1], position, spec)
@@ -95,7 +96,7 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
 
 
 def decode(jpeg: Any, spec: InputSpec) -> tf.Tensor:
-    """uint8 [height, width, 3] of a JPEG; grey and CMYK become RGB."""
+    """Decodes a JPEG to uint8 [height, width, 3]. Grey and CMYK images become RGB."""
     return tf.io.decode_jpeg(jpeg, **_decoding(spec))
 
 
@@ -108,19 +109,22 @@ def _decoding(spec: InputSpec) -> dict[str, Any]:
 
 
 def normalise(image: Any, spec: InputSpec) -> tf.Tensor:
-    """0..255 to -1..1, or (ml_perf, official) minus the channel means; sets the static shape."""
+    """Scales 0..255 to -1..1, or (ml_perf, official) subtracts the channel means.
+
+    Sets the static shape.
+    """
     image = tf.ensure_shape(image, [spec.image_size, spec.image_size, 3])
     less_means = spec.ml_perf or spec.official
     return image - tf.constant(CHANNEL_MEANS) if less_means else image / 127.5 - 1.0
 
 
 def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """The image resized by the method of ``spec``; float32 in 0..255."""
+    """Resizes an image with the method in ``spec``. The result is float32 in 0..255."""
     image = tf.cast(image, tf.float32)
 
     def by(method: str) -> tf.Tensor:
         resized = tf.image.resize(image, tf.stack([height, width]), method)
-        # Bicubic interpolation overshoots at edges, and averages of areas by rounding.
+        # Bicubic interpolation exceeds the range at edges, and area averages exceed it by rounding.
         within = method in ("nearest", "bilinear")
         return resized if within else tf.clip_by_value(resized, 0.0, 255.0)
 
@@ -131,7 +135,7 @@ def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) 
 
 
 def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """A random crop that covers at least a tenth of a box, or of an image without boxes."""
+    """A random crop that covers at least a tenth of a box or, without boxes, of the image."""
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         boxes[:, :0] if spec.ml_perf else boxes,
@@ -149,7 +153,7 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
 
 
 def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Rows and columns by which the image exceeds the crop, int32 >= 0."""
+    """Numbers of rows and columns by which the image is larger than the crop, int32 >= 0."""
     shape = tf.shape(image)
     checked = tf.debugging.assert_greater_equal(shape[:2], size, "image smaller than the crop")
     with tf.control_dependencies([checked]):
@@ -157,12 +161,12 @@ def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def distort_colour(image: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """Changes the colours of an image, float32 [height, width, 3], clipped to 0..255.
+    """Randomly changes the colours of an image, float32 [height, width, 3]; clips to 0..255.
 
-    Contrast and brightness do not commute, so the two orders alternate: at even positions
-    brightness, saturation and hue, contrast; at odd ones brightness, contrast, saturation and hue.
-    With ``distort_color_in_yiq`` saturation and hue change by scaling and rotating the chroma plane
-    of YIQ, otherwise in HSV.
+    The result depends on the order of the changes, so two orders alternate: at even positions, it
+    is brightness, saturation and hue, contrast; at odd positions, brightness, contrast, saturation
+    and hue. With ``distort_color_in_yiq``, saturation and hue are changed by scaling and rotating
+    the chroma plane of YIQ; otherwise they are changed in HSV.
     """
 
     def seed(purpose: str) -> tf.Tensor:
@@ -195,29 +199,29 @@ def distort_colour(image: Any, position: Any, spec: InputSpec) -> tf.Tensor:
 def scale_and_turn_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
     """Scales the chroma of an image [height, width, 3] and rotates it by ``angle`` radians.
 
-    The Y of YIQ does not change, and a scale of 0 gives grey. The result is not clipped.
+    Luma (Y of YIQ) does not change. A scale of 0 results in grey. The result is not clipped.
     """
-    # All of this is linear, so it is done once, to the three unit colours: a 3x3 matrix.
+    # All operations are linear. Applying them to the three unit colours results in a 3x3 matrix.
     y, i, q = tf.unstack(tf.image.rgb_to_yiq(tf.eye(3)), axis=-1)
     cosine, sine = scale * tf.cos(angle), scale * tf.sin(angle)
     turned = tf.stack([y, cosine * i - sine * q, sine * i + cosine * q], axis=-1)
     return tf.tensordot(image, tf.image.yiq_to_rgb(turned), axes=1)
 
 
-# ImageNet, or any set of labelled images: records and their pipeline.
+# Records and pipeline of ImageNet, and of other sets of labelled images.
 
 ENCODED = "image/encoded"
 LABEL = "image/class/label"
 BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
 MAX_ASPECT = 100
-"""Largest ratio of sides; a resized narrow strip would exhaust the memory."""
+"""Maximum ratio of the sides. Resizing a narrower image would need too much memory."""
 MAX_PIXELS = 2**27
-"""Pixels per image: 1.5 GiB as float32."""
+"""Maximum number of pixels in an image, which take 1.5 GiB as float32."""
 
 
 def parse(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], tf.Tensor]:
-    """The features of a serialized record (string scalar) with these keys, and its boxes.
+    """The features of a serialized record (string scalar) with the given keys, and the boxes.
 
     Boxes are float32 [n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
     """
@@ -227,16 +231,17 @@ def parse(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], t
 
 
 def is_usable_size(shape: Any) -> tf.Tensor:
-    """Whether a JPEG's shape, int32 [3], respects `MAX_ASPECT` and `MAX_PIXELS`, in a graph."""
+    """In a graph: whether a JPEG's shape, int32 [3], is within `MAX_ASPECT` and `MAX_PIXELS`."""
     height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
     return even & (height * width <= MAX_PIXELS)
 
 
 def are_inside(boxes: Any) -> tf.Tensor:
-    """Whether all boxes, [..., 4] in the order top, left, bottom, right, are inside the image."""
+    """Whether all boxes, [..., 4] with top, left, bottom and right, are inside the image."""
     ahead = [[0, 0]] * (len(boxes.shape) - 1)
-    # 0, 0, top, left, bottom, right, 1, 1: none is above its next but one. NaN compares false.
+    # In the sequence 0, 0, top, left, bottom, right, 1, 1, no value may be larger than the value
+    # two places later. Comparisons with NaN are false.
     bounded = tf.pad(tf.pad(boxes, [*ahead, [2, 0]]), [*ahead, [0, 2]], constant_values=1.0)
     return tf.reduce_all(bounded[..., :-2] <= bounded[..., 2:])
 
@@ -250,7 +255,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
-    """Checks what a run uses of a record; label in [0, num_classes), sides >= `min_size`."""
+    """Checks the parts of a record that a run uses: label < num_classes, sides >= `min_size`."""
     features = features_of(record)
     label = single(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:
@@ -266,16 +271,16 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
 
 
 def features_of(record: bytes) -> Any:
-    """The features of a serialized record by key; RecordDefect if it is none."""
+    """The features of a serialized record, by key. RecordDefect if it cannot be parsed."""
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:
-        # The exception's class belongs to whichever protobuf implementation is at work.
+        # The class of the exception depends on the implementation of protobuf that is in use.
         raise RecordDefect("is not a serialized tf.train.Example") from error
 
 
 def single(features: Any, key: str, kind: str) -> Any:
-    """The only value of a feature of kind "int64_list", "float_list" or "bytes_list"."""
+    """The single value of a feature. `kind` is "int64_list", "float_list" or "bytes_list"."""
     if key not in features:
         raise RecordDefect(f"key {key} is missing")
     values = getattr(features[key], kind).value
@@ -285,7 +290,7 @@ def single(features: Any, key: str, kind: str) -> Any:
 
 
 def check_boxes(features: Any) -> int:
-    """The number of boxes; RecordDefect unless all are inside the image."""
+    """Returns the number of boxes. RecordDefect if a box is not inside the image."""
     sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
     if len({len(side) for side in sides}) != 1:
         raise RecordDefect("the sides of image/object/bbox have different lengths")
@@ -297,7 +302,7 @@ def check_boxes(features: Any) -> int:
 
 
 def check_size(shape: Any) -> None:
-    """Raises RecordDefect for an image of a size that `is_usable_size` refuses."""
+    """Raises RecordDefect if the size of an image is invalid according to `is_usable_size`."""
     if not bool(is_usable_size(shape)):
         height, width, _ = map(int, shape)
         raise RecordDefect(
@@ -307,7 +312,7 @@ def check_size(shape: Any) -> None:
 
 
 def decoded_size(jpeg: bytes) -> tuple[int, int]:
-    """Height and width of a JPEG after decoding all of it; RecordDefect for unusable ones."""
+    """Decodes a JPEG completely and returns height and width. RecordDefect if it cannot be used."""
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
             kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"
@@ -323,7 +328,7 @@ def decoded_size(jpeg: bytes) -> tuple[int, int]:
 def serialize(
     jpeg: bytes, height: int, width: int, label: int, name: str, synset: str, text: str
 ) -> bytes:
-    """A record with the keys of the ImageNet files, without boxes; sizes in pixels."""
+    """Makes a record with the keys of ImageNet's files, without boxes. Sizes are in pixels."""
     return serialized(
         ints={
             "image/height": [height],
@@ -349,7 +354,7 @@ def serialized(
     floats: Mapping[str, Sequence[float]],
     texts: Mapping[str, str | bytes],
 ) -> bytes:
-    """A record with these features; equal features give equal bytes."""
+    """Serializes a record. Equal features result in equal bytes."""
     features = {
         key: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
         for key, values in ints.items()
@@ -359,11 +364,11 @@ def serialized(
         for key, values in floats.items()
     }
     for key, text in texts.items():
-        # File names need not be UTF-8; Python keeps the bytes that are not as surrogates.
+        # A file name may contain bytes that are not UTF-8; Python represents them as surrogates.
         value = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
         features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
     example = tf.train.Example(features=tf.train.Features(feature=features))
-    # Map order is undefined unless asked for, and equal input shall give equal files.
+    # Otherwise the order of a map is undefined, but equal input must result in equal files.
     data: bytes = example.SerializeToString(deterministic=True)
     return data
 
@@ -375,14 +380,14 @@ _KEYS = {
 
 
 class ImageNetPipeline(RecordPipeline):
-    """Decodes, crops and resizes JPEGs."""
+    """Pipeline that decodes, crops and resizes JPEGs."""
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
         found, boxes = parse(record, _KEYS)
         jpeg, label = found[ENCODED], found[LABEL]
-        # Fails for data that are no JPEG.
+        # Fails if the data is not a JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
         sound = require(
             (label >= 0) & (label < spec.num_classes) & is_usable_size(shape) & are_inside(boxes),
@@ -403,7 +408,7 @@ class ImageNetPipeline(RecordPipeline):
         return examine(record, spec.num_classes, min_size)
 
 
-# Conversion of a folder of images into TFRecord files with the layout of ImageNet.
+# Conversion of a folder of images into TFRecord files in the format of ImageNet.
 
 LABELS_FILE = "labels.txt"
 _MAX_CLASSES = IMAGENET.num_classes - 1
@@ -413,8 +418,8 @@ _CHUNK = 64
 def make_imagenet(found: ImageFolder, out: Path, shards: Mapping[str, int]) -> int:
     """Writes ``<subset>-*-of-*`` and ``labels.txt``; see `output.write_set`.
 
-    RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality 100.
-    Returns the number of re-encoded images.
+    RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, are converted to RGB JPEGs with
+    quality 100. Returns the number of re-encoded images.
     """
     if len(found.classes) > _MAX_CLASSES:
         raise UsageError(f"{len(found.classes)} classes, but at most {_MAX_CLASSES} fit")
@@ -426,7 +431,7 @@ def make_imagenet(found: ImageFolder, out: Path, shards: Mapping[str, int]) -> i
         ]
         return write_images(path, made)
 
-    lines = ["background"]  # the line number, from 0, is the label
+    lines = ["background"]  # The line number, starting at 0, is the label.
     lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in found.classes]
     return sum(folder.write_set(out, "", found.subsets, shards, write, {LABELS_FILE: lines}))
 
@@ -434,7 +439,7 @@ def make_imagenet(found: ImageFolder, out: Path, shards: Mapping[str, int]) -> i
 def write_images(
     path: Path, files: Sequence[tuple[Path, Callable[[bytes, int, int], bytes]]]
 ) -> int:
-    """Writes a file of records, each made of an image's JPEG, height and width.
+    """Writes a file of records. `serialize` makes a record from an image's JPEG, height and width.
 
     Returns the number of re-encoded images.
     """
@@ -444,7 +449,7 @@ def write_images(
         ThreadPoolExecutor(os.cpu_count()) as pool,
         tf.io.TFRecordWriter(str(path)) as writer,
     ):
-        # In chunks, because the pool would read ahead of the writer without bounds.
+        # Chunks limit how many images the pool reads ahead of the writer.
         for begin in range(0, len(files), _CHUNK):
             part = files[begin : begin + _CHUNK]
             images = pool.map(rgb_jpeg, (source for source, _ in part))
@@ -455,7 +460,7 @@ def write_images(
 
 
 def rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
-    """Reads an image file, JPEG or PNG by its content, as an RGB JPEG without alpha channel.
+    """Reads a JPEG or PNG file (detected by content) as an RGB JPEG without alpha channel.
 
     Returns the JPEG, its height and width, and whether it was re-encoded.
     """
@@ -486,7 +491,7 @@ def rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
                 encoded = tf.io.encode_jpeg(
                     image, format="rgb", quality=100, chroma_downsampling=False
                 )
-            except tf.errors.OpError as error:  # JPEGs end at 65,500 pixels
+            except tf.errors.OpError as error:  # for example, a side of more than 65,500 pixels
                 raise DataError(f"{path}: cannot become a JPEG: {first_line(error)}") from error
             content = bytes(encoded.numpy())
     return content, int(image.shape[0]), int(image.shape[1]), not keep

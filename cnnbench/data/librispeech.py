@@ -1,4 +1,4 @@
-"""LibriSpeech: input, and making its files."""
+"""LibriSpeech: the input pipeline, and conversion into TFRecord files."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from cnnbench.data.imagenet import features_of, serialized, single
 from cnnbench.data.records import RecordPipeline, check_records, padded, require
 from cnnbench.errors import DataError, UsageError
 
-# LibriSpeech: spectrograms and their transcripts; records and their pipeline.
+# LibriSpeech: records of utterances with transcripts, and the pipeline of spectrograms.
 
 SAMPLE_RATE = 16_000
 WINDOW, STRIDE = 320, 160
-"""Samples in a frame of a spectrogram, and between the starts of frames: 20 and 10 ms."""
+"""Samples per frame of a spectrogram (20 ms), and between the starts of two frames (10 ms)."""
 
 BINS = WINDOW // 2 + 1
-"""Frequencies of a spectrogram."""
+"""Number of frequencies in a spectrogram."""
 
 ALPHABET = b" abcdefghijklmnopqrstuvwxyz'"
-"""Letters by number; the blank of CTC follows as class 28."""
+"""Letters; the index is the class. Class 28, after the last letter, is the blank of CTC."""
 
 
 PREFIX = "librispeech-"
@@ -41,7 +41,7 @@ UTTERANCE = "audio/id"
 
 
 def samples_in(content: bytes) -> int:
-    """Number of samples of a WAV file; RecordDefect unless 16 bits, 16 kHz, one channel."""
+    """Number of samples in a WAV file. RecordDefect unless it is 16 bits, 16 kHz, one channel."""
     try:
         with wave.open(io.BytesIO(content)) as file:
             found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
@@ -62,7 +62,7 @@ def samples_in(content: bytes) -> int:
 def examine(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> tuple[int, int]:
-    """Checks what a run uses of a record; returns its numbers of frames and letters."""
+    """Checks the parts of a record that a run uses; returns the numbers of frames and letters."""
     features = features_of(record)
     text = single(features, TEXT, "bytes_list")
     strange = next((byte for byte in text if byte not in ALPHABET), None)
@@ -73,7 +73,7 @@ def examine(
     frames = max(0, 1 + (samples - WINDOW) // STRIDE)
     if frames < 1:
         raise RecordDefect(f"the audio has {samples} samples, but one frame takes {WINDOW}")
-    # CTC needs a blank between equal letters.
+    # CTC needs a blank between two equal letters.
     if len(text) + sum(a == b for a, b in itertools.pairwise(text)) > frames:
         raise RecordDefect(
             f"the transcript of {len(text)} letters is longer than its audio of {frames} frames"
@@ -89,7 +89,7 @@ def examine(
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Reads every record of the files of a subset; see `Dataset.check`."""
-    del num_classes  # the alphabet is fixed
+    del num_classes  # The alphabet is fixed.
     facts: list[tuple[int, int]] = []
     found = check_records(files, examine, facts.append)
     if facts:
@@ -103,16 +103,16 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def serialize(audio: bytes, text: str, utterance: str) -> bytes:
-    """A record of a WAV file that `samples_in` accepts and of its transcript in `ALPHABET`."""
+    """Makes a record from a WAV file (valid for `samples_in`) and a transcript in `ALPHABET`."""
     return serialized({}, {}, {AUDIO: audio, TEXT: text, UTTERANCE: utterance})
 
 
-_SILENCE = 1e-10  # added to the power, whose logarithm is taken
+_SILENCE = 1e-10  # Added to the power, so that its logarithm is finite.
 _NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])
 
 
 class LibriSpeechPipeline(RecordPipeline):
-    """Log-power spectrograms, each frequency normalised over its utterance."""
+    """Pipeline of log-power spectrograms. Each frequency is normalised over the utterance."""
 
     def __init__(self, spec: InputSpec) -> None:
         super().__init__(spec)
@@ -122,7 +122,7 @@ class LibriSpeechPipeline(RecordPipeline):
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
-        del position  # nothing is random
+        del position  # Nothing here is random.
         keys = {key: tf.io.FixedLenFeature([], tf.string) for key in (AUDIO, TEXT)}
         found = tf.io.parse_single_example(record, keys)
         audio, rate = tf.audio.decode_wav(found[AUDIO])
@@ -154,10 +154,10 @@ class LibriSpeechPipeline(RecordPipeline):
 
 
 def spectrogram(samples: Any) -> tf.Tensor:
-    """Log power, float32 [frames, 161], of the frequencies from 0 to 8 kHz, every 10 ms.
+    """Log power of frequencies from 0 to 8 kHz, every 10 ms: float32 [frames, 161].
 
-    The samples are float32 [n >= 320] in [-1, 1] at 16 kHz. Over the frames each frequency has mean
-    0 and deviation 1.
+    The samples are float32 [n], n >= 320, in [-1, 1] at 16 kHz. For each frequency, the mean over
+    all frames is 0 and the standard deviation is 1.
     """
     waves = tf.signal.stft(samples, WINDOW, STRIDE, WINDOW)
     power = tf.math.log(tf.square(tf.abs(waves)) + _SILENCE)
@@ -168,14 +168,14 @@ def spectrogram(samples: Any) -> tf.Tensor:
 # Conversion of LibriSpeech's folders into TFRecord files.
 
 Utterance: TypeAlias = tuple[Path, str, str]
-"""An audio file, its transcript, and the transcript's location."""
+"""Audio file, transcript, and where the transcript was read (file and line)."""
 
 
 def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Utterance]]:
-    """Finds the utterances of ``train-*`` and of the validation folder.
+    """Finds the utterances in the folders ``train-*`` and in the validation folder.
 
-    These folders hold SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt, a line per utterance (its name, a
-    blank, its text), and beside it the audio as NAME.wav.
+    These folders contain files SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with one line per
+    utterance: name, space, text. The audio file NAME.wav is in the same folder.
     """
     if not source.is_dir():
         raise UsageError(f"{source}: there is no such folder")

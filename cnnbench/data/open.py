@@ -1,6 +1,6 @@
-"""Creation of inputs, and the data sets that come with cnnbench.
+"""Creates inputs, and registers the data sets that are part of cnnbench.
 
-TensorFlow is imported when an input is made, NumPy when files of CIFAR-10 are read.
+TensorFlow is imported when an input is created, and NumPy when files of CIFAR-10 are read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 def make_input(
     spec: InputSpec, devices: Sequence[str], distribution: InputDistribution | None = None
 ) -> InputSource:
-    """The input that ``spec`` describes, for the devices of the towers.
+    """Creates the input that ``spec`` describes, for the devices of the towers.
 
-    `distribution` defines how a strategy copies batches of files to them. FlagError if ``data_dir``
-    holds no files of this subset, DataError for a file that cannot be read as this data set.
+    `distribution` defines how a strategy copies batches that are read from files to the devices.
+    FlagError if ``data_dir`` contains no files of this subset. DataError if a file cannot be read
+    as this data set.
     """
     if spec.data_dir is None:
         from cnnbench.data.pipeline import SyntheticInput
@@ -42,7 +43,7 @@ def make_input(
 
 
 def _of(name: str) -> Callable[..., Any]:
-    """``MODULE.NAME`` in this package, imported at its first call."""
+    """The function ``MODULE.NAME`` in this package. It is imported when it is first called."""
     module, _, attribute = name.partition(".")
 
     def call(*given: object) -> Any:
@@ -52,7 +53,7 @@ def _of(name: str) -> Callable[..., Any]:
 
 
 def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
-    """Attributes of a data set in TFRecord files ``<prefix><subset>-*-of-*``."""
+    """Attributes of a `Dataset` whose files are TFRecord files ``<prefix><subset>-*-of-*``."""
     return {
         "files": f"{prefix}train-*-of-* and {prefix}validation-*-of-*",
         "find": partial(tfrecord.find_files, prefix=prefix),
@@ -118,7 +119,7 @@ LIBRISPEECH = Dataset(
     num_classes=29,
     examples={"train": 281_241, "validation": 2_620},
     **_in_records("librispeech.LibriSpeechPipeline", "librispeech-"),
-    # The model determines the longest example, and the shortest synthetic one.
+    # The model determines the length of the longest example, and of the shortest synthetic one.
     elements=(
         Element(
             "spectrogram",

@@ -1,9 +1,10 @@
-"""Pipelines of tf.data that can be resumed at a position, and synthetic data.
+"""Base of tf.data pipelines that can be resumed at a position, and synthetic data.
 
-The stream is that of the whole run: the global batches of all steps, one after the other, rows in
-the order of the towers of all shards. Crop and colours at a position are therefore the same for any
-number of threads, towers and processes, and no position occurs twice, neither in two processes nor
-after resuming.
+A position is the index of an example in the stream of the whole run. The stream consists of the
+global batches of all steps, in order. The rows of a global batch are in the order of the towers of
+all shards. Random choices, such as crop and colours, depend on the position. They are therefore the
+same for any number of threads, towers and processes. No position occurs twice, neither in two
+processes nor after resuming.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from cnnbench.errors import DataError, first_line
 from cnnbench.models.spec import Element
 from cnnbench.records.run import SkippedRecords
 
-# Random numbers determined by an example's position in the stream.
+# Random numbers that are determined by the position of an example in the stream.
 
 
 def positions_of(turns: Any, spec: InputSpec) -> Any:
-    """Positions of the examples that a shard delivers, by their numbers in the order of delivery.
+    """Positions in the stream for the examples of a shard, from their numbers in the shard.
 
-    The turns are an int or int64 of any shape. While training a shard delivers consecutive rows of
-    every global batch; in an exact pass shards take examples in turn.
+    `turns`, the numbers, are an int or int64 of any shape. In training, a shard delivers
+    consecutive rows of every global batch. In an exact pass, examples are assigned to shards in
+    turn.
     """
     if spec.num_shards == 1:
         return turns
@@ -41,7 +43,7 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
 
 
 def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """Number of a shard's training examples before ``position`` (int64 scalar)."""
+    """Number of training examples of a shard before ``position`` (int64 scalar)."""
     share = spec.global_batch
     together = share * spec.num_shards
     row = position % together - spec.shard_index * share
@@ -49,10 +51,10 @@ def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
 
 
 def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf.Tensor:
-    """Integers in [0, below), one per position (int64 of any shape); purposes are independent.
+    """Random integers in [0, below), one per position (int64 of any shape).
 
-    The finaliser of SplitMix64 (Steele, Lea and Flood 2014) on the position; the bias of the
-    modulus is below / 2**64.
+    Different purposes result in independent numbers. The finaliser of SplitMix64 (Steele, Lea and
+    Flood 2014) is applied to the position. The modulo operation has a bias of below / 2**64.
     """
     start = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode())) % 2**64
     x = tf.cast(positions, tf.uint64) * _u64(0x9E3779B97F4A7C15) + _u64(start)
@@ -63,7 +65,10 @@ def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf
 
 
 def seed_pair(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
-    """A seed, int64 [2], for TensorFlow's stateless random ops; purposes are independent."""
+    """A seed, int64 [2], for TensorFlow's stateless random operations.
+
+    Different purposes result in independent numbers.
+    """
     mixed = (seed << 32) ^ zlib.crc32(purpose.encode())
     mixed = (mixed + 2**63) % 2**64 - 2**63
     return tf.stack([tf.constant(mixed, tf.int64), position])
@@ -73,13 +78,14 @@ def _u64(value: int) -> tf.Tensor:
     return tf.constant(value, tf.uint64)
 
 
-# Host part of real input: a tf.data pipeline with error messages that name the record.
+# Host part of input from files: a tf.data pipeline with error messages that name the record.
 
 
 class PipelineStage(NamedTuple):
-    """A stage of a pipeline together with all earlier stages.
+    """A stage of a pipeline, including all earlier stages.
 
-    Its dataset is endless while training; `examples` is the number in one element of it.
+    In training, the dataset is endless. `examples` is the number of examples in one element of the
+    dataset.
     """
 
     name: str
@@ -90,8 +96,9 @@ class PipelineStage(NamedTuple):
 class Pipeline(abc.ABC):
     """Reads one subset of a data set on the host.
 
-    `num_examples` counts all shards. `start` is the number of training examples of this shard that
-    an earlier run has read, including records that it skipped; pipelines with `resumable` use it.
+    `num_examples` includes all shards. `start` is the number of training examples of this shard
+    that an earlier run read, including records that it skipped. Only pipelines with `resumable` use
+    it.
     """
 
     resumable = False
@@ -103,40 +110,40 @@ class Pipeline(abc.ABC):
 
     @abc.abstractmethod
     def tower_batches(self) -> tf.data.Dataset:
-        """Batches of ``batch_per_device`` examples, in order of the towers.
+        """Batches of ``batch_per_device`` examples, in the order of the towers.
 
-        Each is a mapping from the names of the elements of the spec to tensors of their dtypes; see
-        `prepared`. Training batches are always full and never end; the first begins with example
-        ``start`` of the shard. Otherwise one pass: the data set ends after the shard's last
-        example, and its last batch may be smaller.
+        A batch is a mapping from names of elements in the spec to tensors with their dtypes; see
+        `prepared`. In training, batches are always full, the data set is endless, and it starts
+        with example ``start`` of the shard. Otherwise, the data set is one pass: it ends after the
+        last example of the shard, and the last batch may be smaller.
         """
 
     def stages(self) -> list[PipelineStage]:
-        """The pipeline cut off after each of its stages, for timing; the last is the whole."""
+        """For measurements: the pipeline up to each stage. The last one is the whole pipeline."""
         return [PipelineStage("batch", self.tower_batches(), self.spec.batch_per_device)]
 
     def explain(self, error: Exception) -> DataError:
-        """Error message of a failed read in one line, with file and record where known."""
+        """The error for a failed read, in one line, with file and record if known."""
         return DataError(f"{self.spec.data_dir}: {first_line(error)}")
 
     def skipped(self) -> SkippedRecords:
-        """Records skipped so far by --on_bad_record=skip."""
+        """Records that --on_bad_record=skip has skipped so far."""
         return SkippedRecords()
 
     def passed_over(self, examples: int) -> int:
-        """Records skipped since ``start`` before the last of a number of training examples."""
+        """Number of records skipped from ``start`` to the last of `examples` training examples."""
         del examples
         return 0
 
     def run_dry(self) -> DataError:
-        """The reason why the endless training data has ended."""
+        """The error for training data that has ended although it should be endless."""
         return DataError(f"{self.spec.data_dir}: the {self.spec.subset} data has ended")
 
 
 def prepared(
     example: Mapping[str, tf.Tensor], position: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """Output values of an example without batch dimension, after the model's own preprocessing."""
+    """The elements of one example, without batch dimension, after the model's preprocessing."""
     values = example
     if spec.preprocess is not None:
         values = spec.preprocess(example, seed_pair(position, spec.seed, "preprocess"))
@@ -149,7 +156,7 @@ def prepared(
 def prepared_batch(
     examples: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """`prepared` for whole batches, values [batch, ...] and positions [batch]."""
+    """Like `prepared`, for whole batches: values [batch, ...] and positions [batch]."""
     if spec.preprocess is None:
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
 
@@ -161,7 +168,7 @@ def prepared_batch(
 
 
 def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
-    """``dataset`` on its own ``private_threads`` threads; None or 0: the shared pool."""
+    """Runs ``dataset`` in a private thread pool; with None or 0, in the shared pool."""
     options = tf.data.Options()
     if private_threads:
         options.threading.private_threadpool_size = private_threads
@@ -169,11 +176,11 @@ def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.da
 
 
 def shuffled_indices(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dataset:
-    """Indices 0..count-1, endless, in a new order every epoch; int64 scalars.
+    """An endless data set of indices 0..count-1 (int64 scalars), shuffled in every epoch.
 
-    The order follows from the seed and the epoch alone. A shard gets the indices at its positions,
-    so all shards together have the batches of one process. The first `start` indices of this shard
-    are skipped, whole epochs at no cost.
+    The order depends only on the seed and the epoch. A shard receives the indices at its positions,
+    so all shards together have the same batches as a single process. The first `start` indices of
+    this shard are skipped; skipping whole epochs takes no time.
     """
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
@@ -190,13 +197,13 @@ def shuffled_indices(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dat
     return epochs.flat_map(tf.autograph.experimental.do_not_convert(epoch))
 
 
-# Data sets that fit into host memory: batches are made by gathering rows of arrays.
+# Data sets that fit into host memory: a batch is gathered from rows of arrays.
 
 
 class ArrayPipeline(Pipeline):
-    """Shuffles the whole subset every epoch and gathers whole batches.
+    """Pipeline that shuffles the whole subset in every epoch and gathers whole batches.
 
-    Row i of each array, one per element in the order of declaration, is example i.
+    There is one array for each element, in the order of declaration. Row i is example i.
     """
 
     resumable = True
@@ -204,13 +211,14 @@ class ArrayPipeline(Pipeline):
     def __init__(self, spec: InputSpec, *arrays: Any) -> None:
         super().__init__(spec, len(arrays[0]))
         with tf.device(spec.host):
-            # Eager tensors captured by the pipeline are its arguments, not part of its graph.
+            # A pipeline captures eager tensors as arguments; they are not copied into its graph.
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Converts rows [batch, ...] to the elements of a batch; by default they are these already.
+        """Converts rows [batch, ...] to the elements of a batch. By default, returns them.
 
-        Randomness may depend only on the positions, int64 [batch] (see `cnnbench.data.pipeline`).
+        Random choices may depend only on the positions, int64 [batch]; see the docstring of this
+        module.
         """
         del positions
         return rows
@@ -237,7 +245,7 @@ class ArrayPipeline(Pipeline):
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Rows of the arrays, for positions (see `prepare`) and indices, both int64 [batch]."""
+        """Rows of the arrays for `positions` (see `prepare`) and indices, both int64 [batch]."""
         del positions
         return tuple(tf.gather(array, indices) for array in self._arrays)
 
@@ -248,15 +256,16 @@ class ArrayPipeline(Pipeline):
         return prepared_batch(dict(zip(names, rows, strict=True)), positions, self.spec)
 
 
-# Copies of tensors between the memories of devices.
+# Copying of tensors between devices.
 
 
 def copied_to(device: str, nest: Any) -> Callable[[Any], Any]:
-    """Makes a thread-safe function that copies nests like `nest` to a device in one call.
+    """Returns a thread-safe function that copies structures like `nest` to a device in one call.
 
-    The nests have equal structure and dtypes, any shapes, and may contain None. In TensorFlow 2.21
-    a copy between host and GPU waits, in either direction, for everything that was enqueued on the
-    GPU when it is issued. One call for all waits once; eager copies wait one after the other.
+    The structures have the same nesting and dtypes as `nest`, may have any shapes, and may contain
+    None. In TensorFlow 2.21, a copy between host and GPU, in either direction, first waits for
+    everything that is already enqueued on the GPU. One call for all tensors waits only once; with
+    eager copies, each copy would wait.
     """
 
     def copies(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -273,16 +282,16 @@ def _present(nest: Any) -> list[Any]:
 
 
 def _packed(nest: Any, values: Iterable[Any]) -> Any:
-    """The nest with these values in place of its own, in order; None stays None."""
+    """Replaces the values in a nest, in order. None is not replaced."""
     found = iter(values)
     return tf.nest.map_structure(lambda one: None if one is None else next(found), nest)
 
 
 class ReadEvents(NamedTuple):
-    """Functions that a read calls, each once and in any thread.
+    """Callbacks for one read by `ScalarReader`. Each is called once, in any thread.
 
-    `issued`: from now on launches do not delay the read. `arrived` takes the seconds since the
-    values arrived on the host.
+    `issued` is called when steps that are launched later can no longer delay the read. `arrived` is
+    called with the seconds since the values arrived on the host.
     """
 
     issued: Callable[[], None]
@@ -290,16 +299,21 @@ class ReadEvents(NamedTuple):
 
 
 class ScalarReader:
-    """Reads scalars from a GPU, and reports when later launches can no longer delay them.
+    """Reads scalars from a GPU, and reports when later launches can no longer delay the read.
 
     A copy to the host waits for everything that is enqueued on the GPU when the copy is issued.
-    Python cannot observe that moment, but the order of operations within TensorFlow shows it. The
-    scalars (float32 or bool; parts of the nest may be None) become one int32 vector in GPU memory,
-    read by an operation with int32 operands in host memory, before which TensorFlow inserts a copy
-    (``EnsureMemoryTypes``) that belongs to the GPU's part of the function. The executor of a GPU
-    runs operations in one thread, in the order in which they become ready: the copy is issued
-    before an operation two further ones behind the vector, which is sent to the host. The function
-    stamps the arrival, because it returns only after several threads have waited for each other.
+    Python cannot observe this moment directly, so it is derived from the order of operations in
+    TensorFlow.
+
+    The scalars (float32 or bool; parts of the nest may be None) are packed into an int32 vector in
+    GPU memory. An operation with int32 operands in host memory reads the vector, so TensorFlow
+    inserts a copy before it (``EnsureMemoryTypes``), in the GPU's part of the function. A GPU's
+    executor runs operations in one thread, in the order in which they become ready. A second branch
+    depends on the vector, too, and is two operations long; its result is sent to the host. When it
+    arrives, the copy must have been issued.
+
+    The arrival of the scalars is timestamped inside the function, because the function returns
+    later: several threads wait for each other first.
     """
 
     def __init__(self, device: str, host: str, nest: Any) -> None:
@@ -315,7 +329,7 @@ class ScalarReader:
                 with tf.device(device):
                     packed = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
                     bits = tf.bitcast(packed, tf.int32)
-                    copied = tf.maximum(bits, tf.int32.min)  # the same, in host memory
+                    copied = tf.maximum(bits, tf.int32.min)  # the same values, in host memory
                     with tf.control_dependencies([bits]):
                         behind = tf.shape(packed) + 1
                 with tf.device(host):
@@ -325,35 +339,35 @@ class ScalarReader:
                     called = tf.numpy_function(issued, [behind], tf.int32, stateful=False)
                     return values, stamp, called
 
-        # Of unknown shape: otherwise `behind` would be a constant.
+        # The shapes are unknown; otherwise TensorFlow would replace `behind` by a constant.
         specs = [tf.TensorSpec(None, one.dtype) for one in _present(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
     def __call__(self, nest: Any, events: ReadEvents) -> Any:
-        """The scalars as NumPy values, once everything that they depend on is done.
+        """Waits for the scalars and returns them as NumPy values.
 
-        The next call must not begin before `events.issued` was called.
+        Do not start the next call before `events.issued` has been called.
         """
         self._issued = events.issued
-        with tf.device(self._host):  # where the results of the function are put
+        with tf.device(self._host):  # device of the function's results
             values, stamp, _ = self._read(*_present(nest))
         events.arrived(time.time() - float(stamp))
         return _packed(nest, values.numpy())
 
 
-# Synthetic data, which stays on the devices and adds no work to a step.
+# Synthetic data. It stays on the devices and adds no work to a step.
 
-# Rows up to this number are drawn eagerly: tracing takes as long as about two hundred of them.
+# Up to this number, rows are drawn eagerly. Tracing takes as long as drawing about 200 rows.
 _FEW = 128
 
 
 class SyntheticInput(InputSource):
-    """Examples drawn once under the seed and kept in device variables.
+    """Synthetic examples: drawn once from the seed, and kept in variables on the devices.
 
-    Images look like normalised photographs: a truncated normal in [-1, 1] with standard deviation
-    near one half. The labels are fixed, so that the loss can fall and stays finite. Row i of the
-    global batch depends on the seed and on i only: tower t of all shards has its rows [t*b,
-    (t+1)*b), for any number of towers.
+    Images have values like normalised photographs: a truncated normal distribution in [-1, 1] with
+    a standard deviation of about one half. The labels are fixed, so that the loss can decrease and
+    stays finite. Row i of the global batch depends only on the seed and on i. With batch size b,
+    tower t (numbered over all shards) has rows [t*b, (t+1)*b), for any number of towers.
     """
 
     synthetic = True
@@ -366,7 +380,7 @@ class SyntheticInput(InputSource):
         spec = self.spec
         number = spec.shard_index * spec.num_devices + tower
         first = number * spec.batch_per_device
-        # On the host, so that every kind of device starts from the same bits.
+        # Values are drawn on the host, so that they are the same bits for every kind of device.
         with tf.device(spec.host):
             rows = tf.range(first, first + spec.batch_per_device)
             values = synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
@@ -379,17 +393,17 @@ class SyntheticInput(InputSource):
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.signature`: the step takes nothing."""
+        """See `InputSource.signature`. The step has no arguments."""
         return ()
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.of_tower`: reads the tower's variables."""
+        """See `InputSource.of_tower`. Reads the tower's variables."""
         elements = self.spec.elements
         values = zip(elements, self._towers[tower], strict=True)
         return TowerBatch.of(elements, {e.name: value.read_value() for e, value in values})
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Returns no arguments: the step reads variables."""
+        """Returns an empty tuple, because the step reads variables."""
         self.batches += 1
         return ()
 
@@ -400,9 +414,10 @@ def synthetic_rows(
     elements: tuple[Element, ...],
     preprocess: Preprocess | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Rows (int32 [n]) of the synthetic global batch: a tensor [n, ...] per element, in its dtype.
+    """The given rows (int32 [n]) of the synthetic global batch: one tensor [n, ...] per element.
 
-    The elements have numbers as sizes; `preprocess` makes other ones (`Model.preprocess`).
+    Tensors have the dtypes of the elements, whose sizes must be numbers. `preprocess` converts them
+    to different elements (`Model.preprocess`).
     """
     count = rows.shape[0]
     if preprocess is None and count is not None and count <= _FEW and tf.executing_eagerly():
@@ -439,9 +454,9 @@ def _drawing(
 def _example(
     row: tf.Tensor, seed: int, elements: tuple[Element, ...], streams: int | None = None
 ) -> dict[str, tf.Tensor]:
-    """One row; each element has its own stream of random numbers."""
+    """Draws one row. Each element has a separate stream of random numbers."""
     streams = streams or len(elements)
-    # The pair must be unique for row and stream.
+    # The pair of seeds must be unique for each row and stream.
     seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]
     example = {e.name: _draw(e, pair) for e, pair in zip(elements, seeds, strict=True)}
     for element in elements:
@@ -469,7 +484,7 @@ def _draw(element: Element, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
-    """Boxes inside the image, with sides of a tenth to nine tenths of the image's."""
+    """Random boxes inside the image. Their sides are 0.1 to 0.9 of the image's sides."""
     drawn = tf.random.stateless_uniform([*shape[:-1], 2, 2], seed)
     size = 0.1 + 0.8 * drawn[..., 0, :]
     first = drawn[..., 1, :] * (1.0 - size)

@@ -1,9 +1,9 @@
-"""Inputs that are prefetched to devices, also by distributed datasets, and joined inputs.
+"""Inputs that prefetch batches to devices, distributed inputs, and joined inputs of workers.
 
-For a step that runs on any idle worker, each worker has its batches by name. TensorFlow chooses the
-worker when it runs the step, and passes the same arguments to all. A worker's own state is
-therefore a resource of its process, under the same name on all workers: a variable with its number,
-synthetic batches in variables, or a queue of batches.
+Some steps run on whichever worker is idle. TensorFlow chooses the worker when it runs the step, and
+passes the same arguments to every worker. Therefore the state of a worker is stored in resources of
+its process, with the same names on all workers: a variable with the worker's number, variables with
+synthetic batches, or a queue of batches.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from cnnbench.errors import DataError
 from cnnbench.models.spec import by_name
 from cnnbench.records.run import SkippedRecords
 
-# Prefetching of batches from the host pipeline to the devices.
+# Prefetching: batches are copied from the host pipeline to the devices ahead of time.
 
 Step = tuple[TowerBatch, ...]
 Copying = tuple["TowerBatch | Future[TowerBatch]", ...]
-"""A step whose batches may still be in transfer to the devices."""
+"""The batches of a step. Copies to the devices may still be in progress."""
 
 THREAD_NAME = "cnnbench-input"
-"""Name of threads that read, and of those that drop what has been read."""
+"""Name of the threads that read batches, and of the threads that delete iterators."""
 
 
 class PipelineInput(InputSource):
-    """Real input: batches of a host pipeline, copied to each tower's device.
+    """Input from files: batches of a host pipeline are copied to the device of each tower.
 
-    With ``datasets_use_prefetch`` a background thread keeps ``datasets_prefetch_buffer_size`` steps
-    ready on the devices; without it, `next` reads and copies. The copies of a step to GPUs are
-    concurrent, see `DeviceCopies`.
+    With ``datasets_use_prefetch``, a background thread keeps the batches of
+    ``datasets_prefetch_buffer_size`` steps ready on the devices. Without it, `next` reads and
+    copies. Copies to GPUs run concurrently, see `DeviceCopies`.
     """
 
     def __init__(self, spec: InputSpec, devices: Sequence[str], pipeline: Pipeline) -> None:
@@ -54,7 +54,7 @@ class PipelineInput(InputSource):
         self._copies: DeviceCopies | None = None
         if not all(map(is_cpu, devices)):
             self._copies = DeviceCopies(devices, 1 + spec.datasets_prefetch_buffer_size)
-        self._dataset: tf.data.Dataset | None = None  # an evaluation repeats it
+        self._dataset: tf.data.Dataset | None = None  # Kept because evaluations repeat it.
         self._steps: Steps | None = None
         self._prefetcher: _Prefetcher | None = None
         self._produce: Callable[[], Copying] | None = None
@@ -64,7 +64,7 @@ class PipelineInput(InputSource):
         self._passed_over_before = 0
 
     def next(self) -> Step:
-        """See `InputSource.next`; the time blocked here is added to ``wait_seconds``."""
+        """See `InputSource.next`. The time for which it blocks is added to ``wait_seconds``."""
         start = self._waits_since = time.perf_counter()
         try:
             produce = self._produce or self._begin()
@@ -108,13 +108,13 @@ class PipelineInput(InputSource):
         return self._pipeline.skipped()
 
     def restart(self) -> None:
-        """See `InputSource.restart`; does nothing before the first batch was delivered."""
+        """See `InputSource.restart`. Does nothing before the first batch is delivered."""
         if not self._fresh:
             self.close()
             self._begin()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Ends the background thread and drops its batches; see `InputSource.close`."""
+        """Ends the background thread and discards its batches; see `InputSource.close`."""
         if self._stop is not None:
             self._stop()
         if self._prefetcher is not None:
@@ -125,7 +125,8 @@ class PipelineInput(InputSource):
 
     def _begin(self) -> Callable[[], Copying]:
         ends = ExitStack()
-        self._stop = weakref.finalize(self, ends.close)  # also when nobody calls close()
+        # Also stops the threads if close() is never called.
+        self._stop = weakref.finalize(self, ends.close)
         begin_copy = None
         if self._copies is not None:
             self._copies.start()
@@ -146,10 +147,10 @@ class PipelineInput(InputSource):
 
 
 class Steps:
-    """Assembles the batches of steps, and pads the end of an exact pass.
+    """Assembles the batches of each step, and pads the end of an exact pass.
 
-    `opened` returns an iterator over the batches from the first on. `begin_copy` starts the copy of
-    a batch to the device of a tower; without it `next` copies.
+    `opened` returns an iterator that starts with the first batch. `begin_copy` starts copying a
+    batch to a tower's device. Without it, `next` copies.
     """
 
     def __init__(
@@ -172,13 +173,13 @@ class Steps:
             self._iterator = opened()
 
     def close(self) -> None:
-        """Drops the iterator."""
+        """Deletes the iterator."""
         dropped, self._iterator = [self._iterator], None
         drop(dropped)
 
     def next(self) -> Copying:
-        """The next step's batches."""
-        # A tf.data iterator continues after a failed record; a benchmark must not.
+        """The batches of the next step."""
+        # A tf.data iterator would continue after a failed record, but a benchmark must not.
         if self._error is not None:
             raise self._error
         try:
@@ -187,11 +188,11 @@ class Steps:
             tf.errors.ResourceExhaustedError,
             *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
         ):
-            raise  # not an error of the data
+            raise  # These errors are not caused by the data.
         except StopIteration:
             self._error = self._pipeline.run_dry()
             raise self._error from None
-        # TensorFlow cannot hand over a message with foreign bytes in it: UnicodeDecodeError.
+        # UnicodeDecodeError: a TensorFlow error has a message that is not valid UTF-8.
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             self._error = self._pipeline.explain(error)
             raise self._error from error
@@ -218,10 +219,10 @@ class Steps:
         return self._begin_copy(tower, batch)
 
     def _padded(self) -> TowerBatch:
-        """The next batch of the pass, filled up with zeros of weight 0."""
+        """The next batch of the pass, padded with zeros of weight 0."""
         spec = self._pipeline.spec
         with tf.device(self._host):
-            # An error at the end would also cancel what other threads run in that process.
+            # Not next(): its error at the end of the data would cancel operations of other threads.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
                 values = batch.get_value()
@@ -239,10 +240,9 @@ class Steps:
 
 
 def drop(iterators: list[Any]) -> None:
-    """Empties a list in a thread, which its elements may keep busy for seconds.
+    """Deletes iterators in a background thread, because this may take seconds.
 
-    The destructor of an iterator waits for the autotuner of tf.data, which notices late that it has
-    to end.
+    The destructor of an iterator waits for tf.data's autotuner, which is slow to stop.
     """
     threading.Thread(target=iterators.clear, name=THREAD_NAME, daemon=True).start()
 
@@ -255,13 +255,14 @@ def to_device(batch: TowerBatch, device: str) -> TowerBatch:
 
 
 class DeviceCopies:
-    """Copies batches to the towers' devices, with a thread for each device and each of `steps`.
+    """Copies batches to the towers' devices, with one thread for each device and step.
 
-    In TensorFlow 2.21 a copy to a GPU begins when everything that was enqueued there before it is
-    done (``GPUUtil::CopyCPUTensorToGPU``): the current step and, often, the one launched ahead. It
-    therefore takes up to two steps, and the copies to several devices, and those of two steps to
-    one device, have to wait at the same time. One copy at a time per device, as in tf.data's
-    ``prefetch_to_device`` and multi-device iterator, may deliver a batch in two steps.
+    In TensorFlow 2.21, a copy to a GPU begins when everything that was enqueued on the GPU before
+    has finished (``GPUUtil::CopyCPUTensorToGPU``): the current step and often the next step, too. A
+    copy can therefore take as long as two steps. So copies to several devices, and copies for
+    several steps to one device, must wait concurrently. With one copy at a time per device, as in
+    tf.data's ``prefetch_to_device`` and multi-device iterator, a batch might arrive only every
+    second step.
     """
 
     def __init__(self, devices: Sequence[str], steps: int) -> None:
@@ -271,17 +272,17 @@ class DeviceCopies:
         self._threads: ThreadPoolExecutor
 
     def start(self) -> None:
-        """Prepares copies; to be called before the first copy and after `stop`."""
+        """Starts the threads. Call it before the first copy, and again after `stop`."""
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
     def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
-        """Starts the copy of a tower's batch; calls must not overlap."""
+        """Starts copying a tower's batch. Calls must not overlap."""
         if tower not in self._functions:
             self._functions[tower] = copied_to(self._devices[tower], batch)
         return self._threads.submit(self._copy, tower, batch)
 
     def stop(self) -> None:
-        """Drops copies that have not begun, and ends the threads."""
+        """Cancels copies that have not started, and ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _copy(self, tower: int, batch: TowerBatch) -> TowerBatch:
@@ -291,32 +292,32 @@ class DeviceCopies:
 def use_own_executor() -> None:
     """Gives this thread its own TensorFlow executor, which runs operations synchronously.
 
-    Threads share one by default, and reading from an iterator waits for everything pending there: a
-    batch of one worker waited for the end of another worker's step.
+    By default, threads share an executor, and reading from an iterator waits for all its pending
+    operations. So reading a batch for one worker would wait until another worker's step has ended.
     """
     run_synchronously = tf.config.experimental.set_synchronous_execution
-    # A thread takes a new executor where its mode changes.
+    # A thread gets a new executor when its mode changes.
     run_synchronously(False)
     run_synchronously(True)
 
 
 class _Prefetcher(threading.Thread):
-    """A thread that calls ``produce``, a bounded number of results ahead.
+    """A thread that calls ``produce`` ahead of time and keeps a limited number of results.
 
-    It holds no reference to the input that owns it, so that the input can be collected.
+    It has no reference to the input that owns it, so that the input can be garbage-collected.
     """
 
     def __init__(self, produce: Callable[[], Copying], depth: int) -> None:
         super().__init__(name=THREAD_NAME, daemon=True)
         self._ready: queue.SimpleQueue[Copying | BaseException] = queue.SimpleQueue()
-        self._room = threading.Semaphore(1 + max(1, depth))  # one is being produced
+        self._room = threading.Semaphore(1 + max(1, depth))  # One result is being produced.
         self._stopping = False
         self._error: BaseException | None = None
         self._produce = produce
         self.start()
 
     def get(self) -> Copying:
-        """The next result; an error of ``produce`` is raised here, again on every later call."""
+        """The next result. Raises an error of ``produce``, and raises it again on later calls."""
         if self._error is None:
             item = self._ready.get()
             if not isinstance(item, BaseException):
@@ -326,14 +327,14 @@ class _Prefetcher(threading.Thread):
         raise self._error
 
     def stop(self) -> None:
-        """Ends the thread after its result. Safe to call from an exception handler or at exit."""
+        """Ends the thread after the current result. Safe in exception handlers and at exit."""
         self._stopping = True
         self._room.release()
-        self._ready = queue.SimpleQueue()  # frees the memory of batches that nobody takes
+        self._ready = queue.SimpleQueue()  # Frees the memory of unused batches.
         self._error = self._error or RuntimeError("the input has been closed")
 
     def run(self) -> None:
-        """Produces until `stop` or an error."""
+        """Produces results until `stop` or an error."""
         use_own_executor()
         item: Copying | BaseException = ()
         while not isinstance(item, BaseException):
@@ -347,21 +348,24 @@ class _Prefetcher(threading.Thread):
             self._ready.put(item)
 
 
-# Training input that a tf.distribute strategy shards, splits and copies to its devices.
+# Training input that a tf.distribute strategy shards, splits and copies to the devices.
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputDistribution:
-    """Distribution of the batches of a pipeline by a strategy.
+    """How a strategy distributes the batches of a pipeline.
 
     Attributes:
-      strategy: over the towers' devices; with `per_replica` for this input alone.
-      manual: the pipeline makes the replicas' batches, of this worker's part of the data; otherwise
-        it makes global ones of all data, which TensorFlow splits.
-      per_replica: with `manual`: each replica has a pipeline and keeps every Nth of its batches.
-      auto_shard_policy: between workers: "auto", "data", "off", or "file", where each pipeline is
-        given its own files, because TensorFlow finds none behind numbered records.
-      prefetch_on_device: whether batches wait on the devices or on the host.
+      strategy: strategy for the towers' devices. With `per_replica`, it is used only for this
+        input.
+      manual: True if the pipeline produces batches for single replicas from this worker's part of
+        the data; False if it produces global batches from all data, which TensorFlow splits.
+      per_replica: only with `manual`: each of N replicas has its own pipeline and uses every Nth of
+        its batches.
+      auto_shard_policy: how data is divided between workers: "auto", "data", "off" or "file". With
+        "file", cnnbench assigns files to the pipelines itself, because TensorFlow cannot find the
+        files of numbered records.
+      prefetch_on_device: whether prefetched batches are stored on the devices or on the host.
     """
 
     strategy: Any
@@ -372,17 +376,17 @@ class InputDistribution:
 
     @property
     def by_pipeline(self) -> bool:
-        """Whether a pipeline reads a part of the data or all of it."""
+        """Whether a pipeline reads only its own part of the data; otherwise it reads all data."""
         return self.manual or self.auto_shard_policy == "file"
 
     def examples_per_step(self, spec: InputSpec) -> int:
-        """Examples that a step of all workers takes from one pipeline."""
+        """Number of examples that one step of all workers uses from one pipeline."""
         if self.by_pipeline or self.auto_shard_policy == "off":
             return spec.global_batch
         return spec.batch_per_device * int(self.strategy.num_replicas_in_sync)
 
     def iterator(self, pipeline: Pipeline) -> Any:
-        """Iterator over the batches; its elements hold a value per replica."""
+        """Iterator over the batches. An element contains one value for each replica."""
         options = self._options(pipeline.spec)
         if not self.manual:
             dataset = self._global(pipeline)
@@ -418,13 +422,13 @@ class InputDistribution:
 
 
 def _endless(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Declares training batches as infinite, which saves a synchronisation of workers per batch."""
+    """Declares training batches as infinite, so that workers do not synchronise for each batch."""
     endless = tf.data.experimental.INFINITE_CARDINALITY
     return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
 
 class DistributedInput(PipelineInput):
-    """A `PipelineInput` whose strategy copies batches to the devices."""
+    """A `PipelineInput` that uses a strategy to copy batches to the devices."""
 
     def __init__(
         self,
@@ -441,7 +445,7 @@ class DistributedInput(PipelineInput):
         return self._distribution.examples_per_step(self.spec)
 
     def _begin(self) -> Callable[[], Copying]:
-        # It reads ahead by itself.
+        # The distributed data set prefetches, so no thread is needed.
         steps = _DistributedSteps(self._pipeline, self.devices, self._distribution)
         self._steps, self._produce = steps, steps.next
         self._fresh = True
@@ -465,19 +469,20 @@ class _DistributedSteps(Steps):
         )
 
 
-# Inputs of several workers joined; each is read and prepared on its worker.
+# Joined inputs of several workers. Each input is read and prepared on its worker.
 
 WORKER_HOST = "/device:CPU:0"
-"""The CPU of the worker that runs the step."""
+"""Device name for the CPU of the worker that runs the step."""
 _NUMBER = "cnnbench/worker"
 _QUEUE = "cnnbench/batches"
 _SYNTHETIC = "cnnbench/synthetic"
 
 
 class JoinedInput(InputSource):
-    """One input per worker, in the order of their towers; only shards and places differ.
+    """One input per worker, in tower order. The inputs differ only in shard and device.
 
-    A batch never leaves the worker that made it: `next` returns handles of tensors there.
+    A batch remains on the worker that produced it: `next` returns handles of tensors on this
+    worker.
     """
 
     def __init__(self, sources: Sequence[InputSource]) -> None:
@@ -489,7 +494,7 @@ class JoinedInput(InputSource):
         super().__init__(whole, devices, first.examples_per_epoch)
         self.synthetic = first.synthetic
         self._sources = tuple(sources)
-        # For each tower its source and its number there; for each source its share of a step.
+        # For each tower, its source and its number in the source; for each source, its slice.
         self._places = [
             (which, tower)
             for which, source in enumerate(sources)
@@ -522,7 +527,7 @@ class JoinedInput(InputSource):
         return {shard: s for source in self._sources for shard, s in source.waiting().items()}
 
     def stages(self) -> list[Any]:
-        """See `InputSource.stages`: those of the first worker."""
+        """See `InputSource.stages`. Returns the stages of the first worker."""
         return self._sources[0].stages()
 
     def skipped(self) -> SkippedRecords:
@@ -549,12 +554,12 @@ class JoinedInput(InputSource):
 
 
 class CoordinatedInput(JoinedInput):
-    """Inputs of all workers; a step reads that of the worker it runs on.
+    """Inputs of all workers. A step reads from the input of the worker on which it runs.
 
-    There is one source per worker, with one tower each. A thread per worker keeps as many batches
-    ready in its queue as its pipeline reads ahead, and never waits for room there: a waiting
-    operation would block TensorFlow for all others. `waited` is a float64 scalar of the traced
-    step: the seconds that it waits for its batch.
+    Each worker has one source with one tower. For each worker, a thread fills the worker's queue
+    with as many batches as its pipeline prefetches. An enqueue operation must never wait for space,
+    because it would block all other operations of TensorFlow. `waited` is a float64 scalar in the
+    traced step: the seconds for which the step waits for its batch.
     """
 
     def __init__(self, sources: Sequence[InputSource]) -> None:
@@ -579,12 +584,12 @@ class CoordinatedInput(JoinedInput):
 
     @property
     def error(self) -> Exception | None:
-        """The reason why a worker gets no more batches, or None."""
+        """The error because of which a worker receives no more batches; None without error."""
         return self._error
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.signature`: the step takes nothing."""
+        """See `InputSource.signature`. The step has no arguments."""
         return ()
 
     def worker(self) -> tf.Tensor:
@@ -593,7 +598,7 @@ class CoordinatedInput(JoinedInput):
             return _read(_NUMBER, tf.int64, [])
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.of_tower`: the next batch of the worker that runs the step."""
+        """See `InputSource.of_tower`. Returns the next batch of the worker that runs the step."""
         del tower, batches
         elements = self.spec.elements
         if self.synthetic:
@@ -617,7 +622,7 @@ class CoordinatedInput(JoinedInput):
         return list(parts)
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Starts filling the queues at the first call; the step takes no arguments."""
+        """The first call starts to fill the queues. Returns (), the step has no arguments."""
         self.batches += 1
         with self._lock:
             if not self._began and not self.synthetic:
@@ -627,7 +632,7 @@ class CoordinatedInput(JoinedInput):
         return ()
 
     def taken(self, worker: int) -> None:
-        """Reports that a step on this worker has ended, so that its queue has room."""
+        """Call it when a step on this worker has ended, so that its queue is filled again."""
         self._wanted[worker].release()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
@@ -650,9 +655,10 @@ class CoordinatedInput(JoinedInput):
                 with tf.device(host):
                     tf.raw_ops.QueueEnqueueV2(handle=self._queues[number], components=parts)
             except Exception as error:
-                if not isinstance(error, tf.errors.UnavailableError):  # then the worker is lost
+                # UnavailableError: the worker was lost.
+                if not isinstance(error, tf.errors.UnavailableError):
                     self._error = self._error or error
-                    with tf.device(host):  # no step waits for a batch any more
+                    with tf.device(host):  # Steps that wait for a batch then fail at once.
                         tf.raw_ops.QueueCloseV2(handle=self._queues[number])
                 return
 

@@ -1,4 +1,4 @@
-"""Ratings: pairs of user and item, rated and unrated ones."""
+"""Pipeline of MovieLens ratings: pairs of a user and an item, rated or unrated."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from cnnbench.data.dataset import InputSpec
 from cnnbench.data.pipeline import ArrayPipeline, uniform_int
 from cnnbench.data.ratings_files import ITEMS, NEGATIVES_PER_POSITIVE
 
-# Random draws for one unrated item. For a user who rated a third of all items, all draws hit rated
-# items once in seven thousand times.
+# Number of random draws to find one unrated item. For a user who rated a third of all items, all
+# draws are rated items with a probability of 1 in 7000.
 _TRIES = 8
 
 
 class RatingsPipeline(ArrayPipeline):
-    """Pipeline of rated and unrated pairs.
+    """Pipeline of rated and unrated pairs of user and item.
 
-    Training: every rating, and four unrated items per rating, drawn anew each epoch. Evaluation:
-    for every user the held-out item and its candidates, in sequence.
+    In training, the examples are all ratings, and four unrated items for each rating, which are
+    drawn again in every epoch. In evaluation, the examples are, for each user, the held-out item
+    followed by its candidates.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -41,7 +42,7 @@ class RatingsPipeline(ArrayPipeline):
             self._num_items = tf.constant(int(items.max()) + 1, tf.int64)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """See `ArrayPipeline.rows`: user, item and label (1: rated), int64 [batch] each."""
+        """See `ArrayPipeline.rows`. Returns user, item and label (1: rated), each int64 [batch]."""
         if not self.spec.training:
             return super().rows(positions, indices)
         users, items = super().rows(positions, indices // (1 + NEGATIVES_PER_POSITIVE))
@@ -50,7 +51,7 @@ class RatingsPipeline(ArrayPipeline):
         return users, items, tf.cast(rated, tf.int64)
 
     def _not_rated(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """For each user the first of some drawn items that the user did not rate."""
+        """For each user, the first of the drawn items that the user has not rated."""
         tries = positions[:, None] * _TRIES + tf.range(_TRIES, dtype=tf.int64)
         drawn = uniform_int(tries, self.spec.seed, "negative item", self._num_items)
         pairs = tf.reshape(users[:, None] * ITEMS + drawn, [-1])

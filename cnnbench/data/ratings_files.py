@@ -1,9 +1,9 @@
-"""MovieLens ratings: files, and making them.
+"""Files of MovieLens ratings: reading, checking, and conversion of published files.
 
-``ratings-train.npz`` holds ``users`` and ``items``, integers [n]: each pair a rating given.
-``ratings-validation.npz`` holds ``users`` and ``items`` [m], the last item that each user rated,
-and ``negatives`` [m, k], items that the user never rated: the candidates of an evaluation (He et
-al., Neural Collaborative Filtering, 2017). Users and items are numbered from 0.
+``ratings-train.npz`` contains ``users`` and ``items``, integers [n]. Each pair is a rating.
+``ratings-validation.npz`` contains ``users`` and ``items`` [m] with the last item that each user
+rated, and ``negatives`` [m, k] with items that the user never rated. These are the candidates in an
+evaluation (He et al., Neural Collaborative Filtering, 2017). Numbers of users and items start at 0.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cnnbench.data import folder as output
 from cnnbench.data.folder import Findings, once_per_content, readable, reason
 from cnnbench.errors import DataError, FlagError, UsageError
 
-# Files of `cnnbench data make-ratings`, as arrays. No TensorFlow.
+# Reading files of `cnnbench data make-ratings` as arrays. This part does not import TensorFlow.
 
 USERS = 138_493
 ITEMS = 26_744
-"""Items of MovieLens 20M; a smaller set uses the first numbers only."""
+"""Number of items in MovieLens 20M. A smaller set uses only the first item numbers."""
 
 NEGATIVES_PER_POSITIVE = 4
-"""Unrated items that training draws for each rating."""
+"""Number of unrated items that are drawn for each rating in training."""
 
 _ARRAYS = {"train": ("users", "items"), "validation": ("users", "items", "negatives")}
 
@@ -45,7 +45,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
 
 
 def load(path: Path) -> dict[str, Integers]:
-    """The arrays of a file; DataError names file and record."""
+    """Reads the arrays in a file. DataError names file and record."""
     arrays = _read(path)
     for name, values in arrays.items():
         below = USERS if name == "users" else ITEMS
@@ -61,7 +61,7 @@ def _read(path: Path) -> dict[str, Integers]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             arrays = dict(content)
-    except Exception as error:  # zipfile, zlib and NumPy raise many types
+    except Exception as error:  # zipfile, zlib and NumPy raise many types of errors.
         raise DataError(f"{path}: is no file of arrays: {' '.join(str(error).split())}") from error
     names = _ARRAYS[path.stem.partition("-")[2]]
     for name in names:
@@ -84,9 +84,10 @@ def _read(path: Path) -> dict[str, Integers]:
 
 
 def count_examples(files: Sequence[Path], subset: str) -> int:
-    """Examples in the file of a subset.
+    """Number of examples in the file of a subset.
 
-    `1 + NEGATIVES_PER_POSITIVE` for a training rating; the last item and its candidates for a user.
+    There are `1 + NEGATIVES_PER_POSITIVE` examples for each training rating. In validation, there
+    are one example for the last item of each user, and one for each of its candidates.
     """
     del subset
     return _count(files[0])
@@ -101,7 +102,7 @@ def _count(path: Path) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Checks every record, without regard to `num_classes`; see `Dataset.check`."""
+    """Checks every record. `num_classes` is not used. See `Dataset.check`."""
     del num_classes
     found = Findings()
     (path,) = files
@@ -134,7 +135,7 @@ def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     try:
         train = load(beside)
     except DataError:
-        return defects  # reported by the check of that file
+        return defects  # The check of that file reports the error.
     rated = np.sort(keys(train["users"], train["items"]))
     for name, candidates in (("item", items[:, None]), ("negative", negatives)):
         pairs = keys(users[:, None], candidates)
@@ -159,11 +160,11 @@ def _details(arrays: Mapping[str, Integers]) -> list[str]:
 
 
 def keys(users: Any, items: Any) -> Any:
-    """A number for each pair of user and item, equal for equal pairs only."""
+    """A unique number for each pair of user and item."""
     return users * ITEMS + items
 
 
-# Conversion of the published MovieLens ratings into files of pairs. No TensorFlow.
+# Conversion of published MovieLens ratings into files of pairs, without TensorFlow.
 
 SOURCES = ("ratings.dat", "ratings.csv")
 _COLUMNS = ("user", "item", "rating", "time")
@@ -174,17 +175,17 @@ def make_ratings(
 ) -> tuple[int, int, int, int]:
     """Writes ``ratings-train.npz`` and ``ratings-validation.npz``; see `ratings_files`.
 
-    Users and items are numbered from 0 in the order of their published numbers. The last rating of
-    each user by time is held back; the value of a rating does not matter.
+    Users and items get numbers from 0, in the order of their published numbers. The latest rating
+    of each user is used for validation. The value of a rating is ignored.
 
     Args:
       source: the file ``ratings.dat`` (user::item::rating::time) or ``ratings.csv`` (with a
         header), or the folder with one of them.
-      negatives: number of different unrated items drawn for each user.
-      min_ratings: users with fewer are left out.
+      negatives: number of different unrated items that are drawn for each user.
+      min_ratings: users with fewer ratings are left out.
 
     Returns:
-      Numbers of users, items and ratings, and of the users that were left out.
+      Numbers of users, items, ratings, and users that were left out.
     """
     table = _read_table(_find(source))
     found = table["user"].value_counts()
@@ -193,7 +194,7 @@ def make_ratings(
         raise UsageError(f"--min_ratings={min_ratings}: no user of {source} has so many")
     users, user_ids = _numbered(kept["user"], USERS, "users", source)
     items, item_ids = _numbered(kept["item"], ITEMS, "items", source)
-    # The last of each user; among ratings of one second, the one that comes last in the file.
+    # The latest rating of each user. If two have the same time, the later line is used.
     order = np.lexsort((np.arange(len(users)), kept["time"].to_numpy(), users))
     users, items = users[order], items[order]
     users, items = _once(users, items)
@@ -226,7 +227,8 @@ def _read_table(path: Path) -> Any:
 
     with_header = path.suffix == ".csv"
     options: dict[str, Any] = {"skiprows": 1} if with_header else {"usecols": [0, 2, 4, 6]}
-    separator = "," if with_header else ":"  # "::" is a colon with an empty column behind it
+    # "::" is parsed as two colons with an empty column between them.
+    separator = "," if with_header else ":"
     try:
         table = pd.read_csv(path, sep=separator, header=None, dtype=str, **options)
     except OSError as error:
@@ -256,7 +258,7 @@ def _numbered(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any
 
 
 def _once(users: Any, items: Any) -> tuple[Any, Any]:
-    """Pairs without duplicates in the same order; the last of equal ones stays."""
+    """Removes duplicate pairs. The last duplicate is kept, and the order does not change."""
     pairs = keys(users, items)
     _, from_behind = np.unique(pairs[::-1], return_index=True)
     kept = np.sort(len(pairs) - 1 - from_behind)
@@ -264,13 +266,13 @@ def _once(users: Any, items: Any) -> tuple[Any, Any]:
 
 
 def _negatives(users: Any, items: Any, num_items: int, count: int, seed: int) -> Any:
-    """For each user, from 0 without gaps, different unrated items, int32 [users, count]."""
+    """Draws different unrated items for users 0, 1, 2, ...: int32 [users, count]."""
     generator = np.random.default_rng(seed)
     ends = np.cumsum(np.bincount(users))[:-1]
     drawn = np.empty((len(ends) + 1, count), np.int32)
     for row, rated in zip(drawn, np.split(items, ends), strict=True):
         ranks = generator.choice(num_items - len(rated), count, replace=False)
-        # Number of unrated items before each rated one.
+        # Number of unrated items before each rated item.
         before = np.sort(rated) - np.arange(len(rated))
         row[:] = ranks + np.searchsorted(before, ranks, side="right")
     return drawn

@@ -1,4 +1,4 @@
-"""Examples read from TFRecord files."""
+"""Pipelines and checks of examples in TFRecord files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cnnbench.errors import DataError, first_line
 from cnnbench.machine.cpu import available_cores
 from cnnbench.records.run import SkippedRecords
 
-# Check of every record of TFRecord files, several at a time.
+# Checking of all records in TFRecord files, several at a time.
 
 _CHUNK = 256
 
@@ -36,11 +36,11 @@ F = TypeVar("F")
 def check_records(
     files: Sequence[Path], examine: Callable[[bytes], F], add: Callable[[F], None]
 ) -> Findings:
-    """Checks every record; continues after damaged ones while the framing is intact.
+    """Checks every record. Continues after a damaged record if the framing is intact.
 
-    Missing files are defects too. `examine` returns the facts of a serialized record or raises
-    `RecordDefect`, in several threads; `add` is called with the facts of each valid record, in
-    order.
+    Missing files are also reported as defects. `examine` is called in several threads; it returns
+    facts about a serialized record or raises `RecordDefect`. `add` is called with the facts about
+    each valid record, in order.
     """
     missing = [files[0].parent / name for name in missing_shards(files)]
     found = Findings(defects=[f"{path}: this file is missing" for path in missing])
@@ -71,11 +71,12 @@ def _examine(
 
 
 def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
-    """Numbers and data of all records; an error in place of damaged data.
+    """Yields number and data of all records. For damaged data, yields the error instead.
 
-    TensorFlow's reader checks checksums quickly, but it stops at the first damage, takes a
-    truncated header for the end of the file, and allocates as much memory as a wrong length says.
-    It therefore reads only as far as the framing is valid; then our own reader continues.
+    TensorFlow's reader verifies checksums quickly. But it stops at the first damage, interprets a
+    truncated header as the end of the file, and allocates as much memory as a damaged length field
+    specifies. Therefore it is only used up to the first damage of the framing. After damage, our
+    own reader continues.
     """
     sound = 0
     try:
@@ -89,28 +90,28 @@ def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
         yield -1, error
 
 
-# Pipelines of TFRecord files: reading, shuffling, decoding, errors that name the record.
+# Pipelines of TFRecord files: reading, shuffling, decoding, and errors that name the record.
 
 _CYCLE_LENGTH = 10
-_MOST_RECORDS = 2**40  # of a file
+_MOST_RECORDS = 2**40  # maximum number of records in a file
 _OFFSET = re.compile(r"record at (\d+)")
-_IN_FLIGHT = 1024  # largest number of records that are being decoded at a time
+_IN_FLIGHT = 1024  # maximum number of records that are decoded at the same time
 _EXAMINED = 1000  # maximum number of skipped records that are examined for their defects
 _NAMED = 3
 
-# AutoGraph has nothing to convert here. It writes files, which processes that end without
-# TensorFlow's clean-up, as those of jobs do, would leave behind.
+# There is nothing to convert for AutoGraph. It also writes temporary files, which would remain if a
+# process exits without TensorFlow's clean-up, as processes of jobs do.
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
 class RecordPipeline(Pipeline):
-    """Interleaves the records of several files, shuffles and decodes them in parallel.
+    """Pipeline that interleaves records of several files, shuffles them and decodes in parallel.
 
-    A ledger (a hash table in the graph) holds each record that is being decoded, by its number in
-    the stream, so that an error inside TensorFlow, which names neither file nor record, can be
-    traced. Skipped records stay there.
+    An error inside TensorFlow names neither file nor record. To find the record, a ledger (a hash
+    table in the graph) contains the records that are being decoded, keyed by their number in the
+    stream. Skipped records remain in the ledger.
 
-    The files and their number of examples are those that the data set finds unless given.
+    By default, the data set finds the files and counts their examples.
     """
 
     resumable = True
@@ -124,28 +125,29 @@ class RecordPipeline(Pipeline):
             num_examples = spec.dataset.count(files, spec.subset)
         super().__init__(spec, num_examples)
         self._files = list(files)
-        # An evaluation is a pass in a fixed order, whatever the flag says.
+        # An evaluation is always in a fixed order; the flag has no effect.
         self._in_order = not (spec.training and spec.datasets_sloppy_parallel_interleave)
         with tf.device(self.spec.host):
             self._paths = tf.constant([str(path) for path in self._files])
             self._ledger = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
             self._skips = spec.on_bad_record == "skip"
-            # Number of records read from each file before its first damaged one.
+            # For each file, the number of records read before the first damaged record.
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
-        self._begun: list[tf.Variable] = []  # kept alive for the graphs of data sets
+        # References that keep variables alive which are used in graphs of data sets.
+        self._begun: list[tf.Variable] = []
 
     @abc.abstractmethod
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """The elements of an example by name, in the graph, from a string scalar.
+        """Decodes a record (string scalar) in the graph to the elements of an example, by name.
 
-        It must fail for exactly the records that `examine` refuses. The position, an int64 scalar,
-        determines the randomness (`cnnbench.data.pipeline`).
+        It must fail for the same records for which `examine` raises RecordDefect. `position`, an
+        int64 scalar, determines all random choices (see `cnnbench.data.pipeline`).
         """
 
     @abc.abstractmethod
     def examine(self, record: bytes) -> object:
-        """Checks everything that `decode` uses of a record; raises RecordDefect."""
+        """Checks everything in a record that `decode` uses; raises RecordDefect."""
 
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
@@ -155,7 +157,7 @@ class RecordPipeline(Pipeline):
         return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
 
     def stages(self) -> list[PipelineStage]:
-        """See `Pipeline.stages`; reading is timed without the shuffle buffer, which hides it."""
+        """See `Pipeline.stages`. Stage "read" has no shuffle buffer, which would hide its speed."""
         threads = self.spec.datasets_num_private_threads
         return [
             PipelineStage("read", with_threads(self._one_pass().repeat(), threads), 1),
@@ -169,11 +171,11 @@ class RecordPipeline(Pipeline):
         if not self._skips:
             return self._mapped(records, lambda *one: self._prepared(*self._decoded(*one)))
         self._last_used.assign(self.start)
-        # Ends after an epoch of which all was skipped, which would otherwise repeat endlessly.
+        # The data set ends if a whole epoch was skipped; otherwise it would repeat forever.
         most = self.num_examples + _IN_FLIGHT
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
         decoded = self._mapped(records, self._decoded)
-        # Before `_used`: an error in a model's own preprocessing is no defect of a record.
+        # Errors in `_used` are not ignored: a failed preprocessing is not a defect of a record.
         return self._mapped(decoded.ignore_errors(), self._used)
 
     def _prepared(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
@@ -182,8 +184,8 @@ class RecordPipeline(Pipeline):
     def _mapped(self, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
         return dataset.map(
             function,
-            # Two per thread, so that threads do not idle while results wait for their order.
-            # tf.data's autotuning settles for fewer (docs/evidence.md).
+            # Two calls per thread, so that threads are not idle while finished results wait for
+            # earlier ones. tf.data's autotuning would choose fewer (docs/evidence.md).
             num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
             deterministic=self._in_order,
         )
@@ -193,7 +195,7 @@ class RecordPipeline(Pipeline):
             return self._prepared(tf.identity(turn), example)
 
     def _records(self) -> tf.data.Dataset:
-        """(file number, record number, record): endless in training, else one pass."""
+        """Data set of (file number, record number, record): endless in training, else one pass."""
         spec = self.spec
         kept = spec.datasets_use_caching or spec.datasets_repeat_cached_sample
         behind = self.start // max(1, self._records_per_pass()) if self.start and not kept else 0
@@ -210,10 +212,11 @@ class RecordPipeline(Pipeline):
         return records.skip(self.start) if self.start else records
 
     def _parts(self) -> list[tuple[int, int, int]]:
-        """This shard's records in one pass: file, number of the first record, end of the range.
+        """This shard's records in one pass, as ranges: file, first record, end of the range.
 
-        Numbered through all files, the training records of a shard are consecutive, and shards
-        differ by at most one record. Files without records of this shard are not opened.
+        If the records of all files are numbered, the training records of a shard are consecutive.
+        The sizes of shards differ by at most one record. Files without records of this shard are
+        not opened.
         """
         spec = self.spec
         shards, shard = spec.num_shards, spec.shard_index
@@ -224,7 +227,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * one // shards for one in (shard, shard + 1))
-        # `_MOST_RECORDS` reads to the end of a file, which may hold more than was counted.
+        # `_MOST_RECORDS` means the end of the file, which may contain uncounted records.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
             for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
@@ -241,11 +244,11 @@ class RecordPipeline(Pipeline):
 
     @_UNCONVERTED
     def _one_pass(self, behind: int = 0) -> tf.data.Dataset:
-        """(file number, record number, record) of this shard.
+        """Data set of (file number, record number, record) of this shard, for one pass.
 
-        The `behind` first iterations deliver blanks and open no file: the orders that tf.data draws
-        for an iteration depend on the numbers of iterations and elements before, not on the
-        elements.
+        The first `behind` iterations deliver blank elements and do not open files. This preserves
+        the random order of later iterations: in tf.data, it depends on the numbers of earlier
+        iterations and elements, but not on the content of the elements.
         """
         spec = self.spec
         parts = np.array(self._parts(), np.int64).reshape(-1, 3)
@@ -264,7 +267,7 @@ class RecordPipeline(Pipeline):
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
         first = tf.data.Dataset.from_tensors((blank,)).flat_map(blanks)
-        # A filter, so that the order of the files is drawn for these iterations too.
+        # Files are skipped by a filter, so that their order is drawn for each iteration.
         return first.concatenate(self._read_in_turn(files.filter(lambda *_: begun > behind)))
 
     def _read_in_turn(self, files: tf.data.Dataset) -> tf.data.Dataset:
@@ -292,13 +295,14 @@ class RecordPipeline(Pipeline):
     def _with_those_behind_damage(
         self, file: tf.Tensor, records: tf.data.Dataset
     ) -> tf.data.Dataset:
-        """Records of a file with their numbers; damaged ones have them inverted, below 0.
+        """Records of a file with their numbers. A damaged record has the inverted number (~number).
 
-        TensorFlow's reader ends at the first damage; ours, which is slower, continues from there.
+        TensorFlow's reader ends at the first damage. Our own reader, which is slower, continues
+        there.
         """
 
         def counted(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # The maximum, because other iterators may read the same file.
+            # The maximum is stored, because other iterators may read the same file.
             read = self._undamaged.scatter_max(tf.IndexedSlices(number + 1, file))
             with tf.control_dependencies([read]):
                 return tf.identity(number), data
@@ -356,7 +360,8 @@ class RecordPipeline(Pipeline):
             return SkippedRecords()
         keys = self._in_decoding()
         examined = map(self._defect, keys[:_EXAMINED])
-        lines = [str(defect) for defect in examined if defect]  # others are still being decoded
+        # Records without a defect are still being decoded.
+        lines = [str(defect) for defect in examined if defect]
         count = len(lines) + len(keys[_EXAMINED:])
         return SkippedRecords(count=count, first=tuple(lines[:_NAMED]))
 
@@ -364,7 +369,7 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.passed_over`."""
         with tf.device(self.spec.host):
             turns, _ = self._ledger.export()
-        # Records after the last example are in progress, or were skipped later.
+        # Records after the last example are being decoded, or were skipped later.
         skipped = 0
         for turn in sorted(turns.numpy().tolist()):
             if turn - self.start >= examples + skipped:
@@ -378,7 +383,7 @@ class RecordPipeline(Pipeline):
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 
     def _in_decoding(self) -> list[int]:
-        """Keys of the records whose decoding has begun but not succeeded."""
+        """Keys of records for which decoding has started but not succeeded."""
         with tf.device(self.spec.host):
             _, keys = self._ledger.export()
         return sorted(set(keys.numpy().tolist()))
@@ -396,12 +401,12 @@ class RecordPipeline(Pipeline):
 
 
 def padded(values: Any, length: int) -> Any:
-    """Appends rows of zeros up to `length`."""
+    """Appends rows of zeros until there are `length` rows."""
     missing = length - tf.shape(values)[0]
     filled = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
     return tf.ensure_shape(filled, [length, *values.shape[1:]])
 
 
 def require(holds: Any, *shown: Any) -> tf.Operation:
-    """An assertion as one operation, cheaper than the branch that `tf.debugging.Assert` makes."""
+    """An assertion as one operation, which is cheaper than the branch of `tf.debugging.Assert`."""
     return tf.raw_ops.Assert(condition=holds, data=[tf.convert_to_tensor(x) for x in shown])

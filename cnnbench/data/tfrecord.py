@@ -1,8 +1,9 @@
-"""Files of TFRecords, and the files of ImageNet.
+"""The format of TFRecord files, and finding the TFRecord files of a data set.
 
-A record is its length (uint64, little endian), a masked CRC-32C of the length, the data, and a
-masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord. TensorFlow
-reads the records of a run; this module, without TensorFlow, counts them and names the damaged one.
+A record consists of the length (uint64, little endian), a masked CRC-32C of the length, the data,
+and a masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord. In a
+run, TensorFlow reads the records. This module does not import TensorFlow. It counts records and
+identifies damaged records.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import SUBSET_FOLDERS, once_per_content, readable, reason, unfinished_in
 from cnnbench.errors import DataError, FlagError, UsageError
 
-# Framing of TFRecord files: offsets and checksums of records.
+# Framing of TFRecord files: offsets, lengths and checksums of records.
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size
 _OVERHEAD = HEADER_BYTES + _FOOTER.size
-# First bytes of gzip and of zlib at its four levels, as tf.io.TFRecordOptions writes them.
+# First bytes of files that tf.io.TFRecordOptions compresses: gzip, and zlib at four levels.
 _COMPRESSED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda")
 _CASTAGNOLI = 0x82F63B78
 
 
 class FramingError(DataError):
-    """Damaged framing of a file; nothing after this record (counted from 0) can be read."""
+    """The framing of a file is damaged: this record (from 0) and later ones cannot be read."""
 
     def __init__(self, path: Path, record: int, problem: str) -> None:
         refused = "a damaged file is refused, also with --on_bad_record=skip"
@@ -44,11 +45,11 @@ class FramingError(DataError):
 
 
 Frame: TypeAlias = tuple[int, int, int]
-"""Location of a record: number from 0, offset of its first byte, length of its data."""
+"""Location of a record: number (from 0), offset of its first byte, and length of its data."""
 
 
 def frames(path: Path) -> Iterator[Frame]:
-    """Iterates over the records of a file without reading their data; FramingError for damage."""
+    """Yields the location of each record in a file. FramingError if the file is damaged."""
     with _open(path) as file:
         size = path.stat().st_size
         offset = record = 0
@@ -73,12 +74,12 @@ def frames(path: Path) -> Iterator[Frame]:
 
 
 def count_records(path: Path) -> int:
-    """Number of records in a file, without reading their data; raises as `frames`."""
+    """Number of records in a file. Does not read their data. Raises the same errors as `frames`."""
     return sum(1 for _ in frames(path))
 
 
 def read_data(path: Path, frame: Frame) -> bytes:
-    """The data of a record; DataError if its checksum is wrong or it cannot be read."""
+    """Reads the data of a record. DataError for a wrong checksum or a read error."""
     record, offset, length = frame
     with _open(path) as file:
         file.seek(offset + HEADER_BYTES)
@@ -90,10 +91,10 @@ def read_data(path: Path, frame: Frame) -> bytes:
 
 
 def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
-    """Numbers and data of the records from number ``first`` on, including damaged ones.
+    """Yields number and data of each record, starting with record number ``first``.
 
-    Yields the error for a wrong checksum. Broken framing ends the iteration with its number and
-    error.
+    For a wrong checksum, yields the error instead of data. If the framing is damaged, the last item
+    is the number of the record and the error.
     """
     try:
         for frame in itertools.islice(frames(path), first, None):
@@ -106,7 +107,7 @@ def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
 
 
 def framed_records(path: Path) -> int:
-    """Number of records before the first framing error; DataError if the file cannot be read."""
+    """Number of records before the first framing error. DataError if the file cannot be read."""
     try:
         return count_records(path)
     except FramingError as error:
@@ -114,7 +115,7 @@ def framed_records(path: Path) -> int:
 
 
 def find_record(path: Path, record: int) -> bytes:
-    """The data of record number ``record``; DataError if it is missing or damaged."""
+    """Reads record number ``record``. DataError if it is missing or damaged."""
     for frame in frames(path):
         if frame[0] == record:
             return read_data(path, frame)
@@ -122,9 +123,9 @@ def find_record(path: Path, record: int) -> bytes:
 
 
 def defect_at(path: Path, offset: int) -> DataError | None:
-    """Defect of the record whose first byte or data is at ``offset``, or None.
+    """The defect of the record whose header or data begins at ``offset``; None if intact.
 
-    TensorFlow reports damage with such an offset, but without the file.
+    TensorFlow's error messages contain such an offset, but not the name of the file.
     """
     try:
         for frame in frames(path):
@@ -139,9 +140,9 @@ def defect_at(path: Path, offset: int) -> DataError | None:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum of TFRecord files: a CRC-32C, rotated and shifted.
+    """The checksum in TFRecord files: a CRC-32C, rotated, plus a constant.
 
-    About a hundred nanoseconds per byte: for headers and for single records.
+    It takes about 100 ns per byte, which is fast enough for headers and for single records.
     """
     crc = 0xFFFFFFFF
     table = _table()
@@ -164,32 +165,33 @@ def _table() -> tuple[int, ...]:
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BinaryIO]:
     try:
-        # Unbuffered: a buffer would read 8 KiB around every 12-byte header.
+        # The file is unbuffered, because a buffer would read 8 KiB for every 12-byte header.
         with path.open("rb", buffering=0) as file:
             yield file
     except OSError as error:
         raise DataError(f"{path}: {reason(error)}") from error
 
 
-# TFRecord files of a subset, and their numbers of examples. No TensorFlow.
+# TFRecord files of a subset and their numbers of examples. This part does not import TensorFlow.
 
 _SHARD = re.compile(
     r"((?:[a-z]+-)?(?:train|validation))-(\d+)-of-(\d+)((?:\.tfrecords?)?(?:\.gz)?)"
 )
-# Indexes (of DALI, for example), checksums and backups lie beside shards as a matter of course.
+# Index files (of DALI, for example), checksums and backups are common next to shards.
 _COMPANION = re.compile(r".*(~|\.(idx|index|crc\w*|md5|sha\d+|txt|json))")
 
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
-# The number of files the published ImageNet is always cut into.
+# Numbers of files in the published ImageNet. They are always the same.
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 
 cached_record_count = once_per_content(count_records)
 
 
 def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
-    """The shards ``<prefix><subset>-i-of-n`` of a subset, in order; FlagError if there are none.
+    """The shards ``<prefix><subset>-i-of-n`` of a subset, in order. FlagError without shards.
 
-    They are in the directory itself or else in its folder of the subset (`SUBSET_FOLDERS`).
+    They are searched in the directory itself, then in its subfolders for the subset
+    (`SUBSET_FOLDERS`).
     """
     with readable(data_dir):
         shards = _shards(place(data_dir), subset, prefix)
@@ -208,7 +210,7 @@ def _shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     for folder in (data_dir, *(data_dir / name for name in SUBSET_FOLDERS[subset])):
         paths = _named(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
         names = {path.name for path in paths if _SHARD.fullmatch(path.name)}
-        # Of a shard and the same with another suffix, as ``gunzip --keep`` leaves them, the former.
+        # If a shard also exists with a suffix, as after ``gunzip --keep``, that file is ignored.
         if shards := [
             p for p in paths if p.name in names and (not p.suffix or p.stem not in names)
         ]:
@@ -217,28 +219,28 @@ def _shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
 
 
 def _named(folder: Path, pattern: str) -> list[Path]:
-    # Not glob, which takes a folder that cannot be read for an empty one.
+    # For an unreadable folder, Path.glob would return nothing instead of raising an error.
     return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
 
 
 def left_out(shards: Sequence[Path]) -> list[Path]:
-    """Files beside the shards of a subset with names like theirs, except for their companions."""
+    """Files with names similar to the shards of a subset, except indexes, checksums and backups."""
     match = _SHARD.fullmatch(shards[0].name)
     alike = _named(shards[0].parent, f"{match[1]}-*-of-*") if match else []
     return [p for p in alike if p not in set(shards) and not _COMPANION.fullmatch(p.name)]
 
 
 def count_examples(files: Sequence[Path], subset: str) -> int:
-    """Examples in the files of a subset; DataError if one is truncated or cannot be opened.
+    """Number of examples in the files of a subset. DataError for a truncated or unreadable file.
 
-    The published ImageNet, recognised by the number of its files and the size of the first, is not
-    counted: its record headers are spread over 150 GB.
+    The published ImageNet is not counted, because the record headers are distributed over 150 GB.
+    It is recognised by the number of files and the number of records in the first file.
     """
     return sum(records_by_file(files, subset))
 
 
 def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
-    """Records in each file of a subset; for the published ImageNet equal shares."""
+    """Number of records in each file of a subset. For the published ImageNet, all are equal."""
     number = len(files)
     if number == _PUBLISHED_FILES[subset]:
         published = PUBLISHED_EXAMPLES[subset]
@@ -248,7 +250,7 @@ def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
 
 
 def missing_shards(files: Sequence[Path]) -> list[str]:
-    """Names of missing files according to the numbering ``-i-of-n``."""
+    """Names of files that are missing according to the numbering ``-i-of-n``."""
     matches = [match for path in files if (match := _SHARD.fullmatch(path.name))]
     present = {match[0] for match in matches}
     promised = {
