@@ -1,1 +1,1 @@
-"""Measurements and models of parts of a step: reductions, their costs, layers."""
+"""Measurements and models of the parts of a step: reductions and their costs, and layers."""

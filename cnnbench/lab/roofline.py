@@ -1,4 +1,4 @@
-"""`cnnbench roofline`: time of a step by layer, compared with the machine's limits.
+"""`cnnbench roofline`: compares the step time of each layer with the machine's limits.
 
 Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52 (4), 2009.
 """
@@ -31,7 +31,7 @@ from cnnbench.run.runtime import tensorflow
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord
 
-_COPIED_BYTES = 256 << 20  # larger than caches
+_COPIED_BYTES = 256 << 20  # larger than all caches
 _COPIES = 8
 
 
@@ -42,10 +42,9 @@ def rows_of(
     machine: Machine,
     step_seconds: float,
 ) -> tuple[RooflineRow, ...]:
-    """The rows of profiled steps.
+    """Makes the rows of a roofline table from profiled steps.
 
-    `steps` have the seconds of each operation, by name and type; `flops` are those of all devices
-    in a step.
+    `steps` contain the seconds of each operation, by name and type. `flops` include all devices.
     """
     seconds: defaultdict[Part, float] = defaultdict(float)
     moved: defaultdict[Part, int] = defaultdict(int)
@@ -69,9 +68,10 @@ def rows_of(
 
 
 def measured(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
-    """Runs, profiling as many of the last warm-up steps as are timed; also the plan of the run.
+    """Runs a benchmark with profiled steps; returns the roofline and the plan of the run.
 
-    The machine's limits are measured after it. `options` are those of `BenchmarkCNN`.
+    The last warm-up steps are profiled, as many as there are timed steps. The limits of the machine
+    are measured after the run. `options` are passed to `BenchmarkCNN`.
     """
     benchmark = BenchmarkCNN(run, **options)
     plan = benchmark.plan
@@ -81,7 +81,7 @@ def measured(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
-    # Without result files a run does not measure the peak.
+    # A run without result files does not measure the peak, so it is added here.
     figures = dataclasses.replace(
         record.measured,
         peak_flops_per_sec=machine.flops_per_sec,
@@ -115,11 +115,12 @@ def _machine(plan: RunPlan, record: RunRecord) -> Machine:
 
 
 def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
-    """Bytes read and written per second, added, and the source of the number.
+    """Memory bandwidth in bytes read plus bytes written per second, and how it was measured.
 
-    The best of several copies of 256 MiB, which take about a second. On a CPU with a thread per
-    usable processor, into memory that is in use already. (A step's operations write into fresh
-    memory, whose pages the system has to provide first.)
+    The result is from the fastest of several copies of 256 MiB, which take about one second
+    together. On a CPU, there is one thread for each usable processor, and the target memory is
+    already mapped. (Operations of a step may write to new memory, for which the system must first
+    provide pages.)
     """
     if device_kind == "cpu":
         threads = available_cores()
@@ -145,7 +146,7 @@ def _of_gpu(device: str) -> float:
 
         def copy() -> None:
             copied = tf.raw_ops.DeepCopy(x=source)
-            copied[:1].numpy()  # waits for the copy
+            copied[:1].numpy()  # Waits until the copy is complete.
 
         return _shortest(copy)
 
@@ -160,7 +161,7 @@ def _shortest(copy: Callable[[], object]) -> float:
 
 
 def to_csv(roofline: Roofline) -> str:
-    """A line per row, then one for the remainder; numbers unrounded."""
+    """CSV with one line for each row and one for the remainder. Numbers are not rounded."""
     rest = roofline.remainder_seconds
     remainder = RooflineRow("", "remainder", "", rest, 0, 0, 0.0, rest / roofline.step_seconds)
     rows = [cast("dict[str, Any]", encode(row)) for row in (*roofline.rows, remainder)]

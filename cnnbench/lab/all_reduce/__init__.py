@@ -1,1 +1,1 @@
-"""``cnnbench allreduce``: measurement and check of reductions alone."""
+"""``cnnbench allreduce``: measures and checks all-reduces without a training step."""

@@ -1,6 +1,6 @@
-"""What `cnnbench allreduce` measures, and the peers beside it.
+"""What `cnnbench allreduce` measures, including reductions of tf.distribute (peers).
 
-TensorFlow's default, the collective ring, is missing: it is the algorithm `collective`.
+TensorFlow's default, the collective ring, is not a peer, because it is the algorithm `collective`.
 
 The grammar of --sizes:
 
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-# Reductions of other projects: the cross-device ops of tf.distribute, to compare with ours.
+# Peers for comparison: the cross-device operations of tf.distribute.
 
 TowerTensors: TypeAlias = "Sequence[Sequence[tf.Tensor]]"
 
-# The name here and that of --cross_device_ops.
+# Names of peers, and the corresponding values of --cross_device_ops.
 _OPS = {
     "reduction_to_one_device": "reduction_to_one_device",
     "hierarchical_copy_all_reduce": "hierarchical_copy",
@@ -66,17 +66,19 @@ NAMES = tuple(_OPS)
 
 
 def reduction_of(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
-    """A reduction of tf.distribute in the form of ours: tensors [tower][i] in, sums [tower][i] out.
+    """A reduction of tf.distribute as a function of tensors [tower][i] that returns [tower][i].
 
-    It is called while a tf.function is traced, on tensors made on each device, and adds to that
-    function what `tf.distribute.ReplicaContext.all_reduce` makes of the whole list under a
-    `MirroredStrategy` of the same devices. So the timed part is that of our algorithms: the same
-    tensors on the same devices, in the same function, until every device has every sum. Options are
-    TensorFlow's defaults: the hierarchical copy and NCCL join all tensors into one pack,
-    ReductionToOneDevice reduces each by itself on the first device. The replica context adds one
-    IdentityN per device, which copies nothing.
+    It is called while a tf.function is traced, with tensors on each device. It adds the operations
+    that `tf.distribute.ReplicaContext.all_reduce` creates for the whole list, with a
+    `MirroredStrategy` on the same devices. So the measured time includes the same as for cnnbench's
+    algorithms: the same tensors on the same devices, in the same function, until every device has
+    every sum.
 
-    `devices` are full device strings of one process, all different.
+    Options are TensorFlow's defaults: hierarchical copy and NCCL combine all tensors in one pack,
+    and ReductionToOneDevice reduces each tensor separately on the first device. The replica context
+    adds one IdentityN for each device, which copies nothing.
+
+    `devices` are different full device names in one process.
     """
     check_peer(name, devices)
     import tensorflow as tf
@@ -100,11 +102,11 @@ def reduction_of(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], 
 
 
 def check_peer(name: str, devices: Sequence[str]) -> None:
-    """Refuses devices on which a peer does not reduce, or returns wrong sums."""
+    """Raises an error if a peer does not work on the devices, or returns wrong sums."""
     if len({process_of(device) for device in devices}) > 1:
         raise ValueError("a MirroredStrategy reduces between the devices of one process")
     if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
-        # Seen in TensorFlow 2.21: 1, 10 and 100 on three devices make 11.
+        # Observed in TensorFlow 2.21: the sum of 1, 10 and 100 on three devices is 11.
         raise ValueError(
             f"tf.distribute.HierarchicalCopyAllReduce leaves out the last of {len(devices)} "
             "devices: its halves are equal, so it needs an even number"
@@ -113,16 +115,17 @@ def check_peer(name: str, devices: Sequence[str]) -> None:
         registry.create("nccl", ReduceContext(devices=tuple(devices)))
 
 
-# The plan of a run of `cnnbench allreduce`, and flags without effect; without TensorFlow.
+# The plan of a `cnnbench allreduce` run, and flags without effect. This part does not import
+# TensorFlow.
 
 WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
     spec
     for name, spec in ACCEPTED.items()
     if name not in vars(AllReduceParams()) and not spec.part & RunPart.DISCOVERY
 )
-"""Flags of runs that are accepted, as all_reduce_benchmark.py did, and change nothing.
+"""Flags of `cnnbench run` that are accepted, as in all_reduce_benchmark.py, but have no effect.
 
-Without those that make this process one of several.
+Flags that describe a job of several processes are not included.
 """
 
 _DEFAULT_SIZES = "1K:64M:x4"
@@ -131,20 +134,20 @@ _MOST_SIZES = 1000
 
 @dataclass(frozen=True)
 class Workload:
-    """Tensors on each device, named by their size ("65536", "4096*1000") or their model."""
+    """The tensors on each device. The name is a size ("65536", "4096*1000") or a model."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
 
     @property
     def elements(self) -> int:
-        """Elements of all tensors of one device."""
+        """Number of elements in all tensors of one device."""
         return sum(math.prod(shape) for shape in self.shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReductionCase:
-    """An algorithm with packing, or a peer."""
+    """A reduction to measure: an algorithm with a packing, or a peer."""
 
     spec: AllReduceSpec | None = None
     peer: str | None = None
@@ -156,12 +159,12 @@ class ReductionCase:
 
 @dataclass(frozen=True, kw_only=True)
 class AllReducePlan:
-    """The work of one run.
+    """What one run measures.
 
     Attributes:
-      params: the flags, with the calls and the reductions per call that they amount to.
-      specs: None for all algorithms that work on the devices.
-      run: setup of a run on the largest number of devices.
+      params: the flags, with resolved numbers of calls and of reductions per call.
+      specs: the algorithms; None for all algorithms that work on the devices.
+      run: setup for a run on the largest number of devices.
     """
 
     params: AllReduceParams
@@ -178,7 +181,7 @@ class AllReducePlan:
         return self.run.place.job
 
     def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[ReductionCase, ...]:
-        """Every spec with every packing, then the peers."""
+        """Every spec with every packing, followed by the peers."""
         pairs = itertools.product(specs, self.packings)
         ours = (ReductionCase(spec=spec, packing=packing) for spec, packing in pairs)
         return (*ours, *(ReductionCase(peer=peer) for peer in self.peers))
@@ -187,7 +190,7 @@ class AllReducePlan:
 def make_plan(
     params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
 ) -> AllReducePlan:
-    """Resolves everything that can be refused without a device; `names` as in `plan_run`."""
+    """Makes the plan, with all checks that need no device. `names` is as for `plan_run`."""
     plugins.load_all(vars(params))
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
@@ -272,7 +275,7 @@ def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec
 
 
 def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
-    """The workloads of --sizes (see the module's grammar), in order, without duplicates."""
+    """The workloads in --sizes (see the grammar above), in order, without duplicates."""
     workloads: dict[Workload, None] = {}
     each = DTYPE_BYTES[dtype]
     try:
@@ -329,12 +332,12 @@ def _size(piece: str) -> int:
 
 
 def _lacks(algorithm: str, plan: AllReducePlan) -> bool:
-    """Whether an algorithm is not measured; all are where no spec was given."""
+    """Whether an algorithm is not measured. All are measured if no spec is given."""
     return plan.specs is not None and algorithm not in _running(plan)
 
 
 def _running(plan: AllReducePlan) -> frozenset[str]:
-    """Algorithms in the specs that have an effect for some number of devices."""
+    """Algorithms in the specs that are used for at least one number of devices."""
     return frozenset(
         name
         for spec in plan.specs or ()
@@ -387,4 +390,4 @@ UNUSED: tuple[Rule[AllReducePlan], ...] = (
         "with --agg_small_grads_max_group=1: each is joined with no other",
     ),
 )
-"""Flags without effect, and why."""
+"""Flags without effect, and the reasons."""

@@ -1,27 +1,27 @@
-"""Programs that reduce alone.
+"""TensorFlow programs that only reduce, and the check of their sums.
 
-The values of a device repeat with a period that is a prime, so that a few hundred kilobytes
-describe tensors of any size, and parts that an algorithm could confuse (they are cut at multiples
-of powers of two) differ.
+The values on a device repeat with a period. So a few hundred kilobytes describe tensors of any
+size. The period is a prime: algorithms split tensors at multiples of powers of two, so parts that
+an algorithm might mix up are different.
 
-There are two sets. Integers that are added without rounding, in any order, must be exact; they show
-a device that was left out or counted twice. Numbers of mixed magnitudes and signs round differently
-in every order; each sum must lie within
+There are two sets of values. The first set contains integers whose sums are exact in any order. A
+wrong sum shows that a device was left out or included twice. The second set contains numbers with
+mixed magnitudes and signs. Rounding of their sums depends on the order, so each sum must be within
 
     ((n-1) eps + cast eps) * sum |x_i|
 
-of the exact one: n-1 additions, of which each rounds by at most eps/2 of a partial sum that is at
-most sum |x_i|, the second eps/2 being room for the growth of the partial sums by rounding; and
-eps/2 for the rounding of each value to 16 bits if it is sent so (cast 1, else 0). eps is the
-distance from 1 to the next number of the format of the additions. See N. Higham, Accuracy and
-Stability of Numerical Algorithms, section 4.2.
+of the exact sum. There are n-1 additions. Each one rounds by at most eps/2 times a partial sum,
+which is at most sum |x_i|. A second eps/2 allows for the growth of partial sums by rounding. If
+values are rounded to 16 bits before they are sent, cast is 1 and allows for eps/2 by the rounding
+of each value; otherwise, cast is 0. eps is the distance from 1 to the next number in the format of
+the additions. See N. Higham, Accuracy and Stability of Numerical Algorithms, section 4.2.
 
-Tensors and sums are in staging areas, one per device, not in variables. An area returns all its
-tensors in one operation and takes all sums in one, by reference. Reading and assigning a variable
-per tensor would cost as much as reducing small tensors (a thousand tensors of 4 KiB on four
-devices: 21 ms against 1.2 ms, and minutes to build). Both operations have side effects, so that
-TensorFlow's graph optimiser can neither drop an unread sum nor merge two reductions of the same
-tensors.
+Tensors and sums are in staging areas, one for each device, instead of variables. One operation
+reads all tensors of an area, and one operation stores all sums, by reference. Reading and assigning
+one variable for each tensor would take as long as reducing small tensors. (For 1000 tensors of 4
+KiB on four devices, it takes 21 ms instead of 1.2 ms, and minutes to build.) Both operations have
+side effects, so TensorFlow's graph optimiser can neither remove an unused sum nor merge two
+reductions of the same tensors.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from cnnbench.variable_mgr.base import WorkerGroup
 from cnnbench.variable_mgr.gradients import make_stages, run_through, transposed
 from cnnbench.variable_mgr.spec import AggregationSpec, Packing
 
-# Reduced data, and the check of the sums.
+# The data to reduce, and the check of the sums.
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -69,15 +69,16 @@ _LARGEST_INTEGER = 100
 
 
 def _eps(dtype: str) -> float:
-    """Distance from 1 to the next number of float32, float16 or bfloat16."""
+    """Distance from 1 to the next larger number in float32, float16 or bfloat16."""
     return float(ml_dtypes.finfo(np.dtype(dtype)).eps)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """One period of the values of every device, in the reduced dtype, and of their sums.
+    """One period of the values of every device, in the dtype of the tensors, and of the sums.
 
-    `total` has the exact sums, `magnitude` the sums of the absolute values, both float64.
+    `total` contains the exact sums, and `magnitude` the sums of the absolute values, both in
+    float64.
     """
 
     name: str
@@ -86,16 +87,16 @@ class DataSet:
     magnitude: Array
 
     def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
-        """A tensor of a device's values, from the element `begin` on."""
+        """A tensor with the values of a device, starting at element `begin`."""
         count = int(np.prod(shape, dtype=np.int64))
         start = np.roll(self.values[device], -(begin % PERIOD))
         return np.resize(start, count).reshape(shape)
 
     def count_wrong(self, result: Array, begin: int, added_in: str, cast: bool) -> int:
-        """Number of wrong elements of a device's sum, of any shape.
+        """Number of wrong elements in the sum on a device, which may have any shape.
 
-        `added_in` is the dtype of the additions; `cast` is whether the values were rounded to it
-        first.
+        `added_in` is the dtype of the additions. `cast` says whether values were first rounded to
+        this dtype.
         """
         roundings = len(self.values) - 1 + int(cast)
         tolerance = roundings * _eps(added_in) * self.magnitude
@@ -107,17 +108,17 @@ class DataSet:
         for first in range(0, len(flat), PERIOD):
             part = flat[first : first + PERIOD].astype(np.float64)
             error = np.abs(part - total[: len(part)])
-            # Written so that NaN, which compares as false, is wrong.
+            # Comparisons with NaN are false, so NaN is a wrong value here.
             wrong += len(part) - int(np.count_nonzero(error <= tolerance[: len(part)]))
         return wrong
 
 
 def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int) -> DataSet:
-    """Draws one of `SETS`; integers are so small that sums in `added_in` dtypes are exact."""
+    """Draws one of `SETS`. Integers are small enough that sums in `added_in` are exact."""
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":
-        # Integers of as many bits as the significand has are exact.
+        # Integers with at most as many bits as the significand are exact.
         exact = min(round(2 / _eps(name)) for name in (dtype, *added_in))
         values = [_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
@@ -131,29 +132,30 @@ def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed
 
 
 def _integers(generator: np.random.Generator, device: int, devices: int, exact: int) -> Array:
-    """Values of one device, so small that the sum of all does not exceed `exact`."""
+    """Values of one device, small enough that the sum of all devices is at most `exact`."""
     largest = min(_LARGEST_INTEGER, max(1, exact // devices))
     values = generator.integers(-largest, largest, PERIOD, endpoint=True)
-    # With more devices than the format counts, some are zero, others at every element.
+    # If there are too many devices for the format, some values are zero, different ones at each
+    # element.
     used = (device + np.arange(PERIOD)) % devices < exact
     return np.where(used, values, 0)
 
 
-# Reductions as TensorFlow runs them: traced, chained, synchronised, between buffers.
+# Execution of reductions by TensorFlow: traced, chained and synchronised, between buffers.
 
 # [device][index]
 DeviceTensors: TypeAlias = "list[list[tf.Tensor]]"
 
-# Takes the tensors of every device to as many sums for every device.
+# Function from the tensors of all devices to the same number of sums on all devices.
 Reduction: TypeAlias = "Callable[[DeviceTensors], DeviceTensors]"
 
 _numbers = itertools.count()
 
 
 class Buffers:
-    """Equal tensors on several devices, and room for as many sums on each.
+    """Tensors with equal shapes on several devices, and storage for the sums on each device.
 
-    `first` is the number of the first of the devices among all that reduce.
+    `first` is the number of the first device here among all devices that reduce.
     """
 
     def __init__(
@@ -186,10 +188,10 @@ class Buffers:
         self._sizes(self._inputs)
 
     def read(self) -> DeviceTensors:
-        """The tensors of every device, inside a traced function.
+        """In a traced function: reads the tensors of every device.
 
-        The previous sums of a device are freed first, as gradients are after their update, so that
-        later operations may use their memory.
+        First, the previous sums of a device are freed, so that later operations can use their
+        memory. In training, gradients are freed after the update.
         """
         tensors = []
         for device, name, sums in zip(self.devices, self._inputs, self._sums, strict=True):
@@ -203,9 +205,9 @@ class Buffers:
         return tensors
 
     def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
-        """Keeps the sums of every device, inside a traced function, after the tensors `read`.
+        """In a traced function: stores the sums of every device, after the tensors were `read`.
 
-        Returns a scalar on each device that can be read when the device has its sums.
+        Returns a scalar on each device, which is available when the device has its sums.
         """
         tokens = []
         for device, name, own, before in zip(self.devices, self._sums, sums, read, strict=True):
@@ -213,14 +215,14 @@ class Buffers:
                 with tf.control_dependencies([before[0].op]):
                     stage = tf.raw_ops.Stage(values=own, shared_name=name)
                 with tf.control_dependencies([stage]):
-                    # Operations of a GPU are only launched when dependent ones begin. An operation
-                    # that reads a sum runs after it on the GPU.
+                    # On a GPU, an operation may only have been launched when a dependent one
+                    # starts. Reading a sum on the GPU waits for it.
                     last = tf.reshape(own[-1], [-1])[:1]
                     tokens.append(tf.reduce_sum(tf.cast(last, tf.float32)))
         return tokens
 
     def count_wrong(self, data: DataSet, added_in: str, cast: bool) -> int:
-        """Number of wrong elements of the last sums over all devices; see `DataSet.count_wrong`."""
+        """Number of wrong elements in the last sums, on all devices; see `DataSet.count_wrong`."""
         wrong = 0
         sizes = self._sizes(self._sums)
         for device, name, size in zip(self.devices, self._sums, sizes, strict=True):
@@ -238,7 +240,7 @@ class Buffers:
         return wrong
 
     def clear_sums(self) -> None:
-        """Clears the sums, so that none of them can be mistaken for a later reduction's."""
+        """Clears the sums, so that they cannot be mistaken for sums of a later reduction."""
         self._clear(self._sums)
 
     def close(self) -> None:
@@ -257,10 +259,11 @@ class Buffers:
         self._sizes(names)
 
     def _sizes(self, names: Sequence[str]) -> list[int]:
-        """Number of lists of tensors in each area, when all previous operations are done.
+        """Waits for all previous operations; returns the number of tensor lists in each area.
 
-        An operation on another process has only been sent when it returns, and a function that is
-        called then may come before it; a returned value shows that it has run.
+        When the call of an operation on another process returns, the operation may only have been
+        sent, and a later function call might run first. Reading a value ensures that the operation
+        has run.
         """
         sizes = []
         for device, name in zip(self.devices, names, strict=True):
@@ -270,16 +273,18 @@ class Buffers:
 
 
 class Program:
-    """A traced function that reduces the tensors of buffers, several times one after another.
+    """A traced function that reduces the tensors in buffers, one or several times in sequence.
 
     Args:
-      buffers: hold the tensors, and the sums afterwards.
-      make_reduction: called once per reduction in the chain, so that none share state or keys.
-      chain: reductions in one call. Each begins when all devices have the sums of the one before.
+      buffers: contain the tensors and, after a call, the sums.
+      make_reduction: function that is called once for each reduction in the chain, so that they do
+        not share state or keys.
+      chain: number of reductions in one call. Each begins when all devices have the sums of the
+        previous one.
 
     Attributes:
-      build_seconds: seconds of tracing and of the first call, in which TensorFlow optimises and
-        places the graph; None before it.
+      build_seconds: seconds for tracing and for the first call, in which TensorFlow optimises and
+        places the graph; None before the first call.
     """
 
     def __init__(
@@ -294,7 +299,7 @@ class Program:
         self.operations = len(self._call.graph.get_operations())
 
     def run(self) -> float:
-        """Calls the function and waits until every device has its sums; returns the seconds."""
+        """Calls the function, waits until every device has its sums, and returns the seconds."""
         begin = time.perf_counter()
         self._call().numpy()
         seconds = time.perf_counter() - begin
@@ -304,7 +309,7 @@ class Program:
 
 
 def copy_all(tensors: DeviceTensors) -> DeviceTensors:
-    """No reduction: every device copies its tensors, all devices at once."""
+    """Memory copy for comparison: all devices copy their tensors concurrently."""
     copies = []
     for own in tensors:
         with tf.device(own[0].device):
@@ -326,12 +331,12 @@ def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: i
 
 
 def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Callable[[], Reduction]:
-    """A function that makes the reduction of a case, to be called for each one in a chain.
+    """Returns a function that makes the reduction of a case. Call it for each one in a chain.
 
-    FlagError if the algorithm cannot work with these devices, in groups of this size.
+    FlagError if the algorithm does not work with these devices in groups of this size.
     """
     if case.peer is not None:
-        # Made here, because a strategy is no part of a trace; it keeps nothing between uses.
+        # Created outside the trace, because a strategy cannot be created in it. It has no state.
         reduction = plan.reduction_of(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
@@ -354,7 +359,7 @@ def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Calla
 def usable(
     place: ReduceContext, in_cluster: bool
 ) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
-    """The algorithms that work on these devices, and why the others do not."""
+    """The algorithms that work on these devices; for the other ones, why they do not."""
     specs, reasons = [], {}
     for name in names():
         try:
@@ -364,7 +369,7 @@ def usable(
                 raise ValueError("every worker runs it by itself, so it is measured alone")
         except ValueError as error:
             reasons[name] = first_line(error)
-        except Exception as error:  # the other algorithms are measured anyway
+        except Exception as error:  # The other algorithms are still measured.
             reasons[name] = f"{type(error).__name__}: {first_line(error)}"
         else:
             specs.append(single(name))
@@ -377,7 +382,7 @@ def check(
     place: ReduceContext,
     group_size: int,
 ) -> None:
-    """Refuses specs (None for all that work) and peers that cannot work on these devices."""
+    """Raises an error for specs (None: all that work) and peers that do not work on the devices."""
     for spec in specs or ():
         Reducer(spec, place, groups_of(place.devices, group_size))
     for name in peer_names:
@@ -387,14 +392,14 @@ def check(
             raise FlagError("peers", name, first_line(error)) from error
 
 
-# Measurement and check of all cases on the tensors of one size.
+# Measurement and check of all cases with tensors of one size.
 
 _COPIED = "float32"
 
 
 @dataclass
 class _Trial:
-    """One case, or the memory copy: its row so far, and the seconds of its timed calls."""
+    """One case, or the memory copy: the row so far, and the seconds of the timed calls."""
 
     case: ReductionCase
     point: Point
@@ -406,10 +411,10 @@ class _Trial:
 
 
 class SizeBench:
-    """Measures every case on one workload.
+    """Measures every case with one workload.
 
-    In every round each case, and a memory copy, is called once, in a random order, so that
-    disturbances of the machine affect all alike.
+    In each round, all cases and a memory copy are called once, in random order, so that
+    disturbances of the machine affect all of them equally.
     """
 
     def __init__(
@@ -439,12 +444,12 @@ class SizeBench:
         self._copy = _Trial(ReductionCase(), row(spec="memory copy", packing=Packing()))
 
     def run(self, progress: Progress) -> None:
-        """Measures; results remain available after an interruption."""
+        """Runs the measurement. Results remain available after an interrupt."""
         own = self._place.own_devices
         first = self._place.devices.index(own[0])
         buffers = copied = Buffers(own, self._workload.shapes, self._dtype, first)
         if len(self._workload.shapes) > 1 or self._dtype != _COPIED:
-            # One tensor of all bytes, because memory is copied fastest in one piece.
+            # One tensor with all bytes, because a single large copy is fastest.
             elements = -(-self._bytes // DTYPE_BYTES[_COPIED])
             copied = Buffers(own, [(elements,)], _COPIED, first)
         try:
@@ -459,7 +464,7 @@ class SizeBench:
 
     @property
     def points(self) -> list[Point]:
-        """A row for every case that was timed, or built, or failed."""
+        """A row for each case that was timed or built, or that failed."""
         return [
             replace(trial.point, seconds=tuple(trial.seconds))
             for trial in self._trials
@@ -470,7 +475,7 @@ class SizeBench:
 
     @property
     def copying(self) -> Copying | None:
-        """The memory copy; None before it was timed."""
+        """The result of the memory copy; None before it was timed."""
         if not self._copy.seconds:
             return None
         devices, seconds = len(self._place.devices), tuple(self._copy.seconds)
@@ -478,7 +483,7 @@ class SizeBench:
 
     @property
     def copy_error(self) -> str | None:
-        """Error of the memory copy that was measured for comparison; None without one."""
+        """The error of the memory copy that is measured for comparison; None without error."""
         return self._copy.point.error
 
     def _measure(self, buffers: Buffers, copied: Buffers, progress: Progress) -> None:
@@ -516,7 +521,7 @@ class SizeBench:
                 continue
             packing = trial.case.packing
             with self._attempt(trial):
-                # The first call reduces the tensors that were loaded before.
+                # The first call reduces the tensors that have already been loaded.
                 for _ in range(2 if packing.relaxed else 1):
                     buffers.clear_sums()
                     trial.program.run()
@@ -530,7 +535,7 @@ class SizeBench:
 
     def _time(self, progress: Progress) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
-        # The same in all processes.
+        # The order is the same in all processes.
         where = self._place.devices
         generator = random.Random(f"{self._params.tf_random_seed} {self._workload.name} {where}")
         gc.collect()
@@ -549,11 +554,11 @@ class SizeBench:
 
     @contextlib.contextmanager
     def _attempt(self, trial: _Trial) -> Iterator[None]:
-        """Records an error; raises it where workers wait for one another."""
+        """Stores an error in the row. Raises it if workers wait for each other."""
         try:
             with restored():
                 yield
-        except Exception as error:  # an algorithm may raise anything
+        except Exception as error:  # An algorithm may raise any exception.
             if self._workers is not None:
                 raise
             trial.note(error=f"{type(error).__name__}: {first_line(error)}")
@@ -567,7 +572,7 @@ class SizeBench:
 
 
 def warm_up(place: ReduceContext) -> None:
-    """Traces and runs a copy, so that no case includes one-time costs of the process."""
+    """Traces and runs a copy, so that no case includes the process's one-time costs."""
     buffers = Buffers(place.own_devices, [(1,)], _COPIED)
     buffers.load(make_data("integers", len(place.devices), _COPIED, (), 0))
     Program(buffers, lambda: copy_all, 1).run()

@@ -1,7 +1,7 @@
-"""A session of `cnnbench allreduce`.
+"""Runs `cnnbench allreduce`: measures, prints the table and writes the files.
 
-docs/all_reduce_benchmark.md defines the columns; GB are 10**9 bytes. Rows are printed when measured
-and read by scripts: widths are fixed, and numbers have no separators.
+docs/all_reduce_benchmark.md defines the columns. A GB is 10**9 bytes. Each row is printed when it
+has been measured. Scripts read the rows, so widths are fixed and numbers have no separators.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
 
 
-# The printed table in the format of nccl-tests: rows of data, all other lines behind ``#``.
+# The printed table, in the format of nccl-tests: rows of data; other lines begin with ``#``.
 
-# No machine moves data twenty times as fast as it copies: such a time is not a reduction's.
+# No machine moves data 20 times as fast as it copies, so a shorter time is not plausible.
 IMPLAUSIBLE_SHARE = 20.0
 
 _GIGA = 1e9
@@ -58,16 +58,17 @@ _MICRO = 1e-6
 
 
 Column: TypeAlias = tuple[str, str, str, Callable[[Point, "float | None"], object]]
-"""Title, unit, alignment and width as in format strings, and the cell of a row and its share."""
+"""Title, unit, format (alignment and width), and function from a row and its share to the cell."""
 
 
 class RowFormat:
     """Formats the rows of one run.
 
     Args:
-      cases: the specs and packings to come, as text, for the widths of columns.
-      build_only: whether rows show the time to build instead of that to reduce.
-      calls: number of timed calls per row; if too few for a 99th percentile, the column is "max".
+      cases: all specs and packings, as text, for the widths of columns.
+      build_only: whether rows show the build time instead of the time of a reduction.
+      calls: number of timed calls per row. If it is too small for a 99th percentile, the column is
+        "max".
     """
 
     def __init__(
@@ -90,14 +91,14 @@ class RowFormat:
         )
 
     def header(self) -> list[str]:
-        """Titles and units."""
+        """The lines with titles and units."""
         return [
             self._line("#", [title for title, *_ in self._columns]),
             self._line("#", [unit for _, unit, *_ in self._columns]),
         ]
 
     def lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
-        """A row, and below it the error of one without times; with `verbose`, its build time."""
+        """A row. Further lines contain its error, if any, and with `verbose` its build time."""
         case = f"{point.spec} {point.packing}:"
         lines = [self._line(" ", [str(cell(point, share)) for *_, cell in self._columns])]
         if point.error is not None:
@@ -116,7 +117,7 @@ class RowFormat:
 
 
 def copy_line(copy: Copying) -> str:
-    """The memory copy from which the rows of one size are estimated."""
+    """Describes the memory copy from which the times of one size are estimated."""
     return (
         f"# memory copy: {copy.devices} devices at once write {copy.rate / _GIGA:.2f} GB/s "
         f"({copy.bytes} B each); estimate "
@@ -125,7 +126,7 @@ def copy_line(copy: Copying) -> str:
 
 
 def footer(record: AllReduceRecord) -> list[str]:
-    """The fastest of each size, totals of all rows, and an explanation of the last column."""
+    """The fastest spec for each size, totals, and an explanation of the last column."""
     wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
     errors = sum(p.error is not None for p in record.rows)
     lines = fastest(record)
@@ -143,7 +144,7 @@ def footer(record: AllReduceRecord) -> list[str]:
 
 
 def fastest(record: AllReduceRecord) -> list[str]:
-    """A line per size and number of devices of which several rows were timed."""
+    """Lines with the fastest spec for each size and number of devices with several rows."""
     alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
     for point in record.rows:
         if point.median is not None and not point.failed:
@@ -168,7 +169,7 @@ def _case(point: Point) -> str:
 
 
 def implausible(point: Point, share: float | None) -> str | None:
-    """A warning if the time is too short for a reduction."""
+    """A warning if a time is too short for a reduction; otherwise None."""
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
     return (
@@ -215,11 +216,11 @@ _BUILD: tuple[Column, ...] = (
 )
 
 
-# One run of `cnnbench allreduce`, from its flags to its record.
+# One run of `cnnbench allreduce`, from flags to record.
 
 
 class AllReduceBench:
-    """Measures the cases of a plan."""
+    """Measures the cases in a plan."""
 
     def __init__(
         self,
@@ -256,14 +257,15 @@ class AllReduceBench:
         self._conditions: Callable[[], Conditions | None] = lambda: None
 
     def run(self) -> AllReduceRecord:
-        """Measures everything, prints the table and keeps the files up to date.
+        """Measures all cases, prints the table and updates the files.
 
         Raises:
-          UsageError: a late refusal, such as too few GPUs; no file is written.
-          BenchmarkError: sums were wrong or a reduction failed; the files name them.
-          KeyboardInterrupt: the files hold all measurements until then.
+          UsageError: the run is impossible, for example because of too few GPUs. No file is
+            written.
+          BenchmarkError: sums were wrong or a reduction failed. The files contain the details.
+          KeyboardInterrupt: the run was interrupted. The files contain all measurements so far.
         """
-        # Its thread imports a module: a fork meanwhile would leave the lock of that import held.
+        # A thread imports a module. A fork during the import would leave the import lock locked.
         self._watch = Watch(gpus=self.params.device != "cpu")
         self._conditions = self._watch.record
         for notice in notices(UNUSED, self.plan, self._so_far.explicit_flags):
@@ -278,13 +280,14 @@ class AllReduceBench:
                 places = self._start()
                 self._measure(places, self._specs(places))
             if self._workers is not None:
-                self._workers.total(0)  # waits until the chief has measured
+                self._workers.total(0)  # Waits until the chief has finished its measurements.
             failed = [point for point in self._so_far.rows if point.failed]
             if failed:
                 self._writer.lines(footer(self._so_far))
                 raise BenchmarkError(_failure(failed))
             obey()
-            record = self._write("ok")  # before the others end, for which this process waits
+            # The record is written before this process waits for the other processes.
+            record = self._write("ok")
         self._writer.lines(footer(record))
         check_written()
         return record
@@ -296,7 +299,7 @@ class AllReduceBench:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes the record of a process that ended early; by an interrupt if None."""
+        """Completes the record of a process that ended early; None: by an interrupt."""
         written = self._results.holds(self._so_far.run_id)
         so_far = AllReduceRecord.from_json(written) if written else self.record("interrupted")
         if so_far.status == "interrupted" and error is not None:
@@ -305,7 +308,7 @@ class AllReduceBench:
         check_written(self._messages.warning)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
-        """The measurements so far; `status` is "ok", "failed" or "interrupted"."""
+        """A record of the measurements so far. `status` is "ok", "failed" or "interrupted"."""
         conditions = self._conditions()
         return dataclasses.replace(self._so_far, status=status, error=error, conditions=conditions)
 
@@ -313,7 +316,10 @@ class AllReduceBench:
         self._so_far = dataclasses.replace(self._so_far, **parts)
 
     def _start(self) -> dict[int, ReduceContext]:
-        """Loads and configures TensorFlow; returns the devices by their number per worker."""
+        """Loads and configures TensorFlow.
+
+        Returns the devices for each number of devices per worker.
+        """
         settings = self.plan.run.machine.of_task(self.plan.job)
         self._watch.met(self._membership.meet())
         for warning in runtime.export_environment(settings):
@@ -321,7 +327,7 @@ class AllReduceBench:
         with without_info_lines():
             load_tensorflow()
             devices = self._membership.join(runtime.configure(settings, self.plan.job))
-            # The devices are made when the first operation runs.
+            # TensorFlow creates the devices when the first operation runs.
             self._add(environment=facts.collect())
         for notice in devices.notices:
             self._messages.notice(notice)
@@ -420,7 +426,7 @@ class AllReduceBench:
         peers = [point for point in points if point.spec in self.plan.peers]
         own = [point for point in points if point.spec not in self.plan.peers]
         self._add(points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers))
-        # Replaced by the next size, or by the end of the run.
+        # The next size, or the end of the run, replaces this one.
         record = self.record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:

@@ -1,4 +1,4 @@
-"""Cost model of all-reduces on hardware that is not present; without TensorFlow.
+"""Cost model for all-reduces on hardware that is not available. Does not import TensorFlow.
 
-Formulas in the number of devices and the size of the tensors, with the parameters of links.
+Formulas depend on the number of devices, the sizes of tensors, and parameters of links.
 """

@@ -1,6 +1,6 @@
-"""``cnnbench allreduce --predict``: predictions from flags, as text and charts.
+"""``cnnbench allreduce --predict``: prints and draws predictions for the given flags.
 
-Printed lines other than table rows begin with ``#``.
+Printed lines begin with ``#``, except for rows of tables.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DEFAULT_MODEL = "resnet50"
 _TWO_LEVELS = ("nccl/xring", "nccl/rechd", "nccl/tree", "psgpu/xring")
 _MOST_DEVICES = 1_000_000
 _PACKINGS = ("agg_small_grads_max_bytes", "gradient_bucket_bytes", "wire_dtype")
-# Flags that have no effect without one of others.
+# Flags that have an effect only together with another flag.
 _COMPANIONS = {
     "devices_per_node": ("inter_link",),
     "plot_devices": ("plot",),
@@ -62,10 +62,10 @@ _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
 
 def main(given: Mapping[str, Any]) -> int:
-    """Prints predictions, and writes the requested files.
+    """Prints predictions and writes the requested files.
 
-    `given` has the values of `PREDICT_FLAGS`, and those of ``cnnbench allreduce`` for what is sent
-    and how, with at most one packing.
+    `given` contains the values of `PREDICT_FLAGS`, and of the flags of ``cnnbench allreduce`` for
+    tensors and packing (at most one).
     """
     params = PredictParams(**{s.name: given[s.name] for s in PREDICT_FLAGS if s.name in given})
     sent = params_of(given)
@@ -111,9 +111,10 @@ def _warn_of_domain(link: str | None, devices: int) -> None:
 
 
 def parse_device_counts(text: str) -> tuple[int, ...]:
-    """Numbers of devices, ascending and without duplicates, from a comma-separated list.
+    """Parses a list of numbers of devices. The result is ascending, without duplicates.
 
-    An item is a number, or ``FIRST..LAST`` for FIRST and its doubles up to LAST.
+    Items are separated by commas. An item is a number, or ``FIRST..LAST``, which means FIRST, 2 *
+    FIRST, 4 * FIRST and so on up to LAST.
     """
     counts: set[int] = set()
     for piece in text.split(","):
@@ -177,7 +178,7 @@ def _recorded(path: str) -> tuple[float, int]:
 
 
 def _packing(sent: AllReduceParams) -> Packing:
-    """The packing that the flags ask for; flags for several are refused."""
+    """The packing that the flags select. FlagError if they select several."""
     repacking = ",".join(map(str, sent.gradient_repacking))
     texts = {"gradient_repacking": repacking, **{name: getattr(sent, name) for name in _PACKINGS}}
     for name, text in texts.items():
@@ -210,7 +211,7 @@ def draw(
     predictions: Sequence[Prediction],
     devices: int,
 ) -> None:
-    """Draws time over size on `devices`, and below it efficiency (or time) over devices.
+    """Draws time by size on `devices`, and below it efficiency (or time) by number of devices.
 
     Writes an .svg, .png or .pdf file. A spec has the same colour and mark in both charts.
     """
@@ -241,7 +242,7 @@ def _curve(model: Interconnect, spec: AllReduceSpec, devices: int) -> list[tuple
             seconds = model.seconds(spec, (tensor,), devices, Packing())
         except NotPredictedError:
             return []
-        if seconds > 0:  # the axis is logarithmic
+        if seconds > 0:  # The axis is logarithmic.
             curve.append((float(tensor.bytes), seconds))
     return curve
 
@@ -271,7 +272,7 @@ def _over_devices(step: TrainingStep, predictions: Sequence[Prediction]) -> Line
 
 
 def model_lines(model: Interconnect) -> list[str]:
-    """The parameters."""
+    """Lines with the parameters of the model."""
     if model.inter_link is None:
         return [f"link     {model.link}"]
     return [
@@ -281,7 +282,7 @@ def model_lines(model: Interconnect) -> list[str]:
 
 
 def step_line(step: TrainingStep) -> str:
-    """The gradients and the computation of a step."""
+    """A line about the gradients and the computation in a step."""
     time = "step time unknown: give --step_seconds or --record for efficiency"
     if step.step_seconds is not None:
         time = (
@@ -294,7 +295,7 @@ def step_line(step: TrainingStep) -> str:
 
 
 def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
-    """Milliseconds of the reduction by devices and spec, with the fastest."""
+    """Table of reduction times in milliseconds by devices and spec, with the fastest spec."""
     specs = list(dict.fromkeys(p.spec for p in predictions))
     cells = {(p.devices, p.spec): _ms(p.allreduce_seconds) for p in predictions}
     best = fastest(predictions)
@@ -309,7 +310,7 @@ def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
 
 
 def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
-    """Step time, efficiency and images per second with the fastest spec."""
+    """Table of step time, efficiency and images per second with the fastest spec."""
     speed = ("efficiency", "images/sec")
     table = [["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped step_ms", *speed]]
     table += [
@@ -332,7 +333,7 @@ def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
 
 
 def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
-    """Which spec is fastest for which size of one tensor."""
+    """Table of the fastest spec for each size of a single tensor."""
     table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
     for one in by_devices:
         parts = [
@@ -344,7 +345,7 @@ def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
 
 
 def _table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
-    """A table of texts, whose column `left` alone is aligned to the left."""
+    """A table of texts. Only the column `left` is left-aligned."""
     head, *body = rows
     return Table(
         columns=tuple((title, "" if title == left else "number", "") for title in head),
