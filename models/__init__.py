@@ -1,4 +1,4 @@
-"""The networks and their registry; importing this package does not import TensorFlow."""
+"""The networks and their registry. Importing this package does not import TensorFlow."""
 
 from __future__ import annotations
 

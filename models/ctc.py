@@ -1,9 +1,9 @@
-"""Connectionist temporal classification, for long transcripts and on any device.
+"""Connectionist temporal classification (CTC) for long transcripts, on any device.
 
-Source: Graves et al., ICML 2006, sections 4.1 and 4.2. `tf.nn.ctc_loss` of dense labels multiplies
-a matrix of all pairs of states in every frame; its kernel for sparse labels runs on CPUs only, has
-no XLA, and its gradients of long utterances are right to 3e-3 only, since it subtracts sums over
-all frames so far.
+Source: Graves et al., ICML 2006, sections 4.1 and 4.2. `tf.nn.ctc_loss` is not used. With
+dense labels, it multiplies a matrix of all pairs of states in every frame. With sparse labels, it
+runs only on CPUs and without XLA, and for long utterances the error of its gradients is up to 3e-3,
+because it subtracts sums over all previous frames.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 
 import tensorflow as tf
 
-_NEVER = -1e30  # logarithm of the probability of an impossible state; sums of it are finite
+_NEVER = -1e30  # Log probability of an impossible state. Sums of it are finite.
 
 
 def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
-    """Negative log probability of each transcript over all its alignments, float32 ``[batch]``.
+    """CTC loss: negative log probability of each transcript over all alignments, ``[batch]``.
 
-    It is 0, with gradients of 0, where no alignment exists. There are first derivatives only, with
-    respect to the logits.
+    The result is float32. If a transcript has no alignment, its loss and its gradients are 0. Only
+    first derivatives with respect to the logits are defined.
 
     Args:
       logits: float32 ``[batch, max_frames, classes]``; the last class is the blank.
-      letters: integers ``[batch, max_letters]``, classes below the blank.
-      length: integers ``[batch]``, the letters of each transcript; may be 0.
-      frames: integers ``[batch]``, the frames of each utterance.
+      letters: integers ``[batch, max_letters]``, less than the class of the blank.
+      length: integers ``[batch]``, the number of letters in each transcript; may be 0.
+      frames: integers ``[batch]``, the number of frames in each utterance.
     """
     classes = logits.shape[-1]
     letters = tf.cast(letters, tf.int32)
     length, frames = tf.cast(length, tf.int32), tf.cast(frames, tf.int32)
     blank = tf.zeros_like(letters) + (classes - 1)
-    # A blank before, between and behind all letters.
+    # Blanks are inserted before, between and after all letters.
     pairs = tf.reshape(tf.stack([blank, letters], axis=2), [-1, 2 * letters.shape[1]])
     states = tf.concat([pairs, blank[:, :1]], axis=1)
     number = tf.range(states.shape[1])
     ahead = _States(states, number == 0, classes - 1)
-    # From the last blank of a transcript to the first: the same recursion backwards.
+    # The same recursion backwards, from the last blank of a transcript to the first.
     behind = _States(states[:, ::-1], number[::-1] == 2 * length[:, None], classes - 1)
 
     @tf.custom_gradient
@@ -57,32 +57,33 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
 
 
 class _States:
-    """The states of transcripts, ``[batch, states]``, in the order of their alignments.
+    """The states of transcripts, ``[batch, states]``, in the order in which alignments visit them.
 
-    `start` is the logarithm of the probability before the first frame, when the state is `first`.
+    `start` is the log probability of each state before the first frame; only state `first` is
+    possible.
     """
 
     def __init__(self, classes: Any, first: Any, blank: int) -> None:
         self.classes = classes
         self.start = tf.where(first, 0.0, _NEVER) + tf.zeros_like(classes, tf.float32)
-        # The blank between different letters may be left out.
+        # The blank between two different letters may be skipped.
         may_skip = (classes[:, 2:] != blank) & (classes[:, 2:] != classes[:, :-2])
         self._skips = tf.where(may_skip, 0.0, _NEVER)
 
     def next(self, x: Any) -> Any:
-        """Logarithm of the probability to reach each state from those of the frame before."""
+        """Log probability of reaching each state, from the probabilities in the previous frame."""
         one = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
         two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
         top = tf.maximum(tf.maximum(x, one), two)
         return top + tf.math.log(tf.exp(x - top) + tf.exp(one - top) + tf.exp(two - top))
 
     def emitted(self, log_probs: Any) -> Any:
-        """Log probabilities of the states' classes in a frame."""
+        """Log probabilities in a frame for the classes of the states."""
         return tf.gather(log_probs, self.classes, batch_dims=1)
 
 
 def _forward(ahead: _States, behind: _States, log_probs: Any, frames: Any) -> tuple[Any, Any]:
-    """Log probabilities of transcripts, and of states by frame relative to the frame's largest."""
+    """Log probabilities of transcripts, and of states by frame (relative to the largest state)."""
 
     def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
         following = ahead.next(alpha) + ahead.emitted(log_probs[frame])
@@ -109,7 +110,7 @@ def _backward(ahead: _States, behind: _States, log_probs: Any, frames: Any, alph
     def step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
         log_probs_here = log_probs[frame]
         reached = behind.next(beta)
-        # Relative to this frame, where the sum is 1.
+        # Softmax normalises the probabilities of the states in this frame, so that the sum is 1.
         shares = tf.nn.softmax(alphas.read(frame) + reached[:, ::-1])
         of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)
         there = (frame < frames)[:, None]

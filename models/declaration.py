@@ -1,4 +1,4 @@
-"""Variables, shapes, FLOPs and memory of a model, computed without TensorFlow."""
+"""Computes variables, shapes, FLOPs and memory of a model without TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from cnnbench.models.spec import (
     resolve,
 )
 
-# Fragmentation: memory that the allocator holds but cannot reuse, measured
-# with ten networks on a CPU (scripts/measure_memory).
+# Factor for fragmentation, which is memory that the allocator cannot reuse. It was measured with
+# ten networks on a CPU (scripts/measure_memory).
 _UNUSED = 1.15
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shaped:
-    """A value of which only the shape is known; values of one shape are not equal.
+    """A value with a known shape and unknown content. Two values with equal shapes are not equal.
 
-    `differentiated` tells whether the loss's gradient flows through it: whether any trainable
-    variable lies behind it.
+    `differentiated` says whether gradients flow through the value, which is true if it depends on a
+    trainable variable.
     """
 
     shape: tuple[int, ...]
@@ -40,9 +40,9 @@ class Shaped:
 
 
 class Flops(NamedTuple):
-    """FLOPs of one example: of the forward pass and of the gradients of inputs and kernels.
+    """FLOPs for one example: forward pass, gradients of inputs, and gradients of kernels.
 
-    For a product of two values without weights, `kernels` counts the gradient of the second.
+    For a product of two values without weights, `kernels` is for the gradient of the second value.
     """
 
     forward: int = 0
@@ -51,14 +51,14 @@ class Flops(NamedTuple):
 
     @property
     def training(self) -> int:
-        """FLOPs of forward and backward pass."""
+        """FLOPs of the forward and the backward pass."""
         return self.forward + self.inputs + self.kernels
 
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
-    """Elements, variables in creation order, and FLOPs of a model, whose body runs on shapes."""
+    """Runs a model's body on shapes; returns elements, variables in creation order and FLOPs."""
     net = _forward(model, num_classes, training=True)
-    # What only training computes is no part of the forward pass.
+    # Operations that only run in training are not part of the forward pass.
     alone = _forward(model, num_classes, training=False) if net.auxiliaries else net
     others = set(alone.variables) - set(net.variables)
     if others:
@@ -79,10 +79,10 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
 
 
 def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, Flops]:
-    """FLOPs per example of the layers and scopes of a network, in the order of the body.
+    """FLOPs per example for the layers and scopes of a network, in the order of the body.
 
-    Those of a scope exclude the layers and scopes inside it; "" is the body itself. Without
-    `training`, gradients and what only training computes are left out.
+    FLOPs of a scope do not include layers and scopes inside it. The scope of the body is "".
+    Without `training`, gradients and operations that only run in training are not included.
     """
     scopes = _forward(model, num_classes, training=training).scope_flops
     return scopes if training else {name: Flops(one.forward) for name, one in scopes.items()}
@@ -91,7 +91,7 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
 def bytes_per_image(
     model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
 ) -> int:
-    """Bytes per additional image in the batch, without the image itself."""
+    """Memory in bytes for each additional image in the batch, without the image itself."""
     values = _forward(model, spec.num_classes, training=training).peak
     return round(_UNUSED * value_bytes * values)
 
@@ -103,16 +103,16 @@ def _forward(model: Model, num_classes: int, *, training: bool) -> ShapeNetwork:
 
 
 class ShapeNetwork(Network[Shaped]):
-    """Follows the shapes of a model's body, collects variables, counts FLOPs and values.
+    """Interpreter that computes shapes, variables, FLOPs and memory of a model's body.
 
-    A training step keeps the values that its backward pass needs, as TensorFlow's gradients do: the
-    inputs of convolutions and batch norm, the output of a ReLU, and so on. The peak is in the
-    backward pass, when the values kept for earlier layers exist beside the gradients of the current
-    one.
+    As in TensorFlow, a training step stores the values that the backward pass needs: the inputs of
+    convolutions and batch norm, the output of a ReLU, and so on. Memory use is highest in the
+    backward pass, when the stored values of earlier layers and the gradients of the current layer
+    exist at the same time.
 
     Attributes:
       flattened: see `ModelSpec`.
-      peak: most values of one example that exist at one time, without variables.
+      peak: maximum number of values for one example that exist at the same time, without variables.
     """
 
     def __init__(self, model: Model, num_classes: int, *, training: bool) -> None:
@@ -126,12 +126,12 @@ class ShapeNetwork(Network[Shaped]):
         self.peak = 0
         self._kept = 0
         self._kept_values: set[Shaped] = set()
-        self._read_values: set[Shaped] = set()  # variables, and views of them
-        # Of a view, the value that it shares its buffer with.
+        self._read_values: set[Shaped] = set()  # variables, and views of variables
+        # For each view, the value with which it shares a buffer.
         self._buffers: dict[Shaped, Shaped] = {}
 
     def forward(self) -> None:
-        """Runs the body, once."""
+        """Runs the body. Call it once."""
         features = of_role(self.elements, "feature")
         outputs_of(self._model, self, {one.name: Shaped(one.sizes) for one in features})
 
@@ -164,12 +164,12 @@ class ShapeNetwork(Network[Shaped]):
         extra: int = 0,
         trained: bool = False,
     ) -> Shaped:
-        """The result of an operation.
+        """Makes the result of an operation, and updates the stored values and the peak.
 
         Args:
-          keeps: what the gradient needs: "x", the inputs, "y", the result, or both.
-          extra: number of other values that the gradient needs.
-          trained: whether the operation has trainable variables of its own.
+          keeps: values that the gradient needs: "x" for the inputs, "y" for the result, or "xy".
+          extra: number of further values that the gradient needs.
+          trained: whether the operation has trainable variables.
         """
         y = Shaped(shape, trained or any(x.differentiated for x in inputs))
         inputs = tuple(x for x in inputs if x not in self._read_values)
@@ -216,7 +216,7 @@ class ShapeNetwork(Network[Shaped]):
 
     def _elementwise(self, kind: Elementwise, x: Shaped) -> Shaped:
         keeps = "x" if kind in ("swish", "gelu") else "y"
-        # GELU by the error function: its argument, the function's value and a product.
+        # GELU with the error function stores the function's argument, its value and a product.
         extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
         return self._value(x.shape, x, keeps=keeps, extra=extra)
 
@@ -227,7 +227,8 @@ class ShapeNetwork(Network[Shaped]):
         return self._value(x.shape[2:], x)
 
     def _dropout(self, x: Shaped, keep: float, index: int) -> Shaped:
-        return self._value(x.shape, x, extra=math.prod(x.shape) // 4)  # a mask, a byte a value
+        # a mask of one byte per value
+        return self._value(x.shape, x, extra=math.prod(x.shape) // 4)
 
     def _drop_path(self, x: Shaped, keep: float, index: int, by_progress: bool) -> Shaped:
         return self._value(x.shape, x)
@@ -262,20 +263,21 @@ class ShapeNetwork(Network[Shaped]):
     def _layer_norm(
         self, x: Shaped, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> Shaped:
-        # The input minus its mean, and that divided by the deviation.
+        # The input minus the mean, and this difference divided by the standard deviation.
         extra = 2 * math.prod(x.shape)
         return self._value(x.shape, x, keeps="x", extra=extra, trained=True)
 
     def _attention(
         self, query: Shaped, key: Shaped, value: Shaped, heads: int, bias: Shaped | None
     ) -> Shaped:
-        # Two products whose factors all come from layers: query by key, weights by value.
+        # Two products: query times key, attention weights times value. No factor is a variable.
         product = 2 * math.prod(query.shape) * key.shape[-2]
         scored = query.differentiated or key.differentiated
         self._count(product, query.differentiated, weights=key.differentiated)
         scored = scored or (bias is not None and bias.differentiated)
         self._count(product, scored, weights=value.differentiated)
-        # The weights of every head, and the inputs by head. The bias is the same for all examples.
+        # The attention weights of all heads, and the inputs split into heads. The bias is shared by
+        # all examples, so it is not included.
         weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
         by_head = sum(math.prod(one.shape) for one in (query, key, value))
         return self._value(query.shape, query, key, value, extra=weights + by_head, trained=scored)
@@ -287,7 +289,7 @@ class ShapeNetwork(Network[Shaped]):
         tokens, (units, gates) = x.shape[0], weights[1].shape
         self._count(2 * tokens * math.prod(weights[0].shape), x.differentiated)
         self._count(2 * tokens * math.prod(weights[1].shape), True)
-        # For every token the gates before and after their functions, and the state.
+        # For each token: the gates before and after the activation functions, and the state.
         extra = 3 * tokens * gates
         return self._value((tokens, units), x, keeps="xy", extra=extra, trained=True)
 
@@ -299,7 +301,7 @@ class ShapeNetwork(Network[Shaped]):
         flops: int,
     ) -> Shaped:
         differentiated = any(x.differentiated for x in xs)
-        # Each of the two gradients of a product costs what the product costs; of a function
-        # without a trainable input there is none.
+        # Each of the two gradients of a product needs as many FLOPs as the product. A function
+        # without a trainable input has no gradients.
         self._count(flops, differentiated, weights=differentiated)
         return self._value(shape, *xs, keeps="xy")

@@ -1,4 +1,4 @@
-"""Table of docs/models.md: ``python -m cnnbench.models.document docs/models.md`` rewrites it."""
+"""Rewrites the table in docs/models.md: ``python -m cnnbench.models.document docs/models.md``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "models"
 
 PACKAGE = "cnnbench.models."
 
-# Outputs of the last layer: the classes of the data set, with one for "background".
+# Number of outputs of the last layer: the classes of the data set, including "background".
 CLASSES = {"imagenet": 1001, "cifar10": 11, "ratings": 2, "coco": 81, "librispeech": 29}
 
 _HEADER = (
@@ -28,9 +28,9 @@ _HEADER = (
 
 
 def table() -> str:
-    """A Markdown table of the models of each data set; FLOPs are per image."""
+    """A Markdown table of the models for each data set. FLOPs are per image."""
     models = [get_model(name, dataset) for dataset in CLASSES for name in model_names(dataset)]
-    # Without those of plug-ins that happen to be there.
+    # Only cnnbench's own models, not those of installed plug-ins.
     rows = [_row(model) for model in models if type(model).__module__.startswith(PACKAGE)]
     align = ["---", "---", *["---:"] * (len(_HEADER) - 2)]
     return markdown_table(_HEADER, align, rows)

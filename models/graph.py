@@ -1,7 +1,8 @@
-"""Networks as TensorFlow graphs.
+"""Builds networks as TensorFlow graphs.
 
-``tf.pad`` adds zeros before a VALID convolution, because the filter gradient of an explicitly
-padded convolution leaves oneDNN (measured on CPU: 1.4 times slower steps in bfloat16).
+For explicit padding, ``tf.pad`` adds zeros before a VALID convolution. The filter gradient of a
+convolution with explicit padding would not use oneDNN (measured on CPU in bfloat16: steps take 1.4
+times as long).
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from cnnbench.models.model import Model, outputs_of
 from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import BatchNormLayer, VariableSpec, Window, by_name, of_role, resolve
 
-# Batch moments, and batch normalisation by the moments of the batches of all towers.
+# Batch moments, and batch normalisation with the moments of all towers' batches.
 
-Tensor = Any  # tf.Tensor; TensorFlow ships no types
-# (name of the layer, mean, biased variance) of one batch to those of all towers' batches, and the
-# number of towers. Moments are float32 [channels]; the gradient goes the same way back.
+Tensor = Any  # tf.Tensor; TensorFlow has no type annotations.
+# Function from (layer name, mean, biased variance) of one batch to mean and biased variance of all
+# towers' batches, and the number of towers. Moments are float32 [channels]. Gradients flow back
+# through the function.
 Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
 
 
 class Moments(NamedTuple):
-    """Batch moments of a batch-norm layer, float32 ``[channels]``, the variance unbiased.
+    """Mean and unbiased variance of a batch in a batch-norm layer, float32 ``[channels]``.
 
-    The train step updates the averages: new = decay * old + (1 - decay) * batch.
+    The training step updates the moving averages: new = decay * old + (1 - decay) * batch.
     """
 
     layer: BatchNormLayer
@@ -48,16 +50,16 @@ def synchronised_batch_norm(
     channels_at: int,
     synchronise: Synchronise,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalises a tower's batch by the moments of all towers; computes in float32.
+    """Normalises a tower's batch with the moments of all towers. Computes in float32.
 
     Args:
-      x: values of any float dtype, with the same shape in all towers.
+      x: values of any floating-point dtype, with the same shape in all towers.
       scale, offset: float32 [channels]; None for a scale of 1.
       channels_at: axis of the channels; may be negative.
 
     Returns:
-      The result in the dtype of `x`, and mean and unbiased variance (divided by the count less
-      one) over all batches.
+      The result in the dtype of `x`; and the mean and the unbiased variance of all batches (sum of
+      squares divided by the number of values minus one).
     """
     whole = tf.cast(x, tf.float32)
     rank = len(x.shape)
@@ -77,7 +79,7 @@ def normalised(
     epsilon: float,
     channels_at: int,
 ) -> Tensor:
-    """Batch norm of float32 values by given moments, for channels on any axis.
+    """Batch norm of float32 values with given moments, for channels on any axis.
 
     Args:
       mean, variance, scale, offset: float32 [channels]; None for a scale of 1.
@@ -93,10 +95,10 @@ def normalised(
 
 
 def attend(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> Any:
-    """The heads' weighted means of the values, side by side: ``[b, ..., n, c]``.
+    """Weighted means of the values for all heads, concatenated: ``[b, ..., n, c]``.
 
     Args:
-      query: ``[b, ..., n, c]``; key and value are ``[b, ..., m, c]``.
+      query: ``[b, ..., n, c]``. Key and value are ``[b, ..., m, c]``.
       bias: added to the scores ``[b, ..., heads, n, m]``, or None.
     """
     *groups, tokens, channels = query.shape[1:]
@@ -106,7 +108,7 @@ def attend(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> An
     if bias is not None:
         grouped = tf.reshape(scores, [-1, *groups, *scores.shape[1:]])
         scores = tf.reshape(grouped + bias, [-1, *scores.shape[1:]])
-    # The sum of many 16-bit exponentials would have two digits.
+    # A sum of many 16-bit exponentials would be precise to only two digits.
     precise = tf.cast(scores, tf.float32) if scores.dtype.size == 2 else scores
     shares = tf.cast(tf.nn.softmax(precise), query.dtype)
     mixed = tf.linalg.matmul(shares, _by_head(value, heads))
@@ -114,36 +116,36 @@ def attend(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> An
 
 
 def _by_head(x: Any, heads: int) -> Any:
-    """``[b, ..., n, c]`` to ``[b * ..., heads, n, c / heads]``."""
+    """Splits channels into heads: ``[b, ..., n, c]`` to ``[b * ..., heads, n, c / heads]``."""
     tokens, channels = x.shape[-2:]
     return tf.transpose(tf.reshape(x, [-1, tokens, heads, channels // heads]), [0, 2, 1, 3])
 
 
-States = tuple[Any, ...]  # output of the cell, then its internal state
+States = tuple[Any, ...]  # Output of the cell, followed by its internal state.
 Step = Callable[[Any, States, Any], States]
 
-FORGET_BIAS = 1.0  # without it an LSTM learns long spans late
+FORGET_BIAS = 1.0  # Without it, an LSTM takes longer to learn long-range dependencies.
 
 
 def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:
-    """Runs a cell along a sequence ``[n, tokens, c]``, from a state of zeros; tokens is static.
+    """Runs a cell on sequences ``[n, tokens, c]``, starting with zero state.
 
     Args:
       cell: see `Network.recurrent`.
-      weights: kernel ``[c, gates * units]``, recurrent kernel ``[units, gates * units]``,
-        bias, and for ``gru`` the recurrent bias. The gates are update, reset, candidate
-        (gru) or input, forget, candidate, output (lstm).
-      reverse: whether the last token comes first.
+      weights: kernel ``[c, gates * units]``, recurrent kernel ``[units, gates * units]``, bias, and
+        for ``gru`` also the recurrent bias. The order of the gates is update, reset, candidate
+        (gru), or input, forget, candidate, output (lstm).
+      reverse: whether to start with the last token.
 
     Returns:
-      ``[n, tokens, units]``, each state in its token's place.
+      ``[n, tokens, units]``: the state after each token, at the position of the token.
     """
     kernel, recurrent, bias, *recurrent_bias = weights
     tokens, units = x.shape[1], recurrent.shape[0]
     by_token = tf.transpose(x, [1, 0, 2])
     products = tf.linalg.matmul(tf.reshape(by_token, [-1, x.shape[2]]), kernel) + bias
     batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-    # A TensorArray, since the gradient of each slice of a tensor is as large as the tensor.
+    # Not slices of a tensor: each slice's gradient would be as large as the tensor.
     inputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], kernel.shape[1]])
     inputs = inputs.unstack(tf.reshape(products, [tokens, batch, kernel.shape[1]]))
     outputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], units])
@@ -163,7 +165,7 @@ def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any
         lambda index, *_: index < tokens,
         body,
         (tf.constant(0), states, outputs),
-        maximum_iterations=tokens,  # needed by XLA
+        maximum_iterations=tokens,  # XLA needs this.
     )
     return tf.transpose(outputs.stack(), [1, 0, 2])
 
@@ -189,12 +191,12 @@ def _rnn(given: Any, states: States, product: Any) -> States:
 _STEPS: dict[Cell, Step] = {"gru": _gru, "lstm": _lstm, "rnn": _rnn}
 
 
-# Execution of a model's body with TensorFlow tensors.
+# The interpreter that runs a model's body with TensorFlow tensors.
 
 DataFormat = Literal["NHWC", "NCHW"]
 Reader = Callable[[VariableSpec, Any], Tensor]
 
-# Ratio of elements, result to kernel of a convolution, from which folding in each step pays.
+# Folding batch norm saves time if the result has at least this many times the kernel's elements.
 _WORTH = 4
 
 _TO_NCHW = (0, 3, 1, 2)
@@ -211,7 +213,7 @@ _ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
 
 
 class _Convolution(NamedTuple):
-    """A convolution that can be made again with another kernel [height, width, in, out]."""
+    """A convolution, and a function that repeats it with a new kernel [height, width, in, out]."""
 
     result: Tensor
     kernel: Tensor
@@ -220,11 +222,11 @@ class _Convolution(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """Whether to fold batch norm into the kernel.
+        """Whether folding batch norm into the kernel saves time.
 
-        TensorFlow fuses a convolution with batch norm and ReLU too, but not with the addition at
-        the end of a block. A constant kernel is folded once; a variable in every step, which must
-        cost little compared with the saved pass over the result.
+        TensorFlow itself fuses a convolution with batch norm and ReLU, but not with the addition at
+        the end of a block. A constant kernel is folded only once. A variable is folded in every
+        step, which must take less time than the pass over the result that is saved.
         """
         if tf.is_symbolic_tensor(self.kernel) and self.kernel.op.type == "Const":
             return True
@@ -233,26 +235,27 @@ class _Convolution(NamedTuple):
 
 
 class GraphNetwork(Network[Tensor]):
-    """Makes TensorFlow operations on the current device.
+    """Interpreter that creates TensorFlow operations on the current device.
 
     Attributes:
-      moments: one per batch-norm layer, in creation order; empty in evaluation.
+      moments: one item for each batch-norm layer, in creation order; empty in evaluation.
 
     Args:
-      read: returns the value of a variable in the given dtype: the compute dtype for kernels,
-        biases and a model's own variables, float32 for batch norm.
-      data_format: memory layout of the layers; does not change weights and logits.
+      read: function that returns the value of a variable in a given dtype. This is the compute
+        dtype for kernels, biases and a model's own variables, and float32 for batch norm.
+      data_format: memory layout of the layers. Weights and logits do not depend on it.
       compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
       seed: seed of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step) for
-        other draws in each step. XLA draws other numbers from it than the kernels do.
-      training_steps: steps of the whole training, for layers that depend on the share that is done
-        (the step in ``seed`` divided by this); 0 if training counts as over.
-      conv_gradients: forms in which a CPU computes gradients in NHWC: "library", or the name of the
-        kernels for which `cnnbench.models.cpu_products.FORMS` has the fastest ones.
-      synchronise: makes batch norm, in training, use the moments of all towers' batches; None
-        for those of its own batch.
-      fold_batch_norm: without training, on a CPU, batch norm that follows a convolution may
-        become a factor of its kernel and a bias.
+        different draws in each step. With the same seed, XLA draws different numbers than
+        TensorFlow's kernels.
+      training_steps: number of steps in the whole training. Some layers depend on the progress,
+        which is the step in ``seed`` divided by this number. 0 means that the progress is 1.
+      conv_gradients: how gradients are computed in NHWC on a CPU: "library", or the name of the
+        kernels for which `cnnbench.models.cpu_products.FORMS` contains the fastest forms.
+      synchronise: function with which batch norm, in training, computes the moments of all towers'
+        batches. None: batch norm uses the moments of its own batch.
+      fold_batch_norm: whether batch norm after a convolution may be replaced by a factor of the
+        kernel and a bias; only in evaluation, on a CPU.
     """
 
     def __init__(
@@ -284,25 +287,26 @@ class GraphNetwork(Network[Tensor]):
         self._products = Products(conv_gradients) if on_cpu and training else None
         self._synchronise = synchronise
         self._folds = fold_batch_norm and on_cpu and not training
-        self._convolution: _Convolution | None = None  # the last one made
-        self._unbatched: set[Any] = set()  # references to values without a batch dimension
+        self._convolution: _Convolution | None = None  # the last convolution that was created
+        self._unbatched: set[Any] = set()  # References to values without batch dimension.
         self._subsampled: dict[tuple[Any, tuple[int, int]], Tensor] = {}
         outer = tf.get_current_name_scope()
         self._outer_scope = [outer] if outer else []
-        # Image-like features in NHWC, by references to them in the network's layout.
+        # Image-like features in NHWC, by references to the same features in the network's layout.
         self._inputs: dict[Any, Tensor] = {}
 
     def forward(self, features: Any) -> Any:
-        """Makes the graph of a forward pass, once; assigns no variable.
+        """Makes the graph of a forward pass. Call it once. It assigns no variables.
 
         Args:
-          features: images ``[n, h, w, c]`` by default, a mapping where the model's elements have
-            several. Those of a float dtype may have any numeric dtype; they are cast, and those
-            with three dimensions transposed, here.
+          features: images ``[n, h, w, c]`` by default; a mapping if the model has several features.
+            Features that are declared with a floating-point dtype may have any numeric dtype and
+            are cast. Image-like features are transposed to the network's layout.
 
         Returns:
-          The outputs of the model, one value or a mapping: real numbers as float32, logits
-          ``[n, num_classes]`` by default. Those of `auxiliaries` have the same form.
+          The outputs of the model, one value or a mapping, with real numbers as float32. By
+          default, they are logits ``[n, num_classes]``. The outputs in `auxiliaries` have the same
+          form.
         """
         given = by_name(self._features, "feature", features)
         received = {}
@@ -313,14 +317,14 @@ class GraphNetwork(Network[Tensor]):
                     f"model {self._model.name} takes {one.name}s of shape {one.sizes}, not {shape}"
                 )
             received[one.name] = self.receive(given[one.name]) if one.is_real else given[one.name]
-        # Bodies use Python loops, which autograph need not convert.
+        # AutoGraph is not needed, because bodies use only Python loops.
         build = tf.autograph.experimental.do_not_convert(outputs_of)
         outputs = build(self._model, self, received)
         self.auxiliaries = [(self.hand_out(head), weight) for head, weight in self.auxiliaries]
         return self.hand_out(outputs)
 
     def receive(self, value: Tensor) -> Tensor:
-        """Converts a feature of real numbers to the compute dtype and the network's layout."""
+        """Converts a real-valued feature to the compute dtype and the network's layout."""
         rows = _cast(value, self._dtype)
         if len(value.shape) != 4:
             return rows
@@ -329,14 +333,14 @@ class GraphNetwork(Network[Tensor]):
         return laid_out
 
     def hand_out(self, outputs: Any) -> Any:
-        """Outputs of the model: real numbers in float32, image-like values in NHWC."""
+        """Converts outputs of the model: real numbers to float32, image-like values to NHWC."""
         if isinstance(outputs, Mapping):
             return {name: self.hand_out(value) for name, value in outputs.items()}
         value = self._to_nhwc(outputs)
         return _cast(value, tf.float32) if value.dtype.is_floating else value
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
-        """Shape without batch dimension, channels last in every layout."""
+        """Shape without batch dimension. Channels are last in every memory layout."""
         if x.ref() in self._unbatched:
             return tuple(x.shape)
         shape = tuple(x.shape[1:])
@@ -351,7 +355,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _to_nhwc(self, x: Tensor) -> Tensor:
         if x.ref() in self._inputs:
-            return self._inputs[x.ref()]  # a body that flattens images needs no transposition
+            return self._inputs[x.ref()]  # No transposition is needed if a body flattens images.
         if not self._channels_first or len(x.shape) != 4 or x.ref() in self._unbatched:
             return x
         return tf.transpose(x, _TO_NHWC)
@@ -372,8 +376,8 @@ class GraphNetwork(Network[Tensor]):
     # Variables ---------------------------------------------------------------------------
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        # The whole path with a final slash: entering a scope again continues it, where a plain
-        # name would become stage1_1.
+        # A full path with a final slash re-enters an existing scope. With a plain name, TensorFlow
+        # would create a new scope such as stage1_1.
         path = "/".join([*self._outer_scope, *self._scopes, ""])
         scope: contextlib.AbstractContextManager[Any] = tf.name_scope(path)
         return scope
@@ -391,7 +395,7 @@ class GraphNetwork(Network[Tensor]):
     def _conv(
         self, x: Tensor, kernel: Tensor, window: Window, filters: int, *, depthwise: bool = False
     ) -> Tensor:
-        whole = not depthwise and kernel.shape[2] == self.shape(x)[2]  # not in groups
+        whole = not depthwise and kernel.shape[2] == self.shape(x)[2]  # not a grouped convolution
         if self._products is not None and not self._channels_first and whole:
             if window.size == (1, 1):
                 return self._products.conv(self._subsample(x, window), kernel, [1, 1, 1, 1], "SAME")
@@ -421,7 +425,7 @@ class GraphNetwork(Network[Tensor]):
         return tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
 
     def _subsample(self, x: Tensor, window: Window) -> Tensor:
-        """Every stride-th row and column; shared by the two convolutions that open a block."""
+        """Every stride-th row and column; shared by the first two convolutions of a block."""
         if window.stride == (1, 1):
             return x
         key = (x.ref(), window.stride)
@@ -457,12 +461,13 @@ class GraphNetwork(Network[Tensor]):
             return y
         averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
         if not self.training and offset.shape[0] % 4:
-            # On GPUs TensorFlow 2.21 fuses batch norm with a ReLU behind it, whose kernel takes any
-            # number of channels in inference, and whose shape function refuses these.
+            # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU. The shape function of
+            # the fused operation raises an error for these numbers of channels, although its kernel
+            # supports them in inference.
             whole = _cast(x, tf.float32)
             y = normalised(whole, averages[0], averages[1], scale, offset, epsilon, channels_at)
             return _cast(y, x.dtype)
-        # Tokens in a column: cuDNN refuses more than 65,535 examples in some of its batch norms.
+        # Tokens become a column: some batch norms of cuDNN support at most 65,535 examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, column),
@@ -479,17 +484,20 @@ class GraphNetwork(Network[Tensor]):
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
 
     def _folded(self, convolution: _Convolution, layer: BatchNormLayer) -> Tensor:
-        """Convolution and bias for batch norm; TensorFlow fuses a ReLU or addition behind them."""
+        """Replaces batch norm by a scaled kernel and a bias.
+
+        TensorFlow fuses a ReLU or an addition that follows.
+        """
         factor, offset = self._as_factor(layer)
         kernel = convolution.kernel
-        # [h, w, in, out], or of a depthwise one [h, w, in, outputs of each].
+        # The kernel is [h, w, in, out]; if depthwise, [h, w, in, outputs per input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
         with tf.name_scope(convolution.scope + "/"):
             y = convolution.convolve(_cast(_cast(kernel, tf.float32) * per_output, self._dtype))
             return self._bias_add(y, _cast(offset, self._dtype))
 
     def _as_factor(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
-        """Batch norm by moving averages: the factor and the offset of each channel."""
+        """Batch norm with moving averages, as a factor and an offset for each channel."""
         factor = tf.math.rsqrt(self._reader(layer.variance, tf.float32) + layer.settings.epsilon)
         if layer.gamma is not None:
             factor *= self._reader(layer.gamma, tf.float32)
@@ -499,7 +507,7 @@ class GraphNetwork(Network[Tensor]):
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:
             return (self._products.matmul if self._products else tf.linalg.matmul)(x, kernel)
-        # One product of all rows: a batched one would make a kernel gradient per example.
+        # One product for all rows. A batched one would compute a kernel gradient per example.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])
 
@@ -524,17 +532,17 @@ class GraphNetwork(Network[Tensor]):
         return self._kept(x, each, share, index)
 
     def _kept(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
-        """The value, scaled, where a draw of the shape is below the share; 0 elsewhere."""
+        """Scales values with a random draw below the share, and sets the other values to 0."""
         seed = tf.convert_to_tensor(self._seed)
         if seed.shape.rank == 0:
             seed = tf.stack([seed, tf.zeros_like(seed)])
         seed = tf.random.experimental.stateless_fold_in(seed, index)
-        # Drawn in float32: with a 16-bit draw the kept share would differ.
+        # Random numbers are float32. With 16-bit numbers, the share would not be exact.
         draw = tf.random.stateless_uniform(shape, seed, alg="philox")
         return tf.where(draw < share, x * tf.cast(1.0 / share, x.dtype), tf.zeros([], x.dtype))
 
     def _progress(self) -> Tensor:
-        """Share of training done, in [0, 1]."""
+        """Completed share of the training, in [0, 1]."""
         seed = tf.convert_to_tensor(self._seed)
         if seed.shape.rank == 0 or not self._training_steps:
             return 1.0
@@ -551,7 +559,7 @@ class GraphNetwork(Network[Tensor]):
         return operation(self._align(x, unbatched[0], rank), self._align(y, unbatched[1], rank))
 
     def _align(self, x: Tensor, unbatched: bool, rank: int) -> Tensor:
-        """The value with the dimensions and the layout of examples of that rank."""
+        """Reshapes a value to the dimensions and the layout of examples with this rank."""
         shape = self.shape(x)
         if not unbatched and len(shape) == rank:
             return x

@@ -1,13 +1,15 @@
-"""Inference in 8-bit integers on a CPU, for a network with constant weights.
+"""Inference with 8-bit integers on a CPU, for networks with constant weights.
 
-Convolutions, and max pooling between them, take and return 8-bit integers. Kernels are quantised
-per output channel, symmetrically around 0; activations with one scale, from 0 where none is
-negative, else symmetrically (B. Jacob et al., arXiv:1712.05877). `calibrate` measures the ranges of
-activations on examples in float32; values outside them are clipped. Batch norm, bias and ReLU are
-part of the convolution before them. All other layers compute in float32.
+Inputs and results of convolutions, and of max pooling between them, are 8-bit integers. Kernels are
+quantised symmetrically around 0, with one scale for each output channel. Activations have one
+scale. Their range starts at 0 if no value is negative; otherwise it is symmetric (B. Jacob et al.,
+arXiv:1712.05877). `calibrate` measures the ranges of activations by running examples in float32.
+Values outside the ranges are clipped. Batch norm, bias and ReLU are fused with the convolution
+before them. All other layers compute in float32.
 
-The kernels are oneDNN's and need constant weights. Those that add a residual in integers
-(`QuantizedConv2DWithBiasSumAndReluAndRequantize`) crash in TensorFlow 2.21.
+The kernels are from oneDNN and need constant weights. Kernels that add a residual in integers
+(`QuantizedConv2DWithBiasSumAndReluAndRequantize`) are not used, because they crash in TensorFlow
+2.21.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise
 from cnnbench.models.spec import BatchNormLayer, Window
 
-Tensor = Any  # tf.Tensor; TensorFlow ships no types
-Range: TypeAlias = "tuple[float, float]"  # least and largest of some values
+Tensor = Any  # tf.Tensor; TensorFlow has no type annotations.
+Range: TypeAlias = "tuple[float, float]"  # Minimum and maximum of values.
 
 _RECTIFIERS = ("relu", "relu6")
-_MOST = 127  # signed 8 bits, symmetric
+_MOST = 127  # Largest number in signed 8 bits with a symmetric range.
 
 
 @dataclasses.dataclass
 class Calibration:
-    """Ranges of inputs and results of convolutions in the order of their creation.
+    """Ranges of the inputs and results of convolutions, in the order in which they are created.
 
-    `convolutions` counts all, with depthwise ones, and `in_8_bits` those that used 8 bits when the
-    network was last made.
+    `convolutions` is the number of all convolutions, including depthwise ones. `in_8_bits` is the
+    number of convolutions in 8 bits when the network was last created.
     """
 
     ranges: list[Range] = dataclasses.field(default_factory=list)
@@ -47,7 +49,7 @@ class Calibration:
 
 
 def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
-    """Runs the network eagerly on examples in float32 and records the ranges of its values."""
+    """Runs a network eagerly on examples in float32 and records the ranges of the values."""
     found = Calibration()
     Int8Network(
         model, num_classes, read, training=False, calibration=found, recording=True
@@ -56,7 +58,7 @@ def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Ca
 
 
 class _Eight(NamedTuple):
-    """Values as quint8 (0 to 255 for 0.0 to `high`) or qint8 (127 for `high`; `low` is -`high`)."""
+    """Quantised values: quint8 (255 means `high`) or qint8 (127 means `high`, `low` is -`high`)."""
 
     integers: Tensor
     low: float
@@ -65,10 +67,10 @@ class _Eight(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Chain:
-    """A convolution and the operations fused with it, a ReLU as the last.
+    """A convolution with fused operations. If a ReLU is fused, it is the last operation.
 
-    The float32 kernel is [height, width, in, out], or of a depthwise one [height, width, in, 1].
-    While ranges are recorded, `source` is None.
+    The float32 kernel is [height, width, in, out], or [height, width, in, 1] for a depthwise
+    convolution. While ranges are recorded, `source` is None.
     """
 
     source: _Eight | None
@@ -79,18 +81,18 @@ class _Chain:
     rectified: bool = False
 
     def scaled(self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> _Chain:
-        """The chain with its result times a factor plus an offset, both one per output channel."""
+        """A chain that also multiplies by a factor and adds an offset, for each output channel."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
         return dataclasses.replace(self, kernel=self.kernel * per_output, bias=bias)
 
 
 class Int8Network(GraphNetwork):
-    """Convolutions in 8 bits where kernels exist; for inference in NHWC on a CPU.
+    """Interpreter that uses 8-bit convolutions if a kernel exists. For inference in NHWC on a CPU.
 
-    Every value is a float32 tensor, and for some the integers are known too. Layers that can use
-    the integers do, and TensorFlow prunes unused float32 tensors. Recording fills the ranges of
-    the `calibration`, which otherwise has those of the same weights.
+    Every value is a float32 tensor. For some values, the integers are also known; layers that can
+    use the integers do so, and TensorFlow prunes unused float32 tensors. While recording, ranges
+    are added to the `calibration`. Otherwise, it must contain the ranges for the same weights.
     """
 
     def __init__(
@@ -107,8 +109,8 @@ class Int8Network(GraphNetwork):
         self._calibration = calibration
         self._recording = recording
         self._recorded = iter(calibration.ranges)
-        self._eights: dict[Any, _Eight] = {}  # by references to float32 tensors
-        self._last: tuple[Tensor, _Chain] | None = None  # the last value of a chain
+        self._eights: dict[Any, _Eight] = {}  # keys are references to float32 tensors
+        self._last: tuple[Tensor, _Chain] | None = None  # the last value of a chain, and the chain
         calibration.in_8_bits = 0
 
     # Layers ------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class Int8Network(GraphNetwork):
         self._calibration.convolutions += self._recording
         multiplies = depthwise and kernel.shape[3] != 1
         has_groups = not depthwise and kernel.shape[2] != self.shape(x)[2]
-        # There is no integer kernel for groups, and that for multipliers returns zeros.
+        # Integer kernels do not exist for groups, and return zeros for multipliers.
         if multiplies or has_groups:
             return plain()
         self._calibration.in_8_bits += not self._recording and not depthwise
@@ -142,7 +144,7 @@ class Int8Network(GraphNetwork):
         chain = self._chain(x)
         if chain is None:
             return plain()
-        with tf.init_scope():  # computed eagerly, because the kernel must be a constant
+        with tf.init_scope():  # Computed eagerly, because the kernel must be a constant.
             factor, offset = self._as_factor(layer)
         return self._joined(chain.scaled(factor.numpy(), offset.numpy()), plain)
 
@@ -171,7 +173,7 @@ class Int8Network(GraphNetwork):
     # Ranges ------------------------------------------------------------------------------
 
     def _range(self, x: Tensor | None = None) -> Range:
-        """Range of the next value, which is computed while recording."""
+        """Range of the next value: measured while recording, otherwise from the calibration."""
         if not self._recording:
             return next(self._recorded)
         found = float(tf.reduce_min(x)), float(tf.reduce_max(x))
@@ -181,7 +183,7 @@ class Int8Network(GraphNetwork):
     # Chains ------------------------------------------------------------------------------
 
     def _chain(self, x: Tensor) -> _Chain | None:
-        """The convolution that made a value, if operations may be fused with it."""
+        """The chain that computed a value, if further operations can be fused with it."""
         if self._last is None or self._last[0] is not x or self._last[1].rectified:
             return None
         return self._last[1]
@@ -194,7 +196,7 @@ class Int8Network(GraphNetwork):
         else:
             reach = self._range()
             if chain.depthwise and not chain.rectified:
-                assert chain.source is not None  # there is no kernel for integers
+                assert chain.source is not None  # There is no integer kernel for this case.
                 x = _in_float(chain.source)
                 kernel = tf.constant(chain.kernel)
                 y = super()._conv(x, kernel, chain.window, len(chain.bias), depthwise=True)
@@ -254,7 +256,7 @@ def _convolved(chain: _Chain, reach: Range) -> _Eight:
 
 
 def _bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
-    """Interval that the integers stand for; never empty."""
+    """The interval that the integers represent. It is never empty."""
     most = max(*map(abs, reach), 1e-6)
     return (-most if signed else 0.0), most
 

@@ -1,4 +1,4 @@
-"""Models and their registry."""
+"""The base class of models, and the registry of models."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from cnnbench.models.spec import (
     named_size,
 )
 
-# Base class of all networks.
+# The base class of all networks.
 
-# Annotations of what methods return, checked where a plug-in defines the method. -----------------
+# Types of results. If a plug-in defines a method, its results are checked. -----------------
 
 
 def _rows(value: Any) -> int | None:
-    """Examples in a tensor or a mapping of some; None if unknown."""
+    """Number of examples in a tensor or a mapping of tensors; None if unknown."""
     first = next(iter(value.values()), None) if isinstance(value, Mapping) else value
     known = sizes(first) if is_tensor(first) else None
     return known[0] if known else None
@@ -39,7 +39,7 @@ def _rows(value: Any) -> int | None:
 
 def _per_example(value: Any, given: Sequence[Any], *, single: bool = False) -> str:
     known = sizes(value) if hasattr(value, "shape") else ()
-    examples = _rows(given[-1])  # number of labels
+    examples = _rows(given[-1])  # the number of labels
     fits = known is None or (known and (None in (known[0], examples) or known[0] == examples))
     if not single:
         wanted = "a tensor [n, ...], a row per example"
@@ -61,7 +61,8 @@ def _listed_in(attribute: str, value: Mapping[str, Any], given: Sequence[Any]) -
     names = getattr(given[0], attribute)
     if not names or set(value) == set(names):
         return ""
-    where = f"{type(given[0]).__name__}.{attribute}"  # names the subclass, perhaps in another file
+    # Names the subclass, which may be in a different file.
+    where = f"{type(given[0]).__name__}.{attribute}"
     listed, returned = ", ".join(names), ", ".join(value) or "none"
     return f"values by the names in {where}, {listed}, not by {returned}"
 
@@ -76,22 +77,24 @@ HostMetrics = Annotated[Mapping[str, float], partial(_listed_in, "host_metric_na
 class Model(abc.ABC):
     """A network: body, loss, and default training settings.
 
-    A subclass sets the attributes (on the class or in ``__init__``) and defines `build`, which
-    runs with shapes alone, for variables and FLOPs, and with TensorFlow tensors, for the graph.
+    A subclass sets the attributes (on the class or in ``__init__``) and defines `build`. `build`
+    runs twice: with shapes, to compute variables and FLOPs, and with TensorFlow tensors, to build
+    the graph.
 
     Attributes:
-      elements: features and labels of an example; an image and its class unless set. Sizes may
-        be names of attributes.
-      batch_size: per device, used when ``--batch_size`` is 0.
-      learning_rate: used when no learning-rate flag is given.
-      backbone: scope of the layers that ``--backbone_model_path`` restores, from a network that has
-        them under the same names without it; empty without a backbone.
+      elements: features and labels of an example; by default, an image and its class. Sizes may be
+        names of attributes.
+      batch_size: batch size per device if ``--batch_size`` is 0.
+      learning_rate: learning-rate schedule if no learning-rate flag is given.
+      backbone: scope of the layers that ``--backbone_model_path`` restores. In the network from
+        which they are restored, the layers have the same names without this scope. Empty if there
+        is no backbone.
       metric_names: names of the results of `metrics`, in the order in which they are printed.
-      host_metric_names: names of the results of `host_metrics`; required for ``--stop_at``.
-      lower_is_better: names of metrics of both kinds whose lower values are better.
+      host_metric_names: names of the results of `host_metrics`. ``--stop_at`` requires them.
+      lower_is_better: names of metrics, of both kinds, for which lower values are better.
       top_1_accuracy: the metric to which ``--stop_at_top_1_accuracy`` applies.
-      aux_head: whether `build` adds its auxiliary head, which is off unless ``--aux_head`` sets
-        it; None for a network without an optional one.
+      aux_head: whether `build` adds the auxiliary head; ``--aux_head`` sets it, the default is
+        False. None if the network has no optional auxiliary head.
     """
 
     name: str
@@ -117,23 +120,23 @@ class Model(abc.ABC):
     def build(self, net: Network[T], features: Any) -> Any:
         """Builds the network of one tower.
 
-        The other towers are copies of its graph, unless it has operations with a state or effects,
-        such as `tf.random.uniform`; then `build` runs for each tower.
+        The other towers are copies of this tower's graph. If the graph contains stateful
+        operations, such as `tf.random.uniform`, `build` runs for each tower instead.
 
         Args:
-          features: by default the images, ``(image_size, image_size, channels)`` per example; a
-            mapping by name if the `elements` have several features.
+          features: by default images, ``(image_size, image_size, channels)`` per example. If the
+            `elements` have several features, a mapping by name.
         """
 
     def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
-        """Makes the `elements` from an example of the data set, in the input pipeline.
+        """Converts an example of the data set to the `elements`, in the input pipeline.
 
-        Synthetic examples pass through it as well. The result has all elements by name, and may
-        have more values; by default it is the example itself.
+        It is also called for synthetic examples. The result contains all elements by name, and may
+        contain further values. By default, it is the example itself.
 
         Args:
-          example: the elements that the data set declares, by name; without batch.
-          seed: int64 tensor ``[2]`` for random choices, another one for each example.
+          example: the elements that the data set declares, by name, without batch dimension.
+          seed: int64 tensor ``[2]`` for random choices; different for each example.
         """
         del seed, training
         return example
@@ -141,59 +144,62 @@ class Model(abc.ABC):
     def loss(self, outputs: Any, labels: Any) -> Column:
         """Loss of each example, float32 ``[n]``, without weight decay.
 
-        It is softmax cross entropy unless a subclass overrides it.
+        By default, softmax cross entropy.
 
         Args:
-          outputs: the result of `build` as float32, by default logits ``[n, num_classes]``.
-          labels: int64 ``[n]`` by default; a mapping if the `elements` have several labels.
+          outputs: the result of `build`, as float32; by default, logits ``[n, num_classes]``.
+          labels: by default int64 ``[n]``. If the `elements` have several labels, a mapping.
         """
         import tensorflow as tf
 
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
     def metrics(self, outputs: Any, labels: Any) -> Metrics:
-        """Float32 tensors ``[n]`` by `metric_names`, of which an evaluation reports the means.
+        """Metrics of each example: float32 tensors ``[n]`` by name.
 
-        By default ``top_1`` and ``top_5``, the `hits` among the largest logit and the largest
-        five. Without any `metric_names` there are none.
+        An evaluation reports the means.
+
+        The names are `metric_names`; if they are empty, there are no metrics. By default, the
+        metrics are ``top_1`` and ``top_5``: the `hits` among the largest logit, and among the five
+        largest logits.
         """
         if not self.metric_names:
             return {}
         return dict(zip(("top_1", "top_5"), hits(outputs, labels, (1, 5)), strict=True))
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
-        """Tensors ``[n, ...]`` of each example, by name, for `host_metrics`; none by default.
+        """Data of each example for `host_metrics`: tensors ``[n, ...]`` by name. None by default.
 
-        An evaluation computes them on the host, also where the network is on a GPU, and keeps those
-        of every example, so they should be small.
+        An evaluation computes the tensors on the host, even if the network is on a GPU. It stores
+        them for all examples, so they should be small.
         """
         del features, outputs, labels
         return {}
 
     def host_metrics(self, rows: Mapping[str, Any]) -> HostMetrics:
-        """Metrics by name that are no mean over examples, such as a rank among many of them.
+        """Metrics that are not a mean over examples, such as a rank among many examples, by name.
 
-        The names are those of `host_metric_names`, if it declares any.
+        The names are `host_metric_names`, if the model declares them.
 
         Args:
-          rows: NumPy arrays ``[examples, ...]``, by the names that `host_rows` gave. Padding
-            is left out. After a pass over the whole subset every example is there once.
+          rows: NumPy arrays ``[examples, ...]`` with the names from `host_rows`, without padding.
+            After a pass over the whole subset, they contain every example once.
         """
         del rows
         return {}
 
     def has_softmax_loss(self) -> bool:
-        """Whether `loss` is the softmax cross entropy, whose labels can be smoothed."""
+        """Whether `loss` is the default, softmax cross entropy, which supports label smoothing."""
         return type(self).loss is Model.loss
 
     def has_host_metrics(self) -> bool:
-        """Whether there are `host_metrics`."""
+        """Whether the model defines `host_metrics`."""
         return type(self).host_metrics is not Model.host_metrics
 
     def validate(self) -> None:
-        """Checks the attributes that the subclass has set."""
+        """Checks the attributes that a subclass sets."""
         who = f"model class {type(self).__name__}"
-        # Elements name the size of an image and what else there may be.
+        # Elements may refer to attributes by name, such as the image size.
         plugins.check_attributes(self, Model, who, "image_size", "channels")
         metrics = (*self.metric_names, *self.host_metric_names)
         for metric in metrics:
@@ -209,15 +215,15 @@ class Model(abc.ABC):
 
 
 def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
-    """Expectation that the label is among the k largest logits, for every k of `tops`.
+    """Probability that the label is among the k largest logits, for every k in `tops`.
 
-    Equal logits are ordered at random: of e logits that equal the label's, itself included, and g
-    larger ones, the k places reach ``min(max((k - g) / e, 0), 1)``. Without ties that is 0 or 1,
-    and for logits that are all equal the rate of guessing.
+    Equal logits are ordered at random. If e logits equal the label's logit (including itself) and g
+    logits are larger, the probability is ``min(max((k - g) / e, 0), 1)``. Without ties, it is 0 or
+    1. If all logits are equal, it is the probability of guessing correctly.
 
     Args:
-      logits: float32 ``[n, classes]``; an example with one that is not finite has no hits.
-      labels: integers ``[n]``; one that is no class is never hit.
+      logits: float32 ``[n, classes]``. If a logit is not finite, the result for this example is 0.
+      labels: integers ``[n]``. If a label is not a class, the result for this example is 0.
 
     Returns:
       A float32 tensor ``[n]``, 0 to 1, for each k.
@@ -234,9 +240,9 @@ def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
 
 
 def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
-    """Runs the body of a model on features by name, and checks what it returns.
+    """Runs the body of a model on features (by name) and checks the result.
 
-    With the default loss, outputs are logits ``(num_classes,)`` per example.
+    With the default loss, outputs must be logits, ``(num_classes,)`` per example.
     """
     outputs = model.build(net, grouped(model.elements, "feature", features))
     logits = (outputs, *(head for head, _ in net.auxiliaries)) if model.has_softmax_loss() else ()
@@ -250,7 +256,7 @@ def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
     return outputs
 
 
-# Models by name: those of `cnnbench.models.networks`, of plug-in files and of entry points.
+# Models by name: from `cnnbench.models.networks`, plug-in files and entry points.
 
 ENTRY_POINT_GROUP = "cnnbench.models"
 
@@ -260,11 +266,11 @@ _factories: dict[Key, Callable[[], Model]] = {}
 
 
 def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> None:
-    """Makes a model available to ``--model``; names are unique within a data set.
+    """Registers a model for ``--model``. Names must be unique within a data set.
 
     Args:
-      dataset: the data set it is for, such as ``imagenet`` or ``cifar10``.
-      factory: makes the model; usually its class.
+      dataset: the data set for the model, such as ``imagenet`` or ``cifar10``.
+      factory: function that creates the model; usually its class.
     """
     plugins.check_name("a model", name)
     plugins.check_name(f"the data set of model {name}", dataset)
@@ -275,18 +281,18 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
 
 
 def register_variants(make: Callable[..., Model], variants: Iterable[Sequence[Any]]) -> None:
-    """Registers the models that `make` makes of tuples of arguments, under their own names."""
+    """Registers one model for each tuple of arguments of `make`. The keys are the models' names."""
     for arguments in variants:
         factory = functools.partial(make, *arguments)
         register_model(factory().name, factory().dataset, factory)
 
 
 def get_model(name: str, dataset: str) -> Model:
-    """The model of that name; loads installed entry points only if the name is unknown otherwise.
+    """Creates the model with a name. Loads installed entry points only if necessary.
 
     Raises:
-      FlagError: there is none.
-      UsageError: the registered factory makes no usable `Model`.
+      FlagError: there is no such model.
+      UsageError: the registered factory does not create a valid `Model`.
     """
     _load_family(name)
     key = (dataset, name)
@@ -304,22 +310,22 @@ def get_model(name: str, dataset: str) -> Model:
 
 
 def model_names(dataset: str) -> tuple[str, ...]:
-    """Names of a data set's models, sorted."""
+    """Sorted names of the models of a data set."""
     return tuple(sorted(name for owner, name in _all() if owner == dataset))
 
 
 def all_names() -> tuple[str, ...]:
-    """Names of the models of all data sets, sorted."""
+    """Sorted names of the models of all data sets."""
     return tuple(sorted({name for _, name in _all()}))
 
 
 def datasets() -> tuple[str, ...]:
-    """Data sets that have models, sorted."""
+    """Sorted names of the data sets that have models."""
     return tuple(sorted({dataset for dataset, _ in _all()}))
 
 
 def datasets_of(name: str) -> tuple[str, ...]:
-    """Data sets that have a model of that name, sorted; none if it is unknown."""
+    """Sorted names of the data sets with a model of this name; empty if the name is unknown."""
     _load_family(name)
     if not _owners(name):
         plugins.load_entry_points(ENTRY_POINT_GROUP)
@@ -327,7 +333,7 @@ def datasets_of(name: str) -> tuple[str, ...]:
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Names that a Python file registers by `register_model`; see `plugins.load`."""
+    """Runs a Python file that calls `register_model`; returns the names. See `plugins.load`."""
     keys = plugins.load(path, "model_plugin")
     return tuple(name for _, name in keys)
 
@@ -351,7 +357,7 @@ def _load_builtin() -> None:
 
 
 def _all() -> Iterable[Key]:
-    """Data set and name of every model, with those of entry points."""
+    """Data set and name of every model, including models from entry points."""
     _load_builtin()
     plugins.load_entry_points(ENTRY_POINT_GROUP)
     return _factories

@@ -1,12 +1,12 @@
-"""The interface that networks are written against, and blocks that several networks share.
+"""The interface with which networks are written, and blocks that several networks share.
 
-A value with two dimensions, ``(n, c)``, is a sequence of n tokens. One with four and more,
-``(..., n, c)``, is a group of sequences. Three dimensions are those of an image, the only
-values whose memory layout follows ``--data_format``.
+A value with two dimensions, ``(n, c)``, is a sequence of n tokens. A value with four or more
+dimensions, ``(..., n, c)``, is a group of sequences. A value with three dimensions is an image;
+only images have the memory layout of ``--data_format``.
 
-`Network` has two interpreters: `cnnbench.models.declaration.ShapeNetwork` follows shapes and
-counts, `cnnbench.models.graph.GraphNetwork` makes TensorFlow operations. Names, variables and
-padding of a layer are decided once, in this class, so the two cannot disagree.
+`Network` has two interpreters: `cnnbench.models.declaration.ShapeNetwork` computes shapes and
+FLOPs, and `cnnbench.models.graph.GraphNetwork` creates TensorFlow operations. `Network` itself
+determines names, variables and padding of a layer, so they are the same in both interpreters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cnnbench.models.spec import (
     Window,
 )
 
-# Names of variables, and layers of tokens, of sequences and of attention; part of `Network`.
+# Base class of `Network`: names of variables, and layers for tokens, sequences and attention.
 
 T = TypeVar("T")
 
@@ -38,13 +38,13 @@ T = TypeVar("T")
 Cell = Literal["gru", "lstm", "rnn"]
 
 GATES: dict[Cell, int] = {"gru": 3, "lstm": 4, "rnn": 1}
-"""Matrices side by side in the kernels of a cell."""
+"""Number of matrices that are concatenated in the kernels of a cell."""
 
 
 class SequenceLayers(abc.ABC, Generic[T]):
-    """Names variables, and makes layers for values that are no images.
+    """Names variables, and creates layers for values that are not images.
 
-    `variables` has the variables in order of creation.
+    `variables` contains the variables in creation order.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Prefixes the names of the variables made inside with ``name/``."""
+        """Context manager that adds the prefix ``name/`` to the names of variables in it."""
         self._scopes.append(name)
         try:
             with self._name_scope(name):
@@ -72,10 +72,10 @@ class SequenceLayers(abc.ABC, Generic[T]):
         trainable: bool = True,
         weight_decay: bool = True,
     ) -> T:
-        """A variable of the model's own, read in the compute precision.
+        """Creates a variable for the model's own use, and reads it in the compute dtype.
 
-        The name is new in the current scope, the shape static and without batch, ``()`` for a
-        scalar. Weight decay is ignored when not trainable.
+        The name must be new in the current scope. The shape must be static and has no batch
+        dimension; ``()`` is a scalar. Weight decay is ignored if the variable is not trainable.
         """
         spec = self._spec(
             name,
@@ -88,7 +88,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def shape(self, x: T) -> tuple[int, ...]:
-        """Shape without batch: ``(h, w, c)`` or ``(units,)``."""
+        """Shape without batch dimension, such as ``(h, w, c)`` or ``(units,)``."""
 
     # For the layers ------------------------------------------------------------------------
 
@@ -117,16 +117,16 @@ class SequenceLayers(abc.ABC, Generic[T]):
     # Layers ----------------------------------------------------------------------------------
 
     def reshape(self, x: T, shape: Sequence[int]) -> T:
-        """The same values in another shape, channels fastest in every memory layout."""
+        """Changes the shape. Channels are the fastest-changing dimension in every layout."""
         old, new = self.shape(x), tuple(shape)
         if math.prod(old) != math.prod(new):
             raise UsageError(f"reshape keeps the number of elements; {old} does not fit {new}")
         return x if old == new else self._reshape(x, new)
 
     def transpose(self, x: T, order: Sequence[int]) -> T:
-        """Puts the dimensions of an example into another order, as `numpy.transpose` does.
+        """Permutes the dimensions of an example, as `numpy.transpose` does.
 
-        The batch, which stays in front, is not counted.
+        The batch dimension is not included in the order. It remains first.
         """
         shape = self.shape(x)
         if sorted(order) != list(range(len(shape))):
@@ -134,14 +134,14 @@ class SequenceLayers(abc.ABC, Generic[T]):
         return self._transpose(x, tuple(order))
 
     def split(self, x: T, parts: int) -> list[T]:
-        """Cuts the channels (the last dimension) into equal parts."""
+        """Splits the channels (the last dimension) into equal parts."""
         shape = self.shape(x)
         if parts < 1 or shape[-1] % parts:
             raise UsageError(f"split cuts channels into equal parts; {shape} has no {parts}")
         return self._split(x, parts)
 
     def layer_norm(self, x: T, *, epsilon: float = 1e-6) -> T:
-        """Normalises each position over its channels, in float32 (Ba et al., arXiv:1607.06450)."""
+        """Normalises each position over the channels, in float32 (Ba et al., arXiv:1607.06450)."""
         channels = (self.shape(x)[-1],)
         with self._layer("layernorm"):
             gamma = self._spec("gamma", channels, Initializer.constant(1.0), weight_decay=False)
@@ -149,16 +149,17 @@ class SequenceLayers(abc.ABC, Generic[T]):
             return self._layer_norm(x, gamma, beta, epsilon)
 
     def attention(self, query: T, key: T, value: T, heads: int, *, bias: T | None = None) -> T:
-        """Scaled dot-product attention of several heads, each on its part of the channels.
+        """Scaled dot-product attention. Each of several heads uses a part of the channels.
 
-        The products with learned matrices before and after it are `affine` layers. Source: Vaswani
-        et al., arXiv:1706.03762.
+        Use `affine` layers for the learned projections before and after it. Source: Vaswani et al.,
+        arXiv:1706.03762.
 
         Args:
-          query: ``(..., n, c)``, the shape of the result.
-          key: ``(..., m, c)``, like ``value``; leading dimensions as those of the query.
-          bias: added before the softmax: a variable, or made of variables alone, whose
-            shape broadcasts to ``(..., heads, n, m)``.
+          query: ``(..., n, c)``, which is also the shape of the result.
+          key: ``(..., m, c)``, with the same shape as ``value`` and the same leading dimensions as
+            the query.
+          bias: value that is added before the softmax. It must be a variable, or be computed only
+            from variables, with a shape that broadcasts to ``(..., heads, n, m)``.
         """
         shape, keys, values = self.shape(query), self.shape(key), self.shape(value)
         fit = keys == values and len(shape) == len(keys)
@@ -176,9 +177,9 @@ class SequenceLayers(abc.ABC, Generic[T]):
         return self._attention(query, key, value, heads, bias)
 
     def embedding(self, ids: T, vocabulary: int, units: int, *, stddev: float = 0.05) -> T:
-        """A row of a learned table for each integer, ``(*shape of ids, units)`` per example.
+        """Looks up a row of a learned table for each integer: ``(*shape of ids, units)``.
 
-        Its gradient is sparse (``tf.IndexedSlices``) and there is no weight decay, since that would
+        The gradient is sparse (``tf.IndexedSlices``). There is no weight decay, because it would
         also change rows that do not occur in a batch.
 
         Args:
@@ -195,13 +196,13 @@ class SequenceLayers(abc.ABC, Generic[T]):
             return self._embedding(ids, self._read(table))
 
     def recurrent(self, x: T, units: int, cell: Cell = "gru", *, bidirectional: bool = False) -> T:
-        """A recurrent layer over ``(n, c)``; returns the state after each token, ``(n, units)``.
+        """A recurrent layer on ``(n, c)``. Returns the state after each token, ``(n, units)``.
 
         Args:
-          cell: ``gru`` (the reset gate after the product, as in cuDNN and Keras), ``lstm``
-            (1 added to the forget gate's bias) or ``rnn`` (tanh).
-          bidirectional: whether a second cell runs from the last token to the first, whose states
-            follow in the channels: ``(n, 2 * units)``.
+          cell: ``gru`` (the reset gate is applied after the product, as in cuDNN and Keras),
+            ``lstm`` (with 1 added to the bias of the forget gate) or ``rnn`` (tanh).
+          bidirectional: whether a second cell runs from the last token to the first. Its states are
+            concatenated in the channels: ``(n, 2 * units)``.
         """
         if cell not in get_args(Cell):
             raise UsageError(f"cell is one of {', '.join(get_args(Cell))}, not {cell!r}")
@@ -219,18 +220,18 @@ class SequenceLayers(abc.ABC, Generic[T]):
                         self._spec("recurrent", (units, width), Initializer.variance_scaling()),
                         self._bias_spec(width, 0.0),
                     ]
-                    if cell == "gru":  # inside the product with the reset gate
+                    if cell == "gru":  # The reset gate also multiplies this bias.
                         zero = Initializer.constant(0.0)
                         weights.append(self._spec("recurrent_bias", (width,), zero))
                     read = [self._read(spec) for spec in weights]
                     outputs.append(self._recurrent(x, cell, read, direction == "backward"))
             return self._concat(outputs) if bidirectional else outputs[0]
 
-    # What an interpreter provides --------------------------------------------------------
+    # Methods that an interpreter defines --------------------------------------------------------
 
     @abc.abstractmethod
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Groups the operations made inside under a name."""
+        """Context manager that groups the operations created in it under a name."""
 
     @abc.abstractmethod
     def _read(self, spec: VariableSpec) -> T: ...
@@ -261,7 +262,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
 
 def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of an elementwise operation by NumPy's rules; None if the shapes do not fit."""
+    """The result shape of broadcasting by NumPy's rules; None if the shapes are incompatible."""
     rank = max(len(one), len(other))
     pairs = zip((1,) * (rank - len(one)) + one, (1,) * (rank - len(other)) + other, strict=True)
     sizes = [(min(pair), max(pair)) for pair in pairs]
@@ -270,21 +271,21 @@ def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] |
     return tuple(large for _, large in sizes)
 
 
-# The layers that models are written with; `cnnbench.models.network` has those of tokens.
+# The layers with which models are written. `SequenceLayers` contains the layers for tokens.
 
 Elementwise = Literal["relu", "relu6", "sigmoid", "tanh", "swish", "gelu"]
 Activation = Elementwise | None
 
 
 class Network(SequenceLayers[T]):
-    """Makes the layers of one network, in the order of the model's calls.
+    """Creates the layers of one network, in the order in which the model calls the methods.
 
-    Shapes never include the batch: an image-like value has shape ``(h, w, c)`` whatever the
-    memory layout, a flat one ``(units,)``, a sequence of tokens ``(n, c)``.
+    Shapes never include the batch. An image-like value has shape ``(h, w, c)`` in every memory
+    layout, a flat value ``(units,)``, and a sequence of tokens ``(n, c)``.
 
     Attributes:
-      training: whether batch norm uses the batch's own moments and dropout drops.
-      auxiliaries: outputs and weight of each `auxiliary` head made so far, in training.
+      training: whether batch norm uses the moments of the batch, and dropout is active.
+      auxiliaries: outputs and weight of each `auxiliary` head created so far, in training.
     """
 
     def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
@@ -292,7 +293,7 @@ class Network(SequenceLayers[T]):
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
-        # A convolution that goes into batch norm and nowhere else: the body never sees it.
+        # The last convolution that is only used by batch norm; the body has no reference to it.
         self._unseen: T | None = None
         self.auxiliaries: list[tuple[Any, float]] = []
         self._dropouts = 0
@@ -313,19 +314,20 @@ class Network(SequenceLayers[T]):
         bias: float | None = 0.0,
         stddev: float | None = None,
     ) -> T:
-        """2-D convolution of ``(h, w, c)``, then batch norm or bias, then the activation.
+        """2-D convolution of ``(h, w, c)``, followed by batch norm or bias, and the activation.
 
         Args:
-          kernel: side, or (height, width).
-          padding: ``SAME``, ``VALID``, or ``SAME_RESNET``: SAME at stride 1, else
-            (k - 1) // 2 zeros before and the rest of k - 1 after, whatever the input size.
-          groups: parts of the channels that are convolved on their own; both channels and
-            filters must be multiples of it.
-          batch_norm: True for the model's settings, or settings of its own; then there is
-            no bias.
-          activation: see `activate`; None for none.
-          bias: initial value, None for no bias.
-          stddev: of a truncated normal for the kernel; default variance scaling by fan-in.
+          kernel: size of the kernel: one number, or (height, width).
+          padding: ``SAME``, ``VALID``, or ``SAME_RESNET``, which is SAME at stride 1. At other
+            strides, it adds (k - 1) // 2 zeros before and k // 2 zeros after, for every input size.
+          groups: number of groups of channels that are convolved separately. The numbers of
+            channels and filters must be multiples of it.
+          batch_norm: whether to use batch norm instead of a bias: True for the model's settings, or
+            other settings.
+          activation: see `activate`; None for no activation.
+          bias: initial value; None for no bias.
+          stddev: standard deviation of a truncated normal for the kernel; by default, variance
+            scaling by fan-in.
         """
         height, width, channels = self._image_shape(x, "conv")
         if groups < 1 or channels % groups or filters % groups:
@@ -353,9 +355,9 @@ class Network(SequenceLayers[T]):
         bias: float | None = 0.0,
         stddev: float | None = None,
     ) -> T:
-        """Convolves each channel on its own, ``(h, w, c)`` to ``(h', w', c * multiplier)``.
+        """Convolves each channel separately: ``(h, w, c)`` to ``(h', w', c * multiplier)``.
 
-        The arguments are those of `conv`; the fan-in of the kernel is its height x width.
+        The arguments are the same as for `conv`. The fan-in of the kernel is height x width.
         """
         height, width, channels = self._image_shape(x, "depthwise_conv")
         window = Window.make((height, width), kernel, stride, padding)
@@ -378,14 +380,14 @@ class Network(SequenceLayers[T]):
         bias: float | None = 0.0,
         stddev: float | None = None,
     ) -> T:
-        """A depthwise convolution and a 1 x 1 one, with nothing in between.
+        """A depthwise convolution, directly followed by a 1 x 1 convolution.
 
         Source: Chollet, arXiv:1610.02357.
 
         Args:
           kernel, stride, padding, multiplier: arguments of the `depthwise_conv`.
-          stddev: standard deviation of truncated normals for both kernels; by default variance
-            scaling, each by its own fan-in.
+          stddev: standard deviation of truncated normals for both kernels; by default, variance
+            scaling by the fan-in of each kernel.
         """
         height, width, channels = self._image_shape(x, "separable_conv")
         window = Window.make((height, width), kernel, stride, padding)
@@ -400,7 +402,7 @@ class Network(SequenceLayers[T]):
     def batch_norm(
         self, x: T, *, activation: Activation = None, settings: BatchNorm | None = None
     ) -> T:
-        """Batch normalisation over all dimensions except the channels, with float32 statistics."""
+        """Batch normalisation over all dimensions except channels, with float32 statistics."""
         shape = self.shape(x)
         if not shape:
             raise UsageError("batch_norm takes a value with channels, not a scalar")
@@ -427,14 +429,14 @@ class Network(SequenceLayers[T]):
         bias: float | None = 0.0,
         stddev: float | None = None,
     ) -> T:
-        """Matrix product over the last dimension, bias, activation.
+        """Fully connected layer: matrix product over the last dimension, bias, activation.
 
         Args:
-          x: ``(inputs,)`` per example (see `flatten`), or tokens ``(..., inputs)``; for
-            an image a 1 x 1 `conv` does the same.
+          x: ``(inputs,)`` per example (see `flatten`), or tokens ``(..., inputs)``. For an image,
+            use a 1 x 1 `conv` instead.
           bias: initial value, None for no bias.
-          stddev: of a truncated normal for the kernel; default sqrt(2 / inputs) before a
-            ReLU (or ReLU6) and sqrt(1 / inputs) otherwise.
+          stddev: standard deviation of a truncated normal for the kernel; by default, sqrt(2 /
+            inputs) before a ReLU (or ReLU6) and sqrt(1 / inputs) otherwise.
         """
         shape = self.shape(x)
         if len(shape) in (0, 3):
@@ -453,18 +455,19 @@ class Network(SequenceLayers[T]):
             return self.activate(y, activation)
 
     def logits(self, x: T, *, stddev: float | None = None) -> T:
-        """The linear last layer, ``(num_classes,)`` per example."""
+        """The last layer, which is linear: ``(num_classes,)`` per example."""
         return self.affine(x, self.num_classes, None, stddev=stddev)
 
     def auxiliary(self, outputs: Any, weight: float) -> None:
-        """Adds a second head, used for the training loss only.
+        """Adds an auxiliary head, which is only used for the training loss.
 
-        A body that makes the layers of the head only if `training` is true leaves its FLOPs out
-        of those of the forward pass alone; make them in a `scope`, so that the layers that follow
-        have the same names with the head and without it.
+        Create the layers of the head only if `training` is true; then its FLOPs are not included in
+        a forward pass without training. Create them in a `scope`, so that later layers have the
+        same names with and without the head.
 
         Args:
-          outputs: of the same kind as the result of `build`, since both have the same loss.
+          outputs: outputs of the head. They have the same form as the result of `build`, because
+            both use the same loss.
         """
         if not weight > 0.0:
             raise UsageError(f"an auxiliary head has a weight above 0, not {weight}")
@@ -472,13 +475,14 @@ class Network(SequenceLayers[T]):
             self.auxiliaries.append((outputs, weight))
 
     def relu(self, x: T) -> T:
-        """max(x, 0)."""
+        """The ReLU activation, max(x, 0)."""
         return self._elementwise("relu", x)
 
     def activate(self, x: T, activation: Activation) -> T:
-        """Applies ``relu``, ``relu6``, ``sigmoid``, ``tanh``, ``swish``, ``gelu``, or None.
+        """Applies ``relu``, ``relu6``, ``sigmoid``, ``tanh``, ``swish`` or ``gelu``; None: nothing.
 
-        ``relu6`` cuts off at 6, ``swish`` is x sigmoid(x), and ``gelu`` x Phi(x), exact.
+        ``relu6`` is limited to 6, ``swish`` is x * sigmoid(x), and ``gelu`` is the exact x *
+        Phi(x).
         """
         if activation is None:
             return x
@@ -488,11 +492,11 @@ class Network(SequenceLayers[T]):
         return self._elementwise(activation, x)
 
     def max_pool(self, x: T, size: int | Pair, stride: int | Pair, padding: Padding = "VALID") -> T:
-        """Largest value of each window."""
+        """Maximum of each window."""
         return self._pool_layer("max", x, size, stride, padding)
 
     def avg_pool(self, x: T, size: int | Pair, stride: int | Pair, padding: Padding = "VALID") -> T:
-        """Mean of each window; with SAME only the values inside the image count."""
+        """Mean of each window. With SAME, padding is not included in the mean."""
         return self._pool_layer("avg", x, size, stride, padding)
 
     def global_avg_pool(self, x: T) -> T:
@@ -501,18 +505,18 @@ class Network(SequenceLayers[T]):
         return self._spatial_mean(x)
 
     def dropout(self, x: T, keep: float = 0.5) -> T:
-        """In training keeps each value with probability ``keep``, scaled by 1 / ``keep``."""
+        """In training, keeps each value with probability ``keep`` and scales it by 1 / ``keep``."""
         index = self._draw("dropout", keep)
         if not self.training or keep == 1.0:
             return x
         return self._dropout(x, keep, index)
 
     def drop_path(self, x: T, keep: float, *, by_progress: bool = False) -> T:
-        """In training keeps an example's whole value with probability ``keep``, or makes it 0.
+        """Stochastic depth: in training, keeps an example with probability ``keep``, else 0.
 
-        What is kept is scaled by 1 / probability. Meant for the branch of a residual block. With
-        ``by_progress`` the probability falls linearly from 1 at the start of training to ``keep``
-        at its end.
+        Examples that are kept are scaled by 1 / probability. Use it for the branch of a residual
+        block. With ``by_progress``, the probability decreases linearly from 1 at the start of the
+        training to ``keep`` at the end.
 
         Sources: Huang et al., arXiv:1603.09382; the schedule: Zoph et al., arXiv:1707.07012.
         """
@@ -522,17 +526,20 @@ class Network(SequenceLayers[T]):
         return self._drop_path(x, keep, index, by_progress)
 
     def flatten(self, x: T) -> T:
-        """``(h, w, c)`` to ``(h * w * c,)``, channels fastest whatever the memory layout."""
+        """Flattens ``(h, w, c)`` to ``(h * w * c,)``.
+
+        Channels change fastest in every memory layout.
+        """
         return self.reshape(x, (math.prod(self.shape(x)),))
 
     def add(self, x: T, y: T) -> T:
-        """Elementwise sum of two values of one shape."""
+        """Elementwise sum of two values with the same shape."""
         if self.shape(x) != self.shape(y):
             raise UsageError(f"add takes equal shapes, not {self.shape(x)} and {self.shape(y)}")
         return self._combine("add", x, y, self.shape(x))
 
     def multiply(self, x: T, y: T) -> T:
-        """Elementwise product, shapes broadcast as in NumPy: ``(c,)`` scales the channels."""
+        """Elementwise product with NumPy's broadcasting, so ``(c,)`` scales the channels."""
         shape = broadcast(self.shape(x), self.shape(y))
         if shape is None:
             raise UsageError(
@@ -541,7 +548,7 @@ class Network(SequenceLayers[T]):
         return self._combine("multiply", x, y, shape)
 
     def concat(self, xs: Sequence[T]) -> T:
-        """Joins values along the channels (the last dimension of their shapes)."""
+        """Concatenates values along the channels (the last dimension of their shapes)."""
         if len({self.shape(x)[:-1] for x in xs}) != 1:
             shapes = ", ".join(str(self.shape(x)) for x in xs)
             raise UsageError(f"concat takes shapes that differ in channels only, not {shapes}")
@@ -558,14 +565,14 @@ class Network(SequenceLayers[T]):
     ) -> T:
         """Local response normalisation across channels: x / (bias + alpha * sum x^2)^beta.
 
-        The sum includes ``radius`` channels to either side.
+        The sum includes ``radius`` channels on each side.
         """
         self._image_shape(x, "lrn")
 
         def normalise(image: Any) -> Any:
             import tensorflow as tf
 
-            whole = tf.cast(image, tf.float32)  # squares overflow float16
+            whole = tf.cast(image, tf.float32)  # Squares may overflow float16.
             y = tf.nn.local_response_normalization(whole, radius, bias, alpha, beta)
             return tf.cast(y, image.dtype)
 
@@ -576,7 +583,7 @@ class Network(SequenceLayers[T]):
         self._image_shape(x, "pad_channels")
         return self._pad_channels(x, before, after)
 
-    # For models of one's own -------------------------------------------------------------
+    # For custom models -------------------------------------------------------------
 
     def apply(
         self,
@@ -588,11 +595,11 @@ class Network(SequenceLayers[T]):
         """Applies any TensorFlow function of tensors.
 
         Args:
-          function: takes one tensor per value in ``xs`` and returns one tensor. Image-like
-            tensors are ``[n, h, w, c]``, also when the network runs in NCHW.
-          *xs: values of layers or `variable`.
-          shape: shape of the result, without batch; by default that of the first input.
-          flops: FLOPs of one example's forward pass.
+          function: function with one tensor argument for each value in ``xs``; it returns one
+            tensor. Image-like tensors are ``[n, h, w, c]``, even if the network uses NCHW.
+          *xs: values that layers or `variable` returned.
+          shape: shape of the result, without batch; by default, the shape of the first input.
+          flops: FLOPs of the forward pass for one example.
         """
         if not xs:
             raise UsageError("apply needs at least one input")
@@ -622,7 +629,7 @@ class Network(SequenceLayers[T]):
         return self._pool(kind, x, window)
 
     def _draw(self, layer: str, keep: float) -> int:
-        """Checks a share and numbers the random draw."""
+        """Checks a keep probability, and returns the number of the random draw."""
         if not 0.0 < keep <= 1.0:
             raise UsageError(f"{layer} keeps a share in (0, 1], not {keep}")
         index = self._dropouts
@@ -640,7 +647,8 @@ class Network(SequenceLayers[T]):
             raise UsageError(f"a depthwise convolution has one stride, not {window.stride}")
         if multiplier < 1:
             raise UsageError(f"depthwise multiplier {multiplier} must be at least 1")
-        if stddev is None:  # an output has height x width inputs, however many the channels
+        # The fan-in is height x width; it does not depend on the number of channels.
+        if stddev is None:
             stddev = 1.0 / math.sqrt(math.prod(window.size)) / TRUNCATED_STDDEV
         channels = self.shape(x)[2]
         kernel = self._kernel(name, (*window.size, channels, multiplier), stddev)
@@ -711,29 +719,29 @@ def _normal(stddev: float) -> Initializer:
     return Initializer.truncated_normal(stddev)
 
 
-# Blocks shared by several networks.
+# Blocks that several networks share.
 
-AUX_WEIGHT = 0.4  # factor of the auxiliary loss
-STDDEV = 0.02  # initial truncated normal of kernels of transformers and ConvNeXt
+AUX_WEIGHT = 0.4  # weight of the auxiliary loss
+STDDEV = 0.02  # for the initial kernels (truncated normal) of transformers and ConvNeXt
 
 
 def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) -> T:
-    """Scales channels of ``(h, w, c)``: squeeze and excitation (Hu et al., arXiv:1709.01507)."""
+    """Squeeze and excitation: scales channels of ``(h, w, c)`` (Hu et al., arXiv:1709.01507)."""
     narrow = net.affine(net.global_avg_pool(x), units, activation)
     return net.multiply(x, net.affine(narrow, net.shape(x)[2], "sigmoid"))
 
 
 def with_shortcut(net: Network[T], x: T, branch: T, keep: float) -> T:
-    """The sum of a block's input and its branch, which drop path may omit."""
+    """Adds a block's input (shortcut) to its branch, to which drop path is applied."""
     return net.add(x, net.drop_path(branch, keep))
 
 
 def aux_head(
     net: Network[T], x: T, *, conv_stddev: float | None = None, stddev: float | None = None
 ) -> None:
-    """Adds an auxiliary classifier to ``(h, w, c)``, h and w at least 5, in training only.
+    """In training, adds an auxiliary classifier on ``(h, w, c)``; h and w must be at least 5.
 
-    Source: Szegedy et al., arXiv:1512.00567, section 4, in the form of TensorFlow's slim.
+    Source: Szegedy et al., arXiv:1512.00567, section 4, as implemented in TF-slim.
     """
     if not net.training:
         return

@@ -1,4 +1,4 @@
-"""What a network declares: elements, windows, variables and layers."""
+"""Declarations of a network: elements of examples, variables, learning rates and windows."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Literal, NamedTuple, TypeVar, cast, get_args
 
 from cnnbench.errors import UsageError
 
-# Elements of examples as plain data. No TensorFlow.
+# Elements of examples, as plain data. This part does not import TensorFlow.
 
 V = TypeVar("V")
 
 Size = int | str
-"""A number, or the name of what decides it: ``num_classes``, or an attribute of the model."""
+"""A size: a number, or a name, which is ``num_classes`` or an attribute of the model."""
 
 Role = Literal["feature", "label"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Distribution of an element's synthetic values, made by the class methods.
+    """Distribution of the synthetic values of an element. Use the class methods to create it.
 
     `scale` is the standard deviation of ``normal`` and the value of ``constant``.
     """
@@ -33,27 +33,27 @@ class Draw:
 
     @classmethod
     def normal(cls, stddev: float = 1.0) -> Draw:
-        """Normal distribution of mean 0; draws beyond two standard deviations are redrawn."""
+        """Normal distribution with mean 0, truncated at two standard deviations."""
         return cls("normal", stddev)
 
     @classmethod
     def integers(cls, low: Size, high: Size) -> Draw:
-        """Integers from ``low`` to ``high`` - 1, uniformly distributed."""
+        """Uniformly distributed integers from ``low`` to ``high`` - 1."""
         return cls("integers", low=low, high=high)
 
     @classmethod
     def uniform(cls, low: int = 0, high: int = 1) -> Draw:
-        """Real numbers from ``low`` up to ``high``, uniformly distributed."""
+        """Uniformly distributed real numbers from ``low`` to ``high``."""
         return cls("uniform", low=low, high=high)
 
     @classmethod
     def constant(cls, value: float) -> Draw:
-        """``value`` everywhere."""
+        """All values are ``value``."""
         return cls("constant", value)
 
     @classmethod
     def boxes(cls) -> Draw:
-        """Boxes ``[..., 4]``: top, left, bottom and right in [0, 1], top < bottom, left < right."""
+        """Boxes ``[..., 4]``: top, left, bottom and right in [0, 1]; top < bottom, left < right."""
         return cls("boxes")
 
 
@@ -62,13 +62,14 @@ class Element:
     """One named value of an example.
 
     Attributes:
-      shape: shape of one example, without batch; ``()`` for a scalar. A size may be the name of an
+      shape: shape for one example, without batch; ``()`` for a scalar. A size may be the name of an
         attribute of the model, such as ``image_size``.
-      role: whether the network gets it (``feature``) or its loss and metrics (``label``).
-      dtype: by TensorFlow's name. Features of ``float32`` are given in the precision of the run.
-      draw: distribution of synthetic values; None for what only `Model.preprocess` makes.
-      rows: name of a scalar element of integers, the number of rows that count; zeros fill the
-        rest, as with boxes of which an image has few or many.
+      role: ``feature`` for an input of the network, ``label`` for an input of loss and metrics.
+      dtype: TensorFlow's name of the dtype. ``float32`` features are converted to the precision of
+        the run.
+      draw: distribution of synthetic values; None if only `Model.preprocess` creates the element.
+      rows: name of a scalar integer element that contains the number of valid rows. The other rows
+        are zeros. For example, the number of boxes varies between images.
     """
 
     name: str
@@ -80,32 +81,32 @@ class Element:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape of an element that `resolve` has returned."""
+        """The shape, for an element that `resolve` returned."""
         return tuple(int(size) for size in self.shape)
 
     @property
     def is_real(self) -> bool:
-        """Whether it holds real numbers, which networks convert to the run's precision."""
+        """Whether the values are real numbers. Networks convert them to the run's precision."""
         return self.dtype.startswith(("float", "bfloat"))
 
     @property
     def named_sizes(self) -> tuple[str, ...]:
-        """Sizes given by names."""
+        """The sizes that are given as names."""
         bounds = () if self.draw is None else (self.draw.low, self.draw.high)
         return tuple(size for size in (*self.shape, *bounds) if isinstance(size, str))
 
 
 IMAGE = Element("image", ("image_size", "image_size", "channels"), "feature", draw=Draw.normal(0.5))
-"""A square image that looks, drawn, like a normalised photograph: in [-1, 1]."""
+"""A square image. Synthetic values are like those of a normalised photograph, in [-1, 1]."""
 
 LABEL = Element("label", (), "label", "int64", Draw.integers(0, "num_classes"))
-"""The class of an image. Of 64 bits: 32 would have to stay on the host of a GPU."""
+"""The class of an image. It has 64 bits, because TensorFlow keeps int32 in host memory."""
 
 IMAGE_CLASSIFICATION = (IMAGE, LABEL)
 
 
 def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tuple[Element, ...]:
-    """The elements with numbers in place of named sizes."""
+    """Replaces named sizes in elements by numbers."""
 
     def number(size: Size) -> int:
         if isinstance(size, int):
@@ -123,7 +124,7 @@ def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tup
 
 
 def named_size(owner: object, name: str) -> int:
-    """The attribute that gives a named size of an element."""
+    """The value of the attribute for a named size."""
     value = getattr(owner, name, None)
     who = f"model class {type(owner).__name__}"
     if not isinstance(value, int):
@@ -134,42 +135,43 @@ def named_size(owner: object, name: str) -> int:
 
 
 def of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
-    """The features, or the labels."""
+    """The elements with a role: the features, or the labels."""
     return tuple(element for element in elements if element.role == role)
 
 
 def grouped(elements: Sequence[Element], role: Role, values: Mapping[str, V]) -> V | dict[str, V]:
-    """The features, or the labels, as models take them: a single value, or the values by name."""
+    """The features, or the labels, as a model receives them: a single value, or values by name."""
     names = [element.name for element in of_role(elements, role)]
     return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
 
 
 def by_name(elements: Sequence[Element], role: Role, group: V | Mapping[str, V]) -> Mapping[str, V]:
-    """The inverse of `grouped`."""
+    """The inverse of `grouped`: always a mapping from names to values."""
     if isinstance(group, Mapping):
         return group
     (element,) = of_role(elements, role)
     return {element.name: group}
 
 
-# Specifications of models as plain data: variables, counts, learning rates. No TensorFlow.
+# Specifications of models, as plain data: variables, FLOPs, learning rates. No TensorFlow.
 
-# Standard deviation of a unit normal cut off at two standard deviations. Dividing by it gives
-# a truncated draw the standard deviation that was asked for (the He/LeCun scaling rules).
+# Standard deviation of a standard normal distribution that is truncated at two standard deviations.
+# To get a truncated draw with a given standard deviation, as in the scaling rules of He and LeCun,
+# divide by this number.
 TRUNCATED_STDDEV = 0.87962566103423978
 
-MASTER_BYTES = 4  # master copies are float32 whatever the compute precision
+MASTER_BYTES = 4  # Master copies are float32 for every compute precision.
 
 
 @dataclasses.dataclass(frozen=True)
 class Initializer:
-    """Distribution of a variable's initial value, made by the three constructors.
+    """Distribution of a variable's initial value. Use the three class methods to create it.
 
     Attributes:
-      kind: ``constant`` (``value``), ``truncated_normal`` (mean 0, ``stddev`` before draws
-        beyond two standard deviations are redrawn) or ``variance_scaling`` (a truncated
-        normal whose variance *after* truncation is ``scale`` / fan, the fan being the
-        inputs for the ``mode`` ``fan_in`` and the outputs for ``fan_out``).
+      kind: ``constant`` (all elements are ``value``), ``truncated_normal`` (mean 0; ``stddev`` is
+        the standard deviation before truncation at two standard deviations) or ``variance_scaling``
+        (a truncated normal with variance ``scale`` / fan *after* truncation; fan is the number of
+        inputs for ``mode`` ``fan_in``, and the number of outputs for ``fan_out``).
     """
 
     kind: Literal["constant", "truncated_normal", "variance_scaling"]
@@ -185,20 +187,20 @@ class Initializer:
 
     @classmethod
     def truncated_normal(cls, stddev: float) -> Initializer:
-        """Normal distribution of mean 0, truncated at two standard deviations."""
+        """Normal distribution with mean 0, truncated at two standard deviations."""
         return cls("truncated_normal", stddev=stddev)
 
     @classmethod
     def variance_scaling(
         cls, scale: float = 1.0, mode: Literal["fan_in", "fan_out"] = "fan_in"
     ) -> Initializer:
-        """Truncated normal of variance ``scale`` / fan, truncation accounted for."""
+        """Truncated normal distribution with variance ``scale`` / fan after truncation."""
         return cls("variance_scaling", scale=scale, mode=mode)
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
-        """Standard deviation before truncation for a variable; 0.0 for a constant.
+        """Standard deviation, before truncation, for a variable of a shape; 0.0 for a constant.
 
-        The last two dimensions of the shape are those of inputs and outputs.
+        The last two dimensions of the shape are the inputs and the outputs.
         """
         if self.kind == "constant":
             return 0.0
@@ -213,14 +215,15 @@ class Initializer:
 
 @dataclasses.dataclass(frozen=True)
 class VariableSpec:
-    """One logical variable of a model; the master copy is float32 unless --fp16_vars narrows it.
+    """One logical variable of a model. The master copy is float32, except with --fp16_vars.
 
     Attributes:
-      name: the same in every mode and checkpoint, such as ``conv0/kernel``.
-      weight_decay: whether L2 decay applies: true for kernels and biases, false for scale and
-        offset of batch norm and for variables that are not trainable.
-      statistic: whether it is a moving average kept for evaluation (batch norm's mean and
-        variance), which is checkpointed but not counted as a parameter.
+      name: name of the variable, such as ``conv0/kernel``. It is the same in every mode and
+        checkpoint.
+      weight_decay: whether L2 decay applies. True for kernels and biases; False for scale and
+        offset of batch norm, and for variables that are not trainable.
+      statistic: whether it is a moving average for evaluation (mean or variance of batch norm).
+        Statistics are saved in checkpoints, but are not parameters.
     """
 
     name: str
@@ -237,18 +240,18 @@ class VariableSpec:
 
     @property
     def fits_16_bits(self) -> bool:
-        """Whether it may be stored in 16 bits; variables of normalisation stay float32."""
+        """Whether 16 bits are allowed. Variables of normalisation layers must be float32."""
         return self.trainable and self.weight_decay
 
     @property
     def bytes(self) -> int:
-        """Bytes of the float32 master copy."""
+        """Size of the float32 master copy in bytes."""
         return self.size * MASTER_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchNorm:
-    """Settings of batch normalisation; with `scale` a learned gamma multiplies the result."""
+    """Settings of batch normalisation. `scale`: whether to multiply by a learned gamma."""
 
     decay: float = 0.9
     epsilon: float = 1e-5
@@ -256,7 +259,7 @@ class BatchNorm:
 
 
 class BatchNormLayer(NamedTuple):
-    """Variables and settings of one batch-norm layer; without `scale` there is no gamma."""
+    """Variables and settings of one batch-norm layer. Without `scale`, there is no gamma."""
 
     gamma: VariableSpec | None
     beta: VariableSpec
@@ -269,18 +272,19 @@ class BatchNormLayer(NamedTuple):
 class LearningRateSpec:
     """A model's own learning-rate schedule, as data.
 
-    The rate is ``base * factors[k]``, k being the number of boundaries already passed;
-    with ``base_batch`` it is also multiplied by global batch / ``base_batch``. During the
-    first ``warmup_epochs`` it increases linearly from 0. With ``decay_epochs`` there are no
-    boundaries, and the rate is multiplied by ``decay_factor`` at the end of each such period.
+    The rate is ``base * factors[k]``, where k is the number of boundaries that have passed. With
+    ``base_batch``, it is also multiplied by global batch size / ``base_batch``. During the first
+    ``warmup_epochs``, it increases linearly from 0. With ``decay_epochs``, there are no boundaries:
+    the rate is multiplied by ``decay_factor`` after each period of ``decay_epochs``.
 
     Attributes:
-      base_batch: global batch size that ``base`` is meant for; None when the rate does not
-        depend on the batch size.
-      boundaries_epochs: strictly increasing epochs at which the factor changes.
-      factors: one more than boundaries.
-      whole_batches: whether boundaries count the whole batches of an epoch only.
-      decay_epochs: epochs between two decays; 0 for none.
+      base_batch: global batch size for which ``base`` is the rate; None if the rate does not depend
+        on the batch size.
+      boundaries_epochs: epochs at which the factor changes; strictly increasing.
+      factors: factors of the rate; one more than boundaries.
+      whole_batches: whether an epoch has only its whole batches when boundaries are converted to
+        steps.
+      decay_epochs: epochs between two decays; 0 for no decay.
     """
 
     base: float
@@ -309,7 +313,7 @@ class LearningRateSpec:
     def cosine(
         cls, base: float, *, base_batch: int, epochs: int, warmup_epochs: float
     ) -> LearningRateSpec:
-        """Half a cosine in steps of an epoch (Loshchilov and Hutter, arXiv:1608.03983)."""
+        """Half a cosine that changes once per epoch (Loshchilov and Hutter, arXiv:1608.03983)."""
         return cls(
             base,
             base_batch=base_batch,
@@ -321,16 +325,16 @@ class LearningRateSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """Properties of a model that need no graph.
+    """Properties of a model that can be computed without a graph.
 
     Attributes:
       elements: features and labels of one example, with numbers in place of named sizes.
-      forward_flops_per_image: twice the multiply-adds of convolutions, affine and recurrent
-        layers and attention.
-      training_flops_per_image: forward and backward pass: three times the forward count,
-        without the input gradient of layers that are fed by the images alone.
-      flattened: height, width and channels of what `Network.flatten` made the input of an affine
-        layer, by the name of its kernel.
+      forward_flops_per_image: FLOPs of the forward pass: two for each multiply-add in convolutions,
+        affine layers, recurrent layers and attention.
+      training_flops_per_image: FLOPs of forward and backward pass: three times the forward FLOPs,
+        minus the input gradients of layers whose inputs do not depend on trainable variables.
+      flattened: for each affine layer with an input from `Network.flatten`: the shape (height,
+        width, channels) before flattening, by the name of the layer's kernel.
     """
 
     name: str
@@ -344,27 +348,27 @@ class ModelSpec:
 
     @property
     def input_shape(self) -> str:
-        """The features in words: ``224x224x3``, and scalars by their names."""
+        """The shapes of the features as text, such as ``224x224x3``. Scalars are given by name."""
         features = of_role(self.elements, "feature")
         return ", ".join("x".join(map(str, one.shape)) or one.name for one in features)
 
     @property
     def parameters(self) -> int:
-        """Elements of all variables, frozen ones included, except the moving averages."""
+        """Number of elements of all variables except moving averages. Includes frozen variables."""
         return sum(v.size for v in self.variables if not v.statistic)
 
     @property
     def trainable_parameters(self) -> int:
-        """Elements that the optimizer updates."""
+        """Number of elements that the optimizer updates."""
         return sum(v.size for v in self.variables if v.trainable)
 
     @property
     def statistics(self) -> int:
-        """Elements of the moving averages that batch norm keeps for evaluation."""
+        """Number of elements in the moving averages of batch norm for evaluation."""
         return sum(v.size for v in self.variables if v.statistic)
 
 
-# Positions of the windows of convolution and pooling layers. No TensorFlow.
+# Positions of windows in convolution and pooling layers. This part does not import TensorFlow.
 
 Padding = Literal["SAME", "VALID", "SAME_RESNET"]
 Pair = tuple[int, int]
@@ -372,10 +376,10 @@ Pair = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A sliding window over an image of known size; every pair is (vertical, horizontal).
+    """A sliding window over an image with known size. Every pair is (vertical, horizontal).
 
-    The padding is applied after ``zeros``, ((top, bottom), (left, right)), which are 0 unless
-    SAME_RESNET.
+    First, ``zeros``, ((top, bottom), (left, right)), are added, which are 0 unless the padding is
+    SAME_RESNET. Then ``padding`` is applied.
     """
 
     size: Pair
@@ -386,15 +390,15 @@ class Window:
 
     @property
     def explicit(self) -> bool:
-        """Whether zeros must be added before a VALID window."""
+        """Whether zeros must be added explicitly before a VALID window."""
         return any(any(pair) for pair in self.zeros)
 
     @classmethod
     def make(cls, image: Pair, size: int | Pair, stride: int | Pair, padding: Padding) -> Window:
-        """Computes padding and output size; one number stands for both directions.
+        """Computes padding and output size. A single number applies to both directions.
 
-        ``SAME_RESNET`` is SAME at stride 1; otherwise it pads (k - 1) // 2 before and the rest of
-        k - 1 after, so that the samples do not shift with the input size.
+        ``SAME_RESNET`` is SAME at stride 1. At other strides, it adds (k - 1) // 2 zeros before and
+        k // 2 zeros after, so that the position of the windows does not depend on the input size.
         """
         if padding not in get_args(Padding):
             raise UsageError(f"padding is one of {', '.join(get_args(Padding))}, not {padding!r}")

@@ -1,4 +1,4 @@
-"""Declared optimizers and learning-rate schedules; importing this does not import TensorFlow."""
+"""Optimizers and learning-rate schedules. Importing this package does not import TensorFlow."""
 
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,

@@ -16,23 +16,23 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.optimizers import builtin
 from cnnbench.optimizers.spec import Constant, OptimizerSpec
 
-# Schedules of the learning rate, in plain arithmetic; no TensorFlow.
+# Learning-rate schedules. They use only Python arithmetic, not TensorFlow.
 
-_LARGEST_EXPONENT = 88.0  # e^88 is about the largest float32
+_LARGEST_EXPONENT = 88.0  # e^88 is approximately the largest float32.
 
 Schedule: TypeAlias = Callable[[int], float]
-"""The rate of a step, counted from 0."""
+"""Function from the number of a step (from 0) to the learning rate."""
 
 
 @dataclass(frozen=True)
 class ScheduledSteps:
-    """The steps of a schedule, which is not called for those of the warm-up.
+    """The steps for which a schedule is made. It is not called for warm-up steps.
 
     Attributes:
-      base: the rate after the warm-up.
-      warmup: steps of the warm-up.
-      steps: of the whole run, from global step 0.
-      steps_per_epoch: steps per pass over the examples.
+      base: learning rate after the warm-up.
+      warmup: number of warm-up steps.
+      steps: number of steps in the whole run, from global step 0.
+      steps_per_epoch: number of steps in one pass over the examples.
     """
 
     base: float
@@ -41,19 +41,20 @@ class ScheduledSteps:
     steps_per_epoch: float
 
     def done(self, step: int) -> float:
-        """The share of the steps after the warm-up that lie before this one, at most 1."""
+        """Share of the steps after the warm-up that precede this step, at most 1."""
         return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSpec:
-    """A value of --learning_rate_schedule.
+    """Declaration of a schedule, which is a value of --learning_rate_schedule.
 
     Attributes:
-      about: how the rate falls, for the help.
-      make: makes the schedule of `ScheduledSteps` and its constants, by argument; raises FlagError.
-      constants: constants by argument.
-      needs: flags of constants without which the rate is constant.
+      about: how the rate decreases, for the help text.
+      make: function that makes the schedule. Its arguments are `ScheduledSteps` and the constants,
+        by argument name. May raise FlagError.
+      constants: constants by argument name.
+      needs: flags that must not be 0; otherwise the learning rate is constant.
     """
 
     name: str
@@ -68,15 +69,15 @@ class ScheduleSpec:
 
     @property
     def flags(self) -> dict[str, Constant]:
-        """Its constants by flag."""
+        """The constants, by flag name."""
         return {one.flag: one for one in self.constants.values()}
 
     def missing(self, params: object) -> list[str]:
-        """Those of `needs` that an object with all flags has not."""
+        """The flags in `needs` that are 0 in `params`, an object with all flags."""
         return [flag for flag in self.needs if not getattr(params, flag)]
 
     def __call__(self, run: ScheduledSteps, params: object) -> Schedule:
-        """The schedule by the values of its flags, from an object that has all flags."""
+        """Makes the schedule with the flag values in `params`, an object with all flags."""
         if self.missing(params):
             return lambda step: run.base
         given = {name: getattr(params, one.flag) for name, one in self.constants.items()}
@@ -101,7 +102,7 @@ _EPOCHS = Constant(
 
 
 def _cosine(run: ScheduledSteps, floor: float) -> Schedule:
-    """Half a cosine; Loshchilov and Hutter, arXiv:1608.03983."""
+    """Decreases the rate along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
     if floor > run.base:
         raise FlagError(
             _MINIMUM.flag, exact(floor), f"must be at most --init_learning_rate={exact(run.base)}"
@@ -111,12 +112,12 @@ def _cosine(run: ScheduledSteps, floor: float) -> Schedule:
 
 
 def _periods(run: ScheduledSteps, factor: float, epochs: float) -> int:
-    """Steps of a period, after which the rate has the factor."""
+    """Number of steps after which the rate is multiplied by the factor."""
     period = int(run.steps_per_epoch * epochs)
     if period < 1:
         reason = f"is less than one step; an epoch has {number(run.steps_per_epoch)} steps"
         raise FlagError(_EPOCHS.flag, epochs, reason)
-    # Factors above 1 increase the rate.
+    # A factor above 1 increases the rate, which must not overflow.
     if math.log(factor) * (run.steps // period) > _LARGEST_EXPONENT:
         reason = f"grows beyond all numbers within {run.steps} steps"
         raise FlagError(_FACTOR.flag, factor, reason)
@@ -160,7 +161,7 @@ BUILT_IN = (
 
 @dataclass(frozen=True)
 class PiecewiseSchedule:
-    """A parsed --piecewise_learning_rate_schedule; boundaries are epochs at which rates change."""
+    """A parsed --piecewise_learning_rate_schedule. The rate changes at the boundaries (epochs)."""
 
     rates: tuple[float, ...]
     boundaries: tuple[int, ...]
@@ -168,7 +169,7 @@ class PiecewiseSchedule:
 
 
 def parse_piecewise(text: str) -> PiecewiseSchedule:
-    """Parses ``LR0;E1;LR1;...;En;LRn``; FlagError names the wrong part."""
+    """Parses ``LR0;E1;LR1;...;En;LRn``. FlagError names the invalid part."""
     name = "piecewise_learning_rate_schedule"
     pieces = [piece.strip() for piece in text.split(";")]
     if len(pieces) % 2 == 0:
@@ -200,7 +201,7 @@ def _rate(name: str, text: str, piece: str) -> float:
     return rate
 
 
-# Optimizers and schedules by name: built-in ones, plug-in files, entry points; no TensorFlow.
+# Optimizers and schedules by name: built-in, from plug-in files, and from entry points.
 
 
 class _Declared(Protocol):
@@ -214,10 +215,10 @@ S = TypeVar("S", bound=_Declared)
 
 
 class Registry(dict[str, S], Generic[S]):
-    """Declarations by name, the values of a flag: those of cnnbench first, then of plug-ins.
+    """Declarations by name. The names are the values of a flag; plug-ins follow cnnbench's own.
 
     Attributes:
-      constants: constants that are flags, by flag.
+      constants: all constants that are flags, by flag name.
     """
 
     def __init__(self, flag: str, noun: str, kind: type[S], built_in: Iterable[S]) -> None:
@@ -225,11 +226,11 @@ class Registry(dict[str, S], Generic[S]):
         self._flag, self._noun, self._kind = flag, noun, kind
         self.constants = {name: c for spec in self.values() for name, c in spec.flags.items()}
         call = f"cnnbench.optimizers.register_{noun}({kind.__name__}(...))"
-        # Filled when this module is imported.
+        # There is nothing to load, because the registry is filled when this module is imported.
         plugins.add_kind(plugins.Kind(flag, noun, call, lambda: self, lambda: None))
 
     def register(self, spec: S) -> None:
-        """Adds a declaration with a new name; its constants are those of `constants`."""
+        """Adds a declaration with a new name. All its constants must be in `constants`."""
         if not isinstance(spec, self._kind):
             raise UsageError(f"{self._noun}: {spec!r} is no {self._kind.__name__}")
         if spec.name in self:
@@ -241,7 +242,7 @@ class Registry(dict[str, S], Generic[S]):
         self[spec.name] = spec
 
     def find(self, name: str) -> S:
-        """The declaration of that name; an unknown one loads entry points, then FlagError."""
+        """The declaration with a name. Loads entry points if necessary; FlagError if unknown."""
         if name not in self:
             plugins.load_entry_points(f"cnnbench.{self._noun}s")
         if name not in self:
@@ -249,7 +250,7 @@ class Registry(dict[str, S], Generic[S]):
         return self[name]
 
     def users(self, flag: str) -> str:
-        """Names of those with a constant of this flag: "adam, adamw or lamb"."""
+        """Names of declarations with a constant for this flag, such as "adam, adamw or lamb"."""
         *others, last = (spec.name for spec in self.values() if flag in spec.flags)
         return f"{', '.join(others)} or {last}" if others else last
 

@@ -1,7 +1,8 @@
-"""Declaration of optimizers; no TensorFlow.
+"""Declaration of optimizers. This module does not import TensorFlow.
 
-Choices and help of --optimizer, flags of constants, refusals, notices, MLPerf's keys, the memory
-estimate, checkpoints and the update itself (cnnbench/run/step/update.py) follow from it.
+The declaration determines the choices and help text of --optimizer, the flags for constants, error
+messages, notices, MLPerf keys, the memory estimate, checkpoints, and the update itself
+(cnnbench/run/step/update.py).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from cnnbench.errors import UsageError
 
 
 class Constant:
-    """A number of optimizers, with the flag that sets it.
+    """A constant of one or several optimizers, with the flag that sets it.
 
     Args:
       flag: name of the flag; several optimizers may share a constant.
-      help: what it is, in a sentence without its end, to which the optimizers are added.
+      help: beginning of the help sentence; the names of the optimizers are appended to it.
       limits: `minimum`, `above`, `maximum` and `below` of the flag.
     """
 
@@ -34,8 +35,8 @@ class Constant:
 class Slot(NamedTuple):
     """Optimizer state with the shape of a variable.
 
-    `name` is that in checkpoints, `argument` that of the operation or function, `initial` each
-    element's value.
+    `name` is the name in checkpoints, `argument` the argument of the operation or function, and
+    `initial` the initial value of all elements.
     """
 
     name: str
@@ -45,31 +46,33 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec:
-    """An optimizer, whose update of a variable is an operation of TensorFlow or a function.
+    """An optimizer. The update of a variable is a TensorFlow operation or a function.
 
-    The function is called while the step is traced, on the device of the variable, with names:
-    `weight` and `gradient`, float32 tensors of the shape of the variable, all of it; `rate`, a
-    float32 scalar; slots (float32 tensors), `powers` (float32 scalars), `constants` and `fixed` by
-    argument; `decay`, a number, if `decoupled`. It returns what is subtracted from the weight, and
-    the new value of each slot in order.
+    The function is called while the step is traced, on the device of the variable, with these
+    keyword arguments: `weight` and `gradient`, float32 tensors with the shape of the whole
+    variable; `rate`, a float32 scalar; slots (float32 tensors), `powers` (float32 scalars),
+    `constants` and `fixed` by their argument names; and `decay`, a number, if `decoupled`. It
+    returns the value that is subtracted from the weight, and the new value of each slot, in order.
 
     Attributes:
-      formula: formula of the new weight w, for gradient g and learning rate lr; for the help.
-      operation: name in tf.raw_ops; takes the variable as `var`.
-      rate, gradient: names of the operation's arguments for the learning rate and the gradient.
-      update: the function, in place of an operation.
-      slots: state per variable.
-      constants: constants by argument.
-      powers: constants by argument, raised to the power of the step number; state of each group of
-        variables that are updated together.
-      fixed: values by argument.
-      linear: whether w changes by a multiple of lr g, so that a factor of g can move to lr.
-      decoupled: whether weight decay is a part of the update, and no L2 loss of the gradient.
-      refuses_fp16: why its variables cannot be float16; "" if they can.
-      normal_in_fp16: flags whose values must be normal numbers in the dtype of the variables.
-      mlperf_name: its name in MLPerf's logs; `name` if not given.
-      mlperf: values of MLPerf's logs by key: a number, or the name of a constant's flag or of a
-        value in `cnnbench.run.driver.observers`, such as "base_rate".
+      formula: formula for the new weight w from gradient g and learning rate lr, for the help text.
+      operation: name of an operation in tf.raw_ops. Its argument for the variable is `var`.
+      rate, gradient: argument names of the operation for the learning rate and the gradient.
+      update: the function, if there is no operation.
+      slots: state of each variable.
+      constants: constants by argument name.
+      powers: constants by argument name that are raised to the power of the step number. They are
+        state of each group of variables that are updated together.
+      fixed: fixed values by argument name.
+      linear: whether the change of w is proportional to lr * g, so that lr can be scaled instead of
+        g.
+      decoupled: whether weight decay is part of the update instead of an L2 loss in the gradient.
+      refuses_fp16: why variables cannot be float16; "" if they can.
+      normal_in_fp16: flags with values that must be normal (not subnormal) in the dtype of the
+        variables.
+      mlperf_name: name in MLPerf logs; by default `name`.
+      mlperf: values in MLPerf logs by key. A value is a number, the flag of a constant, or the name
+        of a value in `cnnbench.run.driver.observers`, such as "base_rate".
     """
 
     name: str
@@ -101,9 +104,9 @@ class OptimizerSpec:
 
     @property
     def flags(self) -> dict[str, Constant]:
-        """Its constants by flag."""
+        """The constants, by flag name."""
         return {one.flag: one for one in (*self.constants.values(), *self.powers.values())}
 
     def values(self, params: object) -> dict[str, float]:
-        """Values of its flags by name, from an object that has all flags."""
+        """The values of the optimizer's flags, by name, from an object that has all flags."""
         return {flag: getattr(params, flag) for flag in self.flags}

@@ -1,1 +1,1 @@
-"""Optimizers of cnnbench, one module each, which declares it as `OPTIMIZER`."""
+"""The optimizers of cnnbench. Each module declares one optimizer, `OPTIMIZER`."""

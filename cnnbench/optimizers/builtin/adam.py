@@ -1,6 +1,6 @@
 """Adam; Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
 
-The order of computation is that at the end of its section 2, in which epsilon is not corrected.
+The computation follows the end of section 2 of the paper, where epsilon is not bias-corrected.
 """
 
 from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot

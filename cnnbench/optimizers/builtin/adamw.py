@@ -1,7 +1,7 @@
 """AdamW; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019, algorithm 2.
 
-Its schedule multiplier and its alpha are one learning rate here, as in PyTorch and Optax; their
-defaults are those of Adam.
+As in PyTorch and Optax, the paper's schedule multiplier and alpha are combined in one learning
+rate. The defaults are the same as for Adam.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def moments(
     beta1_power: Any,
     beta2_power: Any,
 ) -> tuple[Any, Any, Any, Any]:
-    """Adam's ratio with corrected moments, and its new moments.
+    """Adam's update ratio with bias-corrected moments, and the new moments.
 
-    m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^t), is the
-    product of the first two results, of which the first is a scalar.
+    The ratio is m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^t).
+    It is the product of the first two results; the first one is a scalar.
     """
     import tensorflow as tf
 

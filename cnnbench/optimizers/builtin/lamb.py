@@ -1,8 +1,11 @@
-"""LAMB; You et al., "Large batch optimization for deep learning: training BERT in 76 minutes",
-ICLR 2020, algorithm 2, with the identity for phi.
+"""LAMB.
 
-As in the authors' code, epsilon is 1e-6, and a zero norm makes a trust ratio of 1. Scalars and
-vectors (biases, variables of normalisation) have a ratio of 1: the authors leave them out by name.
+You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020,
+algorithm 2, with the identity for phi.
+
+As in the authors' code, epsilon is 1e-6, and the trust ratio is 1 if a norm is zero. For scalars
+and vectors (biases, variables of normalisation layers), the trust ratio is also 1. The authors
+exclude these variables by name instead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""LARS; You, Gitman and Ginsburg, "Large batch training of convolutional networks",
-arXiv:1708.03888, algorithm 1.
+"""LARS.
 
-The coefficient 0.001 and the momentum 0.9 are the paper's. As in MLPerf's reference, a zero norm
-makes a trust ratio of 1; scalars and vectors (biases, variables of batch norm) have a ratio of 1,
-which the reference leaves out by name.
+You, Gitman and Ginsburg, "Large batch training of convolutional networks", arXiv:1708.03888,
+algorithm 1.
+
+The coefficient 0.001 and the momentum 0.9 are from the paper. As in MLPerf's reference, the trust
+ratio is 1 if a norm is zero. For scalars and vectors (biases, variables of batch norm), it is also
+1. The reference excludes these variables by name instead.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ def norm(tensor: Any) -> Any:
 
 
 def trust_ratio(weight: Any, divisor: Callable[[Any], Any], factor: float = 1.0) -> Any:
-    """factor |w| / divisor(|w|), a float32 scalar.
+    """The trust ratio, factor * |w| / divisor(|w|), as a float32 scalar.
 
-    1 for scalars and vectors, and where it would be zero or infinite.
+    It is 1 for scalars and vectors, and if the formula results in zero or infinity.
     """
     import tensorflow as tf
 

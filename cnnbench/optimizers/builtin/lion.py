@@ -1,6 +1,6 @@
 """Lion; Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2.
 
-Defaults are the paper's.
+The defaults are from the paper.
 """
 
 from __future__ import annotations

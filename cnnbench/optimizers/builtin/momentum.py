@@ -1,4 +1,4 @@
-"""Nesterov's momentum, as tf_cnn_benchmarks has it."""
+"""Gradient descent with Nesterov momentum, as in tf_cnn_benchmarks."""
 
 from cnnbench.optimizers.builtin.sgd import MLPERF
 from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot

@@ -1,4 +1,4 @@
-"""RMSProp with momentum."""
+"""The optimizer RMSProp, with momentum."""
 
 from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 

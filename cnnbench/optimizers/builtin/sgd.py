@@ -1,8 +1,8 @@
-"""Plain gradient descent."""
+"""Plain gradient descent, without momentum."""
 
 from cnnbench.optimizers.spec import OptimizerSpec
 
-# MLPerf's sgd has a momentum.
+# In MLPerf, sgd has a momentum.
 MLPERF = {
     "sgd_opt_base_learning_rate": "base_rate",
     "sgd_opt_end_learning_rate": "end_rate",
