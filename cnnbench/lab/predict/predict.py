@@ -1,26 +1,28 @@
-"""Predictions of the cost model.
+"""The cost model of all-reduces, and predictions with it.
 
-Every formula returns the path of one tensor of s bytes: the sequence of messages, bytes and
-additions (see `ReductionPhase`). In Hockney's terms the cost is then messages * alpha + bytes *
-beta + added * gamma. ``n`` devices, ``k`` shards. Every algorithm but copying cuts a tensor into
-chunks of 16 KiB or more, so a small tensor is one chunk, and joins them with a copy in the end.
+Each formula returns the path of one tensor with s bytes, which is a sequence of messages, bytes and
+additions (see `ReductionPhase`). In Hockney's terms, the cost is messages * alpha + bytes * beta +
+added * gamma. In the formulas, there are ``n`` devices and ``k`` shards. All algorithms except
+copying split a tensor into chunks of at least 16 KiB, so a small tensor is one chunk. At the end, a
+copy joins the chunks.
 
-Of several tensors:
+With several tensors:
 
-* Where a tensor is added on one device, the devices add tensors in turn, and the cost is that of
-the busiest device (`Formula.roots`).
-* Elsewhere tensors follow each other closely: the cost is the path of the slowest one, and for the
-others the time that they occupy a device (`Formula.busy`): the messages and bytes of all devices
-over n, as every tensor begins on another device.
+* If each tensor is added on one device, the tensors are distributed over the devices. The cost is
+the cost of the busiest device (`Formula.roots`). * Otherwise, tensors follow each other without
+gaps. The cost is the path of the slowest tensor, plus the time for which all other tensors occupy a
+device (`Formula.busy`). This time is for the messages and bytes of all devices divided by n,
+because every tensor begins on a different device.
 
-Whole lists of tensors and specs: `cnnbench.lab.predict.predict`.
+`predict` makes predictions for lists of tensors and specs.
 
-A message of m bytes takes ``alpha + beta * m`` seconds, and adding m bytes to m others ``gamma *
-m`` (Hockney's model, Parallel Computing 20, 1994). A device sends and receives one message at a
-time, both directions at once.
+A message of m bytes takes ``alpha + beta * m`` seconds, and adding m bytes to m bytes takes ``gamma
+* m`` seconds (Hockney's model, Parallel Computing 20, 1994). A device can send one message and
+receive one message at the same time.
 
-Presets: alpha is a step of a reduction from GPU to GPU with its software, beta the usable rate,
-gamma the memory traffic of the contemporary GPU. docs/cost_model.md has the sources of all figures.
+In presets, alpha is the time of one step of a reduction between GPUs, including software. Beta is
+from the usable rate of the link, and gamma from the memory bandwidth of GPUs of the same time.
+docs/cost_model.md contains the sources of all numbers.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 )
 from cnnbench.variable_mgr.spec import Packing
 
-# Cost formulas of all-reduce algorithms, per tensor, for any number of devices.
+# Cost formulas of all-reduce algorithms for one tensor and any number of devices.
 
 # NCCL's own model (src/graph/tuning.cc, commit 5067397): a call costs 8.4 us and more with
 # its protocol for large messages ("Simple", whose latencies the presets of links have).
@@ -74,13 +76,13 @@ _LL_BYTES = 4
 
 
 def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Every other device sends to the root, which adds and sends the sum to each of them."""
+    """All other devices send to the root, which adds and sends the sum to each device."""
     star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
     return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
 def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Two halves add on a device each; these two exchange and serve their halves."""
+    """Each half of the devices adds on one root; the roots exchange sums, then send them back."""
     size = tensor.bytes
     half = math.ceil(layout.devices / 2)
     near = min(layout.near, half)
@@ -95,10 +97,10 @@ def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """n-1 hops that add, n-1 that distribute the sums; k rings at once.
+    """n-1 hops that add, then n-1 hops that distribute the sums. There are k concurrent rings.
 
-    A device passes on one chunk per ring and hop. Of the hops of one lap, as many leave a node as
-    there are nodes.
+    In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
+    nodes equals the number of nodes.
     """
     count, size = tensor.chunks(layout.devices * shards)
     at_once = max(1.0, count / layout.devices)
@@ -108,7 +110,7 @@ def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Every chunk makes n-1 hops in each of two laps, spread over n devices."""
+    """Each chunk makes n-1 hops in each of two laps, which are distributed over n devices."""
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(layout.devices * shards)
     lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
@@ -116,11 +118,12 @@ def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """log2 p exchanges of half, a quarter, ... and back, p the largest power of two up to n.
+    """log2 p exchanges of a half, a quarter, ... and back. p is the largest power of two up to n.
 
-    Partners are half of the devices apart first, neighbours last. Each device beyond p first shares
-    its additions with a partner, half of the tensor each, and receives the result in the end. The
-    partner continues with its own half, unless there are more than p/2 such devices.
+    In the first exchange, the distance between partners is half of the devices; in the last one,
+    partners are neighbours. Each device beyond p first divides the additions with a partner: each
+    of them adds half of the tensor. It receives the result at the end. The partner continues with
+    only its own half, unless there are more than p/2 devices beyond p.
     """
     steps = layout.devices.bit_length() - 1
     power = 2**steps
@@ -147,10 +150,10 @@ def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """The messages of all devices over n: in a round, a device takes part if it has a chunk.
+    """The messages of all devices divided by n. In a round, only devices with a chunk take part.
 
-    As every tensor's ranks begin at another device, partners d apart are in two nodes of m devices
-    in d of m cases.
+    The ranks of each tensor begin at a different device. Therefore, with m devices per node,
+    partners at distance d are in different nodes in d of m cases.
     """
     steps = layout.devices.bit_length() - 1
     power = 2**steps
@@ -165,7 +168,7 @@ def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> P
         added += size
     extra = (layout.devices - power) / layout.devices
     sharing = layout.near if layout.nodes > 1 else 1
-    # A tensor of so few chunks that one of its halves is empty goes as a whole.
+    # If a tensor has so few chunks that one half would be empty, it is sent as a whole.
     halves = 2 if chunks > power // 2 else 1
     fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
     fold = _messages(
@@ -182,7 +185,7 @@ def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> P
 
 
 def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each half of the tensor moves up a binary tree and down again, k chunks in a row."""
+    """Each half of the tensor moves up a binary tree and down again, in k chunks."""
     levels = layout.devices.bit_length() - 1
     near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
     if layout.nodes == 1:
@@ -200,10 +203,11 @@ def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Every chunk goes up and down the n-1 edges of its tree, spread over n devices.
+    """Every chunk moves up and down n-1 edges of its tree, which are distributed over n devices.
 
-    Of the edges, half span one device, a quarter two, and so on. As every tensor's tree begins at
-    another device, one that spans d of the m devices of a node leaves it in d of m cases.
+    Half of the edges have distance 1, a quarter has distance 2, and so on. The tree of each tensor
+    begins at a different device. Therefore, with m devices per node, an edge of distance d leaves
+    the node in d of m cases.
     """
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(2 * shards)
@@ -217,10 +221,11 @@ def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
-    """k devices, or the CPUs of k nodes, gather and add a shard each and send it back."""
+    """Each of k devices (or CPUs of k nodes) gathers and adds one shard and sends it back."""
     count, size = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
-    # A gatherer receives its shard from every device; a device sends to every gatherer.
+    # A gathering device receives a shard from every device. A device sends to all gathering
+    # devices.
     gatherer = star_of(near, far, size)
     sender = _messages(layout.nodes > 1, count, tensor.bytes)
     move = gatherer if near + far >= count else sender
@@ -228,16 +233,16 @@ def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = T
 
 
 def _nccl_ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """NCCL's ring cuts a tensor of any size into n chunks, and joins without a copy."""
+    """NCCL's ring splits a tensor of any size into n chunks, and needs no copy to join them."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, 1, moved)
     return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
 
 
 def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """NCCL's pipelined double binary tree between nodes, chains within them.
+    """NCCL's pipelined double binary tree between nodes, and chains within nodes.
 
-    Up and down at once, each device sends and receives the tensor twice.
+    Both directions are concurrent. Each device sends and receives the tensor twice.
     """
     near_hops = layout.near - 1
     far_hops = math.ceil(math.log2(layout.nodes))
@@ -255,14 +260,14 @@ def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _collective(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """TensorFlow's ring: n chunks per subdivision for any size; the input is copied first."""
+    """TensorFlow's ring: n chunks per subdivision for every size. The input is copied first."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, shards, moved)
     return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
 
 
 def _low_latency(path: PathOf) -> PathOf:
-    """A path of NCCL with its protocol for small messages."""
+    """Converts a path of NCCL to NCCL's protocol for small messages."""
 
     def small(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         return [
@@ -281,7 +286,7 @@ def _low_latency(path: PathOf) -> PathOf:
 
 
 def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float) -> ReductionPhase:
-    """Messages of `size` bytes in all, of which the share `leaving` leaves its node."""
+    """Messages with `size` bytes in total. The share `leaving` is sent to other nodes."""
     near = 1 - leaving
     return ReductionPhase(
         near * messages, near * size, leaving * messages, leaving * size * layout.near
@@ -289,7 +294,7 @@ def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float
 
 
 def _there_and_back(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
-    """Chunks are moved and added, their sums moved the same way, and joined in the end."""
+    """Chunks are moved and added, then the sums are moved in the same way and joined."""
     return (move + ReductionPhase(added=added), move, _join(tensor, chunks))
 
 
@@ -302,7 +307,7 @@ def _messages(far: bool, count: float, size: float) -> ReductionPhase:
 
 
 def _message(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
-    """One message; `sharing` devices of a node send theirs through the same link at once."""
+    """One message. `sharing` devices of a node send at the same time through the same link."""
     return _messages(far, 1, sharing * size if far else size)
 
 
@@ -325,11 +330,11 @@ FORMULAS: dict[str, Formula] = {
         or_paths=(_nccl_tree, _low_latency(_nccl_ring), _low_latency(_nccl_tree)),
     ),
 }
-"""Formulas by the name of the algorithm in a spec; docs/cost_model.md has their sources."""
+"""Formulas by the name of the algorithm in a spec. docs/cost_model.md contains the sources."""
 
 
 def formulas() -> dict[str, Formula]:
-    """`FORMULAS`, which need no TensorFlow, and those that other algorithms are registered with."""
+    """`FORMULAS`, which do not need TensorFlow, and formulas of registered algorithms."""
     return {**FORMULAS, **registry.costs(FORMULAS)}
 
 
@@ -337,14 +342,14 @@ SPREAD = Formula(
     lambda tensor, layout, shards: (star_of(layout.devices - 1, 0, tensor.bytes),),
     roots=lambda layout, shards: layout.devices,
 )
-"""The last step of two levels: (m-1)(alpha + s beta), on one of m devices of a node in turn."""
+"""Last step of two levels: (m-1)(alpha + s beta). The m devices of a node take turns."""
 
 
-# Reduced tensors, after packing and chunking.
+# The tensors to reduce, after packing and chunking.
 
 
 class NotPredictedError(ValueError):
-    """No prediction is available for this algorithm or these devices."""
+    """There is no prediction for this algorithm or these devices."""
 
 
 @dataclass(frozen=True)
@@ -364,22 +369,22 @@ class TrainingStep:
 
     @property
     def bytes(self) -> int:
-        """Size of the gradients of one device."""
+        """Size of the gradients of one device in bytes."""
         return total_bytes(self.tensors)
 
 
 def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
-    """A tensor per shape, with elements of `itemsize` bytes as sent."""
+    """One tensor for each shape. When sent, its elements have `itemsize` bytes."""
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
 
 
 def total_bytes(tensors: Sequence[Tensor]) -> int:
-    """Size of all tensors."""
+    """Size of all tensors in bytes."""
     return sum(tensor.bytes for tensor in tensors)
 
 
 def sent(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that one device sends: joined, then narrowed to 16 bits if so packed."""
+    """The tensors that one device sends, after packing: first joined, then converted to 16 bits."""
     joined = _joined(packing, tensors)
     if packing.compact_dtype is None:
         return joined
@@ -394,7 +399,7 @@ def _joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
         groups = groups_of_small(small, packing.agg_small_grads_max_group)
         result = [_one([tensors[index] for index in group]) for group in groups]
     if packing.gradient_bucket_bytes:
-        # Gradients of one dtype have one size of element.
+        # All gradients have the same dtype, so all elements have the same size.
         sizes_of = [(str(t.itemsize), t.bytes) for t in result]
         groups = buckets_of(sizes_of, packing.gradient_bucket_bytes)
         result = [_one([result[index] for index in group]) for group in groups]
@@ -407,7 +412,7 @@ def _joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def packing_text(packing: Packing) -> str:
-    """Describes the packing as predictions are printed and recorded."""
+    """Text for a packing, as in printed and recorded predictions."""
     parts = []
     if packing.agg_small_grads_max_bytes:
         parts.append(
@@ -427,7 +432,7 @@ def _one(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(sum(tensor.elements for tensor in tensors), tensors[0].itemsize)
 
 
-# The time of an all-reduce over given links, for specs and lists of tensors.
+# The time of an all-reduce with given links, for specs and lists of tensors.
 
 
 @dataclass(frozen=True)
@@ -458,12 +463,12 @@ class Interconnect:
     def seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
-        """Time to reduce the tensors of one device, given before packing."""
+        """Seconds to reduce the tensors of one device. `tensors` are the tensors before packing."""
         if devices == 1:
             return 0.0
-        phases: list[ReductionPhase] = []  # on the busiest device
+        phases: list[ReductionPhase] = []  # phases on the busiest device
         if packing.joins:
-            # Joining copies; splitting gives views.
+            # Joining copies the tensors. Splitting does not: it results in views.
             phases.append(ReductionPhase(copied=total_bytes(tensors)))
         travelling = sent(packing, tensors)
         layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
@@ -486,7 +491,10 @@ class Interconnect:
     def _algorithm(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
-        """One level, or within nodes, then between one device per node, then back to its node."""
+        """One level.
+
+        Or three parts: within nodes, between one device of each node, back to the nodes.
+        """
         if len(algorithm.levels) == 1:
             return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
         if self.inter_link is None:
@@ -507,7 +515,7 @@ class Interconnect:
     def _list_phases(
         self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
-        """Phases of the slowest tensor, and the time that the others occupy its device."""
+        """Phases of the slowest tensor, plus the time for which other tensors occupy its device."""
         if layout.devices == 1:
             return ()
         roots = min(formula.roots(layout, shards), len(tensors))
@@ -539,7 +547,7 @@ def _add(load: Path, path: Path) -> list[ReductionPhase]:
 
 
 def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
-    """Roots of one node send through one link: each waits for the bytes of all of them."""
+    """The roots in a node share one link, so each root waits for the bytes of all of them."""
     if per_node == 1:
         return
     for start in range(0, len(loads), per_node):
@@ -552,7 +560,7 @@ def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
                     load[position] = load[position] + ReductionPhase(far_bytes=more)
 
 
-# Links between devices: latency, time per byte, time per byte added; presets with sources.
+# Links between devices: latency, time per byte, and time per added byte; and presets.
 
 _GIGA = 1e9
 _MICRO = 1e-6
@@ -560,10 +568,10 @@ _MICRO = 1e-6
 _NVLINK_ALPHA = 3.4 * _MICRO
 _PCIE_ALPHA = 5.7 * _MICRO
 _RDMA_ALPHA = 14.0 * _MICRO
-# Message of 2 KB between hosts: 25.4 us by TCP, 1.7 us by RDMA.
+# A message of 2 KB between two hosts takes 25.4 us with TCP and 1.7 us with RDMA.
 _TCP_ALPHA = _RDMA_ALPHA + (25.4 - 1.7) * _MICRO
 
-# Line rate without headers: MTU of 4096, 4096, 1500 bytes.
+# Share of the line rate without headers, for an MTU of 4096, 4096 and 1500 bytes.
 _INFINIBAND_PAYLOAD = 4096 / 4122
 _ROCE_PAYLOAD = 4096 / 4178
 _TCP_PAYLOAD = 1448 / 1538
@@ -573,11 +581,11 @@ _A100_MEMORY = 1555 * _GIGA
 _H100_PCIE_MEMORY = 2000 * _GIGA
 _H100_SXM_MEMORY = 3350 * _GIGA
 
-# Bytes that memory moves for one byte added: two read, one written.
+# Memory traffic for each added byte: two bytes are read and one is written.
 _TRAFFIC_OF_ADDING = 3
 
 
-# Alpha, bandwidth, and that of the memory of the contemporary GPU.
+# Alpha, bandwidth, and memory bandwidth of a GPU of the same time.
 _FIGURES = {
     "pcie3": (_PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
     "pcie4": (_PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
@@ -602,20 +610,23 @@ PRESETS = {
     name: Link(name, alpha, 1 / bandwidth, _TRAFFIC_OF_ADDING / memory)
     for name, (alpha, bandwidth, memory) in _FIGURES.items()
 }
-"""Links by name; for NVLink, with an NVSwitch or as many direct links."""
+"""Links by name. NVLink means an NVSwitch, or direct links between all GPUs."""
 
 LARGEST_DOMAIN = {"nvlink2": 16, "nvlink3": 16, "nvlink4": 256}
-"""Most GPUs that a preset connects with each other, by NVSwitch: DGX-2, HGX A100 of two boards,
-DGX H100 with the NVLink Switch System. Networks have no limit."""
+"""Maximum number of GPUs that a preset connects with NVSwitch.
+
+The machines are DGX-2, HGX A100 with two boards, and DGX H100 with the NVLink Switch System.
+Networks have no limit.
+"""
 
 _KEYS = ("alpha", "bandwidth", "gamma")
 
 
 def parse_link(flag: str, text: str) -> Link:
-    """A link from the command line; without gamma, adding costs nothing.
+    """Parses a link from the command line. Without gamma, additions take no time.
 
-    `text` is a preset; or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``; or
-    a preset followed by the parameters that differ, as in ``edr,alpha=5e-6``.
+    `text` is a preset, or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``, or
+    a preset followed by parameters that are different, such as ``edr,alpha=5e-6``.
     """
     first, *rest = [part.strip() for part in text.split(",")]
     link = None if "=" in first else _find(flag, text, first)
@@ -664,18 +675,18 @@ def _values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
     return values
 
 
-# Predictions for one model: time of the reduction and of the step, fastest algorithms.
+# Predictions for one model: times of the reduction and of the step, and fastest algorithms.
 
-_SMALLEST, _DOUBLINGS = 1024, 20  # 1 KiB to 1 GiB
+_SMALLEST, _DOUBLINGS = 1024, 20  # from 1 KiB to 1 GiB
 _STEPS_PER_DOUBLING = 4
-# Chunks are whole lines, so times rise in steps; nearly equal ones would take turns.
+# Tolerance: times increase in steps, so specs with nearly equal times would alternate.
 _CLEARLY = 0.99
-# Crossover sizes are found to this relative accuracy.
+# Relative accuracy of crossover sizes.
 _ACCURACY = 1.02
 _ITEMSIZE = 4
 
 COLUMNS = (*(one.name for one in fields(Prediction)), "schema")
-"""The header of the table, always all of it in this order; unknown values are empty."""
+"""All columns of the CSV table, in order. Unknown values are empty."""
 
 
 @dataclass(frozen=True)
@@ -727,12 +738,12 @@ def predict(
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
 ) -> list[Prediction]:
-    """Predictions for all specs on all numbers of devices, ordered by number of devices."""
+    """Predictions for all specs and numbers of devices, sorted by number of devices."""
     return [_predict(model, step, spec, devices) for devices in device_counts for spec in specs]
 
 
 def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
-    """The fastest prediction for each number of devices, the first of equals."""
+    """The fastest prediction for each number of devices; with ties, the first one."""
     found: dict[int, list[tuple[float, Prediction]]] = {}
     for one in predictions:
         if one.allreduce_seconds is not None:
@@ -743,14 +754,14 @@ def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
 def fastest_by_size(
     model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
 ) -> tuple[FastestRange, ...]:
-    """The fastest spec for one float32 tensor of 1 KiB to 1 GiB, by ascending ranges of its size.
+    """The fastest spec for one float32 tensor of 1 KiB to 1 GiB: ascending ranges of sizes.
 
-    Of equals, the first wins. A spec counts as the fastest until another one is faster by 1 %.
-    Empty if no spec can be predicted.
+    With ties, the first spec is used. A spec remains the fastest until a different spec is 1 %
+    faster. Empty if there is no prediction for any spec.
     """
 
     def winner(size: int, known: str | None) -> str | None:
-        """The fastest spec; `known` if no other is clearly faster."""
+        """The fastest spec, or `known` if no other spec is clearly faster."""
         tensor = Tensor(max(1, size // _ITEMSIZE), _ITEMSIZE)
         times: dict[str, float] = {}
         for spec in specs:
@@ -782,9 +793,10 @@ def fastest_by_size(
 def _predict(
     model: Interconnect, step: TrainingStep, spec: AllReduceSpec, devices: int
 ) -> Prediction:
-    """The step that follows from the time of the reduction.
+    """The prediction for a step, computed from the time of the reduction.
 
-    A step is computing followed by reducing; with full overlap it is the longer of the two.
+    Without overlap, a step is computation followed by reduction. With full overlap, its time is the
+    longer one of both.
     """
     seconds: float | None = None
     not_predicted: str | None = None
