@@ -1,1 +1,1 @@
-"""The networks of cnnbench: each module registers its own when it is imported."""
+"""The networks of cnnbench. When a module is imported, it registers its networks."""

@@ -1,6 +1,7 @@
-"""AlexNet: the single-column variant for ImageNet, and a small one for CIFAR-10.
+"""AlexNet: the single-column variant for ImageNet, and a small variant for CIFAR-10.
 
-Sources: Krizhevsky, arXiv:1404.5997; for CIFAR-10, TensorFlow's tutorial after cuda-convnet.
+Sources: Krizhevsky, arXiv:1404.5997; for CIFAR-10, TensorFlow's tutorial, which is based on
+  cuda-convnet.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from cnnbench.models.spec import LearningRateSpec
 
 
 class AlexNet(Model):
-    """Five convolutions and two affine layers with dropout."""
+    """AlexNet with five convolutions and two affine layers with dropout."""
 
     name = "alexnet"
     dataset = "imagenet"
-    image_size = 227  # 224, and 3 for the first layer without padding
+    image_size = 227  # 224, plus 3 because the first layer has no padding.
     batch_size = 512
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Convolutions of 64, 192, 384, 384 and 256 filters, then 4096 units twice."""
+        """Convolutions with 64, 192, 384, 384 and 256 filters, then two layers of 4096 units."""
         x = net.conv(images, 64, 11, 4, "VALID")
         x = net.max_pool(x, 3, 2)
         x = net.conv(x, 192, 5)
@@ -34,7 +35,7 @@ class AlexNet(Model):
 
 
 class AlexNetCifar10(Model):
-    """Two convolutions with local response normalisation and two affine layers."""
+    """Small AlexNet: two convolutions with local response normalisation, two affine layers."""
 
     name = "alexnet"
     dataset = "cifar10"
@@ -43,7 +44,7 @@ class AlexNetCifar10(Model):
     learning_rate = LearningRateSpec(0.1, decay_epochs=100.0, decay_factor=0.1)
 
     def build(self, net: Network[T], images: T) -> T:
-        """64 and 64 filters of 5 x 5, then 384 and 192 units."""
+        """Two 5 x 5 convolutions with 64 filters, then layers of 384 and 192 units."""
         x = net.conv(images, 64, 5, stddev=0.05)
         x = self._normalise(net, net.max_pool(x, 3, 2, "SAME"))
         x = self._normalise(net, net.conv(x, 64, 5, bias=0.1, stddev=0.05))

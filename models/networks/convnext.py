@@ -6,17 +6,19 @@ from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import STDDEV, Network, T, with_shortcut
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
-# Blocks and channels per stage, probability that the last block's branch is kept.
+# For each size: blocks and channels of each stage, and drop path's keep probability for the last
+# block.
 VARIANTS = {
     "tiny": ((3, 3, 9, 3), (96, 192, 384, 768), 0.9),
     "base": ((3, 3, 27, 3), (128, 256, 512, 1024), 0.5),
 }
 
-BRANCH_SCALE = 1e-6  # of each channel, at first: a block begins as the identity
+# Initial scale of each channel, so that a block is initially close to the identity.
+BRANCH_SCALE = 1e-6
 
 
 class ConvNeXt(Model):
-    """Four stages of blocks whose branch is depthwise, wide, narrow."""
+    """Four stages of blocks. A branch is a depthwise convolution, an expansion and a projection."""
 
     dataset = "imagenet"
     image_size = 224
@@ -28,7 +30,7 @@ class ConvNeXt(Model):
         self.blocks, self.widths, self.keep_last = VARIANTS[variant]
 
     def build(self, net: Network[T], images: T) -> T:
-        """Patches of 4 x 4, stages that halve the image, mean, layer norm, logits."""
+        """4 x 4 patches, stages that each halve the image, mean, layer norm, logits."""
         x = net.layer_norm(self._patches(net, images, self.widths[0], 4))
         done, last = 0, sum(self.blocks) - 1
         for stage, (count, channels) in enumerate(zip(self.blocks, self.widths, strict=True)):

@@ -1,4 +1,4 @@
-"""DeepSpeech 2: letters from the spectrogram of an utterance.
+"""DeepSpeech 2: predicts letters from the spectrogram of an utterance.
 
 Source: Amodei et al., arXiv:1512.02595, as in tf_cnn_benchmarks and TensorFlow's official models:
 two convolutions and five bidirectional LSTMs, trained by connectionist temporal classification.
@@ -16,16 +16,17 @@ from cnnbench.models.network import Network, T
 from cnnbench.models.spec import BatchNorm, Element, LearningRateSpec
 
 SPACE = 0
-"""The letter between two words. The blank is the last class."""
+"""Class of the space between two words. The last class is the blank."""
 
 _FILTERS = 32
-_SHRINK = 2  # factor by which each convolution reduces the frames
+_SHRINK = 2  # Each convolution divides the number of frames by this.
 
 
 class DeepSpeech2(Model):
-    """Logits of letters and the blank for every fourth frame of 10 ms.
+    """DeepSpeech 2. Computes logits of the letters and the blank for every fourth frame (10 ms).
 
-    Synthetic utterances have at least `min_frames`, so that `max_letters` fit.
+    Synthetic utterances have at least `min_frames` frames, which is enough for `max_letters`
+    letters.
     """
 
     name = "deepspeech2"
@@ -39,7 +40,7 @@ class DeepSpeech2(Model):
         Element("transcript", ("max_letters",), "label", "int64"),
         Element("transcript_length", (), "label", "int64"),
     )
-    metric_names = ()  # an error rate is a ratio over all words, not a mean over utterances
+    metric_names = ()  # An error rate is a ratio over all words, not a mean over utterances.
     host_metric_names = ("word_error_rate", "letter_error_rate")
     lower_is_better = host_metric_names
     max_frames = 3494
@@ -53,7 +54,7 @@ class DeepSpeech2(Model):
         x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
         for kernel, stride in (((41, 11), (_SHRINK, 2)), ((21, 11), (_SHRINK, 1))):
             x = net.conv(x, _FILTERS, kernel, stride, "SAME_RESNET", activation="relu6", bias=None)
-            x = net.batch_norm(x)  # behind the ReLU, unlike the paper's
+            x = net.batch_norm(x)  # after the ReLU, unlike in the paper
         frames, bins, filters = net.shape(x)
         x = net.reshape(x, (frames, bins * filters))
         for layer in range(self.recurrent_layers):
@@ -63,7 +64,10 @@ class DeepSpeech2(Model):
         return net.logits(net.batch_norm(x))
 
     def loss(self, outputs: Any, labels: Mapping[str, Any]) -> Any:
-        """Negative log probability of the transcript; 0 if its letters do not fit its frames."""
+        """Negative log probability of the transcript.
+
+        0 if there are too few frames for its letters.
+        """
         from cnnbench.models.ctc import ctc_loss
 
         frames = frames_left(labels["num_frames"])
@@ -84,12 +88,12 @@ class DeepSpeech2(Model):
         }
 
     def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
-        """Share of wrong words and of wrong letters: substituted, missing or too many."""
+        """Error rates of words and letters: substitutions, deletions and insertions."""
         wrong = {"word": 0, "letter": 0}
         total = {"word": 0, "letter": 0}
         columns = (rows[name] for name in ("letters", "blank", "transcript", "transcript_length"))
         for frames, blank, transcript, length in zip(*columns, strict=True):
-            # Of a letter in consecutive frames one, and no blanks.
+            # Repeated letters in consecutive frames are merged, and blanks are removed.
             told = [one for one, _ in itertools.groupby(frames.tolist()) if one != blank]
             true = transcript[:length].tolist()
             for unit, one, other in (
@@ -105,14 +109,14 @@ class DeepSpeech2(Model):
 
 
 def frames_left(frames: Any) -> Any:
-    """Numbers of frames after the two convolutions; integers of any shape."""
+    """Number of frames after the two convolutions, for integers of any shape."""
     for _ in range(2):
         frames = (frames + _SHRINK - 1) // _SHRINK
     return frames
 
 
 def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:
-    """Non-empty parts between spaces."""
+    """Splits a text at spaces; empty words are left out."""
     parts = itertools.groupby(letters, lambda letter: letter == SPACE)
     return [tuple(word) for is_space, word in parts if not is_space]
 
@@ -127,7 +131,7 @@ def edit_distance(one: Sequence[Any], other: Sequence[Any]) -> int:
     row = places
     for count, value in enumerate(one, start=1):
         best = np.minimum(row[1:] + 1, row[:-1] + (row_values != numbers[value]))
-        # Insertions run along the row: each costs one more than the place before.
+        # Insertions go along the row: each one costs 1 more than the previous position.
         row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places
     return int(row[-1])
 

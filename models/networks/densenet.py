@@ -1,4 +1,4 @@
-"""DenseNet for CIFAR-10: each layer's input is the outputs of all earlier layers of its block.
+"""DenseNet for CIFAR-10: the input of a layer is the output of all earlier layers in its block.
 
 Source: Huang et al., arXiv:1608.06993, the networks without bottlenecks and compression. As in
 tf_cnn_benchmarks, convolutions have biases and a ReLU follows the 1 x 1 convolution between blocks.
@@ -16,7 +16,7 @@ BLOCKS = 3
 
 
 class DenseNetCifar10(Model):
-    """Three blocks of (depth - 4) / 3 layers, each of which adds `growth` channels."""
+    """Three blocks of (depth - 4) / 3 layers. Each layer adds `growth` channels."""
 
     dataset = "cifar10"
     image_size = 32
@@ -35,12 +35,12 @@ class DenseNetCifar10(Model):
         self.growth = growth
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem, blocks with transitions in between, mean over the image, logits."""
+        """Stem, blocks with transitions between them, mean over the image, logits."""
         x = net.conv(images, 16, 3, activation=None)
         for block in range(BLOCKS):
             with net.scope(f"block{block}"):
                 if block > 0:
-                    # Half the height and width, and two layers' worth of channels.
+                    # Height and width are halved; the number of channels is that of two layers.
                     y = self._layer(net, x, 2 * self.growth, 1)
                     x = net.avg_pool(net.relu(y), 2, 2)
                 for _ in range(self.layers):
@@ -50,7 +50,7 @@ class DenseNetCifar10(Model):
 
     @staticmethod
     def _layer(net: Network[T], x: T, filters: int, kernel: int) -> T:
-        # The same standard deviation for both kernels, as if the 1 x 1 one were 3 x 3 too.
+        # Both kernels have the same standard deviation, as if the 1 x 1 kernel were 3 x 3.
         stddev = math.sqrt(2 / 9 / filters)
         y = net.batch_norm(x, activation="relu")
         return net.conv(y, filters, kernel, activation=None, stddev=stddev)

@@ -1,7 +1,7 @@
-"""MobileNet v2, and EfficientNet B0 to B7 and V2-S: stages of inverted residuals.
+"""MobileNet v2, EfficientNet B0 to B7 and EfficientNet V2-S: stages of inverted residuals.
 
 Sources: Sandler et al., arXiv:1801.04381 (MobileNet); Tan and Le, arXiv:1905.11946 (B0 to B7) and
-arXiv:2104.00298 (V2-S, which begins with full convolutions in place of depthwise ones).
+arXiv:2104.00298 (V2-S, which has full instead of depthwise convolutions in the first stages).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
 class BlockStage(NamedTuple):
-    """A stage of blocks with a depthwise or, if `fused`, a full convolution of side `kernel`.
+    """A stage of blocks with a depthwise convolution or, if `fused`, with a full convolution.
 
-    The full one also replaces the first 1 x 1 convolution and has no squeeze and excitation.
+    The size of the convolution is `kernel`. A full convolution also replaces the first 1 x 1
+    convolution; then there is no squeeze and excitation.
     """
 
     blocks: int
@@ -58,7 +59,7 @@ MOBILE = (
     BlockStage(1, 320, 3, 1, 6),
 )
 
-# Image size, factors of width and depth, share kept by the dropout, batch per device.
+# Image size, factors of width and depth, keep probability of dropout, batch size per device.
 SCALES = {
     0: (224, 1.0, 1.0, 0.8, 64),
     1: (240, 1.0, 1.1, 0.8, 64),
@@ -75,21 +76,21 @@ _DECAYS = round(_EPOCHS / _PERIOD)
 
 
 def round_channels(channels: float) -> int:
-    """The nearest multiple of 8, but not less than nine tenths of ``channels``."""
+    """The nearest multiple of 8 that is at least nine tenths of ``channels``."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
 class EfficientNet(Model):
-    """Stages of inverted residuals: the body of MobileNet v2 and of both versions of EfficientNet.
+    """Base class of MobileNet v2 and both versions of EfficientNet: stages of inverted residuals.
 
     Attributes:
-      stem: filters of the first convolution.
-      width, depth: factors on channels, and on blocks per stage.
-      keep: share that the dropout before the logits keeps.
-      keep_last: probability that the last block's branch is kept; decreases linearly from 1 at the
-        first block.
-      squeeze: units of squeeze and excitation per channel, 0 for none.
+      stem: number of filters of the first convolution.
+      width, depth: factors for channels, and for blocks per stage.
+      keep: keep probability of the dropout before the logits.
+      keep_last: keep probability of drop path for the last block. The probability decreases
+        linearly from 1 at the first block.
+      squeeze: units of squeeze and excitation per channel; 0 for no squeeze and excitation.
     """
 
     dataset = "imagenet"
@@ -109,7 +110,7 @@ class EfficientNet(Model):
     squeeze = 0.25
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem, stages, 1280 channels (times the factor), mean over the image, logits."""
+        """Stem, stages, 1280 channels (times the width factor), mean over the image, logits."""
         x = self._conv(net, images, round_channels(self.stem * self.width), 3, 2)
         counts = [math.ceil(stage.blocks * self.depth) for stage in self.stages]
         done, total = 0, sum(counts)
@@ -127,9 +128,9 @@ class EfficientNet(Model):
         return net.conv(x, filters, kernel, stride, batch_norm=True, activation=self.activation)
 
     def _block(self, net: Network[T], x: T, stage: BlockStage, stride: int, keep: float) -> T:
-        """Expands by a 1 x 1 convolution, convolves channel by channel, narrows again.
+        """A block: 1 x 1 convolution that adds channels, depthwise convolution, 1 x 1 projection.
 
-        Drop-path may omit it, with a probability of 1 - `keep`, where there is a shortcut.
+        If there is a shortcut, drop path omits the block with probability 1 - `keep`.
         """
         channels, filters = net.shape(x)[2], round_channels(stage.channels * self.width)
         wide, expands = channels * stage.expansion, stage.expansion != 1
@@ -151,7 +152,7 @@ class EfficientNet(Model):
 
 
 class EfficientNetB(EfficientNet):
-    """One network at eight sizes."""
+    """EfficientNet B0 to B7: one network in eight sizes."""
 
     def __init__(self, version: int) -> None:
         self.name = f"efficientnet_b{version}"
@@ -159,7 +160,7 @@ class EfficientNetB(EfficientNet):
 
 
 class EfficientNetV2S(EfficientNet):
-    """The small network of the second version, at the size that it is evaluated with."""
+    """The small network of EfficientNet version 2, with the image size for evaluation."""
 
     name = "efficientnetv2_s"
     image_size = 384
@@ -169,7 +170,7 @@ class EfficientNetV2S(EfficientNet):
 
 
 class MobileNetV2(EfficientNet):
-    """The network in which inverted residuals were introduced."""
+    """MobileNet v2, the network that introduced inverted residuals."""
 
     name = "mobilenet"
     image_size = 224

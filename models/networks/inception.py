@@ -1,7 +1,7 @@
-"""Inception: modules whose branches have one input and are joined along the channels.
+"""Inception: the branches of a module have the same input, and their channels are concatenated.
 
-``googlenet`` is v1 without its auxiliary classifiers, local response normalisation and
-dropout; ``inception3`` and ``inception4`` normalise after each convolution.
+``googlenet`` is version 1 without auxiliary classifiers, local response normalisation and dropout.
+``inception3`` and ``inception4`` have batch norm after each convolution.
 
 Sources: Szegedy et al., arXiv:1409.4842 (v1), arXiv:1512.00567 (v3), arXiv:1602.07261 (v4).
 """
@@ -15,8 +15,9 @@ from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T, aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
-# (1 x 1), (before 3 x 3, 3 x 3), (before 5 x 5, 5 x 5), (after pooling) of each module of
-# GoogLeNet; a pooling halves the image between the groups (table 1 of the first paper).
+# Filters in each module of GoogLeNet: (1 x 1), (1 x 1 before 3 x 3, 3 x 3), (1 x 1 before 5 x 5, 5
+# x 5), (1 x 1 after pooling). Between groups, a pooling halves the image (table 1 of the first
+# paper).
 GOOGLENET = (
     (
         (64, (96, 128), (16, 32), 32),
@@ -99,7 +100,7 @@ V4_MODULES: Sequence[Module] = (
 
 
 class GoogLeNet(Model):
-    """Nine modules of four branches."""
+    """GoogLeNet (Inception version 1): nine modules with four branches."""
 
     name = "googlenet"
     dataset = "imagenet"
@@ -126,7 +127,7 @@ class GoogLeNet(Model):
 
 
 class NormalisedInception(Model):
-    """Shared parts of versions 3 and 4: batch norm, the first layers, modules."""
+    """Base class of versions 3 and 4: batch norm, the first layers, modules."""
 
     dataset = "imagenet"
     image_size = 299
@@ -146,7 +147,7 @@ class NormalisedInception(Model):
             if kind == "max":
                 x = net.max_pool(x, 3, *how)
             elif kind == "mean":
-                # The convolution first: it has fewer outputs than inputs.
+                # The convolution is first, because it has fewer outputs than inputs.
                 x = net.conv(x, how[0], 1, activation=None, bias=None)
                 x = net.batch_norm(net.avg_pool(x, 3, 1, "SAME"), activation="relu")
             else:
@@ -159,7 +160,7 @@ class NormalisedInception(Model):
 
 
 class InceptionV3(NormalisedInception):
-    """Five kinds of modules, A to E."""
+    """Inception version 3, with five kinds of modules, A to E."""
 
     name = "inception3"
     aux_head = False
@@ -185,7 +186,7 @@ class InceptionV3(NormalisedInception):
 
 
 class InceptionV4(NormalisedInception):
-    """Three kinds of modules, A to C, with reductions in between."""
+    """Inception version 4, with three kinds of modules, A to C, and reductions between them."""
 
     name = "inception4"
 

@@ -1,4 +1,4 @@
-"""LeNet (LeCun et al., 1998) for 28 x 28 colour images, after TensorFlow's MNIST tutorial."""
+"""LeNet (LeCun et al., 1998) for 28 x 28 colour images, as in TensorFlow's MNIST tutorial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cnnbench.models.spec import LearningRateSpec
 
 
 class LeNet(Model):
-    """Two 5 x 5 convolutions with pooling, then 512 units."""
+    """LeNet: two 5 x 5 convolutions with pooling, then a layer of 512 units."""
 
     name = "lenet"
     dataset = "imagenet"
@@ -17,7 +17,7 @@ class LeNet(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """32 and 64 filters, each halved by pooling; 512 units; logits."""
+        """Convolutions with 32 and 64 filters, each followed by pooling; 512 units; logits."""
         x = net.max_pool(net.conv(images, 32, 5), 2, 2)
         x = net.max_pool(net.conv(x, 64, 5), 2, 2)
         return net.logits(net.affine(net.flatten(x), 512))

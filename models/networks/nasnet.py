@@ -1,7 +1,7 @@
-"""NASNet-A: stacks of cells found by architecture search.
+"""NASNet-A: stacks of cells that were found by architecture search.
 
-Source: Zoph et al., arXiv:1707.07012, figure 4 and appendix A; sizes and settings as in
-TensorFlow's slim.
+Source: Zoph et al., arXiv:1707.07012, figure 4 and appendix A; sizes and settings are the same
+as in TF-slim.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Size:
     """Parameters of a NASNet.
 
     Attributes:
-      cells: normal cells, in three groups with a reduction between them.
-      skip_reduction: whether the cell after a reduction takes the input before last of the
-        reduction as its second input, instead of the reduction's own input.
-      keep: share of drop-path's branches that the last cell keeps at the end of training.
+      cells: number of normal cells. They are in three groups with reductions between them.
+      skip_reduction: which value is the second input of the cell after a reduction: True for the
+        second input of the reduction, False for the first input of the reduction.
+      keep: keep probability of drop path for the last cell at the end of training.
     """
 
     cells: int
@@ -33,7 +33,7 @@ class Size:
 
 
 class NasNet(Model):
-    """For ImageNet, with two reductions in the stem."""
+    """NASNet for ImageNet, with two reductions in the stem."""
 
     dataset = "imagenet"
     stem_reductions = 2
@@ -48,7 +48,7 @@ class NasNet(Model):
         self.learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem, three groups of cells with reductions in between, mean, logits."""
+        """Stem, three groups of cells with reductions between them, mean over the image, logits."""
         cells = iter(range(self.stem_reductions + self.size.cells + 2))
         previous = x = self._stem(net, images)
         for index in range(self.stem_reductions):
@@ -75,13 +75,13 @@ class NasNet(Model):
         return net.conv(images, self.size.stem, 3, 2, "VALID", batch_norm=True, activation=None)
 
     def _cell(self, net: Network[T], filters: int, number: int) -> NasnetCell[T]:
-        # The deeper the cell, the smaller the share that its branches keep.
+        # The deeper the cell, the lower is the keep probability of its branches.
         depth = (number + 1) / (self.stem_reductions + self.size.cells + 2)
         return NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
 
 
 class NasNetCifar10(NasNet):
-    """For 32 x 32 images, with a stem that keeps their size."""
+    """NASNet for 32 x 32 images, with a stem that does not change their size."""
 
     dataset = "cifar10"
     stem_reductions = 0
@@ -96,9 +96,9 @@ class NasNetCifar10(NasNet):
 
 
 class NasnetCell(Generic[T]):
-    """Combines the outputs of the two cells before it.
+    """A cell, which combines the outputs of the two previous cells.
 
-    Drop-path keeps the share `keep` of each branch, except the identity, at the end of training.
+    At the end of training, drop path keeps each branch except the identity with probability `keep`.
     """
 
     def __init__(self, net: Network[T], filters: int, keep: float) -> None:
@@ -107,7 +107,7 @@ class NasnetCell(Generic[T]):
         self.keep = keep
 
     def normal(self, x: T, previous: T) -> T:
-        """A cell that keeps height and width; six times ``filters`` channels."""
+        """A cell that does not change height and width. It has six times ``filters`` channels."""
         net, drop = self.net, self._drop
         p = self._second(x, previous)
         h = self._ones(x)
@@ -123,7 +123,7 @@ class NasnetCell(Generic[T]):
         return net.concat([self._as_wide(p), *sums])
 
     def reduction(self, x: T, previous: T) -> T:
-        """A cell that halves height and width; four times ``filters`` channels."""
+        """A cell that halves height and width. It has four times ``filters`` channels."""
         net, drop = self.net, self._drop
         p = self._second(x, previous)
         h = self._ones(x)
@@ -137,13 +137,13 @@ class NasnetCell(Generic[T]):
         return net.concat([second, third, fourth, fifth])
 
     def _second(self, x: T, previous: T) -> T:
-        """The second input, resized to the first; the first cell uses its only input unchanged."""
+        """The second input, resized to the first. The first cell uses its only input unchanged."""
         if previous is x:
             return x
         net = self.net
         height, width, channels = net.shape(previous)
         if (height, width) != net.shape(x)[:2]:
-            # Every other pixel, from the first and from the second on, half the filters each.
+            # Even and odd pixels are projected separately, each to half of the filters.
             y = net.relu(previous)
             shape = (-(-height // 2), -(-width // 2), channels)
             pixels = (net.max_pool(y, 1, 2), net.apply(_odd_pixels, y, shape=shape))
@@ -158,7 +158,7 @@ class NasnetCell(Generic[T]):
         return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
 
     def _as_wide(self, x: T, *, active: bool = False) -> T:
-        """``x`` with ``filters`` channels, projected if necessary; after a ReLU if ``active``."""
+        """Projects ``x`` to ``filters`` channels if necessary. If ``active``, a ReLU is first."""
         if self.net.shape(x)[2] == self.filters:
             return x
         return self._ones(x) if active else self._projected(x)
@@ -178,7 +178,7 @@ class NasnetCell(Generic[T]):
 
 
 def _odd_pixels(images: Any) -> Any:
-    """Rows and columns 1, 3, 5, ...; zeros follow the last one of an odd number."""
+    """Rows and columns 1, 3, 5, ...; if their number is odd, zeros are appended."""
     import tensorflow as tf
 
     missing = [(0, size % 2) for size in images.shape[1:3]]

@@ -1,7 +1,7 @@
-"""Neural collaborative filtering: prediction of whether a user rates an item.
+"""Neural collaborative filtering: predicts whether a user rates an item.
 
-NeuMF of He et al., Neural Collaborative Filtering (arXiv:1708.05031), in the size that MLPerf
-Training 0.5 to 0.7 trained on MovieLens 20M.
+NeuMF of He et al., Neural Collaborative Filtering (arXiv:1708.05031), in the size of MLPerf
+Training 0.5 to 0.7 for MovieLens 20M.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from cnnbench.models.network import Network, T
 from cnnbench.models.spec import Element, LearningRateSpec
 
 CUTOFF = 10
-"""Ranks that count in hit rate and gain."""
+"""Number of top ranks that are included in hit rate and gain."""
 
 
 class NeuMF(Model):
-    """Matrix factorization beside a perceptron, joined before one logit.
+    """NeuMF: matrix factorization and a perceptron, concatenated before one logit.
 
-    `layers` are the perceptron's units; the first is the size of its two embeddings together.
+    `layers` are the numbers of units in the perceptron. The first one is the size of both
+    embeddings together.
     """
 
     name = "ncf"
@@ -32,7 +33,7 @@ class NeuMF(Model):
         Element("item", (), "feature", "int64"),
         Element("label", (), "label", "int64"),
     )
-    metric_names = ()  # a rank needs all candidates of a user
+    metric_names = ()  # A rank needs all candidates of a user.
     host_metric_names = ("hit_rate_10", "ndcg_10")
     users = 138_493
     items = 26_744
@@ -40,7 +41,7 @@ class NeuMF(Model):
     layers = (256, 256, 128, 64)
 
     def build(self, net: Network[T], features: Mapping[str, T]) -> T:
-        """The logit of a rating, ``(1,)``; both halves have embeddings of their own."""
+        """The logit of a rating, ``(1,)``. The two parts have separate embeddings."""
         with net.scope("mf"):
             product = net.multiply(*self._embeddings(net, features, self.factors))
         with net.scope("mlp"):
@@ -56,14 +57,14 @@ class NeuMF(Model):
         ]
 
     def loss(self, outputs: Any, labels: Any) -> Any:
-        """Binary cross entropy of the label, 1 for an item that the user did rate."""
+        """Binary cross entropy of the label. The label is 1 for an item that the user rated."""
         import tensorflow as tf
 
         logits = outputs[:, 0]
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, logits.dtype), logits)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """See `Model.host_rows`: user, score and whether the user did rate the item."""
+        """See `Model.host_rows`. Returns user, score, and whether the user rated the item."""
         import tensorflow as tf
 
         return {
@@ -85,10 +86,10 @@ class NeuMF(Model):
 
 
 def ranks_of_rated(user: Any, score: Any, rated: Any) -> Any:
-    """Rank of every rated item among the items that its user did not rate, from 0; arrays are [n].
+    """Rank (from 0) of each rated item among unrated items of the same user. Arrays are [n].
 
-    Of equal scores the rated item comes last, and a NaN counts against it: a network that scores
-    all alike must not look perfect.
+    If scores are equal, the rated item is last, and a NaN is treated as a higher score. Otherwise,
+    a network with equal scores for all items would appear perfect.
     """
     import numpy as np
 
@@ -97,7 +98,7 @@ def ranks_of_rated(user: Any, score: Any, rated: Any) -> Any:
     user, rated = user[order], rated[order]
     others = np.cumsum(~rated)
     first = np.concatenate([[True], user[1:] != user[:-1]])[: len(user)]
-    # Number of unrated items before each user's first row.
+    # For each user, the number of unrated items before the user's first row.
     before = np.maximum.accumulate(np.where(first, others - ~rated, 0))
     return (others - before)[rated]
 

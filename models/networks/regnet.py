@@ -1,6 +1,7 @@
-"""RegNetY: widths that grow linearly, grouped convolutions, squeeze and excitation.
+"""RegNetY: linearly increasing widths, grouped convolutions, squeeze and excitation.
 
-Source: Radosavovic et al., arXiv:2003.13678; parameters from its tables 4 and 10 (and pycls).
+Source: Radosavovic et al., arXiv:2003.13678; parameters are from its tables 4 and 10 (and from
+  pycls).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from cnnbench.models.spec import LearningRateSpec
 
 
 class Line(NamedTuple):
-    """Parameters of a network's widths.
+    """Parameters that determine the widths of a network.
 
     Attributes:
-      initial: width of the first block on the line.
-      slope: increase of the width from block to block.
-      factor: ratio of successive widths; each block takes the nearest power.
+      initial: width of the first block, on the line.
+      slope: increase of the width from one block to the next.
+      factor: ratio of successive widths. For each block, the width is rounded to the nearest power.
     """
 
     depth: int
@@ -43,7 +44,7 @@ VARIANTS = {
 
 
 def stages(line: Line) -> tuple[tuple[int, int], ...]:
-    """Number of blocks and width of each stage.
+    """For each stage: number of blocks and width.
 
     Widths are rounded to the nearest multiple of the group width (the even one of two equally near
     multiples), as in the paper's tables. torchvision rounds differently: its 800mf and 8gf are
@@ -61,7 +62,7 @@ def stages(line: Line) -> tuple[tuple[int, int], ...]:
 
 
 class RegNetY(Model):
-    """Four stages of residual blocks with a grouped 3 x 3 convolution."""
+    """RegNetY: four stages of residual blocks with a grouped 3 x 3 convolution."""
 
     dataset = "imagenet"
     image_size = 224
@@ -73,7 +74,7 @@ class RegNetY(Model):
         self.batch_size = self.line.batch
 
     def build(self, net: Network[T], images: T) -> T:
-        """32 filters, stages that halve the image, mean over the image, logits."""
+        """Stem with 32 filters, stages that each halve the image, mean over the image, logits."""
         x = net.conv(images, 32, 3, 2, "SAME_RESNET", batch_norm=True)
         for stage, (count, width) in enumerate(stages(self.line)):
             for block in range(count):

@@ -1,21 +1,22 @@
-"""ResNets.
+"""ResNets for ImageNet and CIFAR-10, in several versions.
 
-``v1`` strides in the first 1 x 1 convolution of a block, ``v1.5`` in the 3 x 3 one; ``v2``
-normalises before each convolution instead of after.
+In ``v1``, the first 1 x 1 convolution of a block has the stride, and in ``v1.5``, the 3 x 3
+convolution. In ``v2``, batch norm is before each convolution instead of after it.
 
 Sources: He et al., arXiv:1512.03385 (v1) and arXiv:1603.05027 (v2); Goyal et al.,
 arXiv:1706.02677 (v1.5 and the warm-up of the learning rate).
 
-Sources: He et al., arXiv:1512.03385, section 4.2 (v1), and arXiv:1603.05027 (v2).
+Sources for CIFAR-10: He et al., arXiv:1512.03385, section 4.2 (v1), and arXiv:1603.05027 (v2).
 
-A shortcut that halves the image averages 2 x 2 pixels before its 1 x 1 convolution, which would
-ignore three quarters of them with a stride.
+In ResNet-D, a shortcut that halves the image averages 2 x 2 pixels before the 1 x 1 convolution.
+With a stride, the convolution would ignore three quarters of the pixels.
 
 Source: He et al., arXiv:1812.01187, section 4 (ResNet-D and, for the stem, ResNet-C).
 
-It strides in a block's first 3 x 3 convolution. The first block of every stage has a projection,
-also where the number of channels stays. v2 normalises nothing before its first pooling. Those
-models were trained with ``--weight_decay=1e-4``. Sources: as for `cnnbench.models.networks.resnet`.
+In TensorFlow's former official models, the first 3 x 3 convolution of a block has the stride. The
+first block of every stage has a projection, even if the number of channels does not change. In v2,
+there is no batch norm before the first pooling. These models were trained with
+``--weight_decay=1e-4``.
 """
 
 from __future__ import annotations
@@ -29,36 +30,36 @@ from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import Activation, Network, T
 from cnnbench.models.spec import BatchNorm, LearningRateSpec, Padding
 
-# ResNet for ImageNet: bottleneck blocks in three versions, and the two small networks of v1.
+# ResNet for ImageNet: bottleneck blocks in three versions, and the two small networks in v1.
 
 Version = Literal["v1", "v1.5", "v2"]
-Layer = tuple[int, int, int]  # a convolution's filters, kernel and stride
+Layer = tuple[int, int, int]  # filters, kernel size and stride of a convolution
 
-EXPANSION = 4  # channels of a bottleneck's output per filter of its 3 x 3 convolution
-BASIC_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}  # of two 3 x 3 convolutions
+EXPANSION = 4  # output channels of a bottleneck per filter of its 3 x 3 convolution
+BASIC_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}  # blocks with two 3 x 3 convolutions
 BLOCKS = {
     **BASIC_BLOCKS,
     **{50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)},
 }
 
-# The norms of v2 that come before a block learn no gamma: a positive scale passes through the
-# ReLU into the next kernel anyway. Those of tf_cnn_benchmarks have none either.
+# In v2, batch norm before a block has no gamma: a positive scale passes the ReLU and can be part of
+# the next kernel. It has none in tf_cnn_benchmarks either.
 PREACTIVATION = BatchNorm(decay=0.9, epsilon=1e-5, scale=False)
 
 
 class ResNet(Model):
-    """Basic blocks up to 34 layers, bottlenecks from 50 on.
+    """ResNet for ImageNet: basic blocks up to 34 layers, bottlenecks from 50 layers.
 
     Attributes:
-      blocks: number of them in each stage.
+      blocks: number of blocks in each stage.
       widths: filters of the 3 x 3 convolutions of each stage.
       strides: stride of the first block of each stage.
       padding: padding of the convolutions of a block.
       basic: whether blocks have two 3 x 3 convolutions instead of a bottleneck.
-      always_projects: whether the first block of a stage has a projection even where it changes
-        no shape, as basic blocks of the first stage do.
-      strides_inside: whether a bottleneck strides in its 3 x 3 convolution.
-      norms_stem: whether batch norm and ReLU follow the first convolution.
+      always_projects: whether the first block of a stage has a projection even if the shape does
+        not change, as in basic blocks of the first stage.
+      strides_inside: whether the 3 x 3 convolution of a bottleneck has the stride.
+      norms_stem: whether the first convolution is followed by batch norm and ReLU.
     """
 
     dataset = "imagenet"
@@ -94,7 +95,7 @@ class ResNet(Model):
         return net.logits(net.global_avg_pool(x))
 
     def stages(self, net: Network[T], images: T, strides: Sequence[int]) -> T:
-        """Stem and stages of blocks, as many as ``strides``, one for each."""
+        """Stem and stages of blocks. There is one stage for each item in ``strides``."""
         x = self._stem(net, images)
         for stage, first in enumerate(strides):
             for index in range(self.blocks[stage]):
@@ -118,7 +119,7 @@ class ResNet(Model):
         return (width, 1, first), (width, 3, middle), (EXPANSION * width, 1, 1)
 
     def _block(self, net: Network[T], x: T, width: int, stride: int, project: bool) -> T:
-        """Layers and a shortcut; v2 normalises before each convolution instead of after."""
+        """A block: layers and a shortcut. In v2, batch norm is before each convolution."""
         *inner, last = self._layers(width, stride)
         v2 = self.version == "v2"
         y = net.batch_norm(x, activation="relu", settings=self.preactivation) if v2 else x
@@ -132,7 +133,7 @@ class ResNet(Model):
     def _shortcut(
         self, net: Network[T], x: T, active: T, filters: int, stride: int, project: bool
     ) -> T:
-        """A block's input, or a projection of the input of its first convolution."""
+        """The shortcut: the input of a block, or a projection of its first convolution's input."""
         if stride == 1 and net.shape(x)[2] == filters and not project:
             return x
         normed = self.version != "v2"
@@ -143,13 +144,13 @@ register_variants(ResNet, itertools.product(BASIC_BLOCKS, ["v1"]))
 register_variants(ResNet, itertools.product((50, 101, 152), ("v1", "v1.5", "v2")))
 
 
-# ResNet for CIFAR-10: two 3 x 3 convolutions per block, shortcuts without weights.
+# ResNet for CIFAR-10: blocks with two 3 x 3 convolutions, and shortcuts without weights.
 
 DEPTHS = (20, 32, 44, 56, 110)
 
 
 class ResNetCifar10(ResNet):
-    """Three stages of (depth - 2) / 6 residual blocks."""
+    """ResNet for CIFAR-10: three stages of (depth - 2) / 6 residual blocks."""
 
     dataset = "cifar10"
     image_size = 32
@@ -171,7 +172,7 @@ class ResNetCifar10(ResNet):
         self.version = version
 
     def _stem(self, net: Network[T], images: T) -> T:
-        # No ReLU after the stem of v1, as in tf_cnn_benchmarks; the paper has one.
+        # As in tf_cnn_benchmarks, v1 has no ReLU after the stem. The paper has one.
         activation: Activation = "relu" if self.version == "v2" else None
         return net.conv(images, 16, 3, batch_norm=True, activation=activation)
 
@@ -192,7 +193,7 @@ register_variants(ResNetCifar10, itertools.product(DEPTHS, ("v1", "v2")))
 
 
 class ResNetD(ResNet):
-    """Bottleneck blocks of `ResNet` in the version D."""
+    """`ResNet` with bottleneck blocks, in version D."""
 
     def __init__(self, depth: int) -> None:
         super().__init__(depth, "v1.5")
@@ -215,11 +216,11 @@ class ResNetD(ResNet):
 register_variants(ResNetD, [(50,), (101,), (152,)])
 
 
-# ResNet as in TensorFlow's former official models (official/r1/resnet of tensorflow/models).
+# ResNet as in TensorFlow's former official models (official/r1/resnet in tensorflow/models).
 
 
 class OfficialResNet(ResNet):
-    """The networks of `ResNet`, with other batch norm and schedule."""
+    """The networks of `ResNet` with different batch norm and learning-rate schedule."""
 
     batch_norm = BatchNorm(decay=0.997, epsilon=1e-5, scale=True)
     preactivation = batch_norm

@@ -1,8 +1,8 @@
 """SSD300: object detection with 8732 anchor boxes.
 
-Boxes are top, left, bottom and right as fractions of the image unless they are said to be
-encoded: the offset of the centre (vertical, horizontal) in sides of the anchor over 0.1, and the
-logarithm of the sides' ratio (height, width) over 0.2.
+A box is top, left, bottom and right as fractions of the image. An encoded box is relative to an
+anchor: the offset of the centre (vertical, horizontal) divided by the anchor's sides and by 0.1,
+and the logarithms of the ratios of the sides (height, width), divided by 0.2.
 
 Source: Liu et al., arXiv:1512.02325, with the ResNet-34 of MLPerf Training as its backbone.
 """
@@ -20,8 +20,8 @@ from cnnbench.models.networks.resnet import ResNet
 from cnnbench.models.spec import IMAGE, BatchNorm, Element, LearningRateSpec, Padding
 
 IMAGE_SIZE = 300
-# Of each feature map: cells along a side, pixels from one cell to the next, and the aspect ratios
-# of anchors besides 1.
+# For each feature map: cells per side, pixels between cells, and aspect ratios of anchors besides
+# 1.
 MAPS = (
     (38, 8, (2.0,)),
     (19, 16, (2.0, 3.0)),
@@ -30,22 +30,22 @@ MAPS = (
     (3, 100, (2.0,)),
     (1, 300, (2.0,)),
 )
-# Pixels of a square anchor's side on each map; the last is beyond them.
+# Side of a square anchor on each map in pixels, and one more number after the last map.
 SIDES = (21, 45, 99, 153, 207, 261, 315)
 PER_CELL = tuple(2 + 2 * len(aspects) for _, _, aspects in MAPS)
 ANCHORS = sum(cells**2 * count for (cells, _, _), count in zip(MAPS, PER_CELL, strict=True))
 
 LEAST_OVERLAP = 0.5
-"""Intersection over union from which on an anchor stands for a box."""
+"""Minimum intersection over union for which an anchor is matched to a box."""
 
 _CENTRE_SCALE, _SIDE_SCALE = 0.1, 0.2
 
 
 @functools.cache
 def anchors() -> Any:
-    """Centre (vertical, horizontal), height and width of all anchors, float32 [8732, 4].
+    """All anchors: centre (vertical, horizontal), height and width, float32 [8732, 4].
 
-    Map by map, row by row, cell by cell; cut to the image.
+    The order is by map, row and cell. Anchors are clipped to the image.
     """
     import numpy as np
 
@@ -67,7 +67,7 @@ def anchors() -> Any:
 
 
 def corners(boxes: Any) -> Any:
-    """Top, left, bottom and right of boxes given by centre and sides; any array [..., 4]."""
+    """Converts boxes from centre and sides to top, left, bottom and right; any array [..., 4]."""
     import tensorflow as tf
 
     centre, sides = boxes[..., :2], boxes[..., 2:]
@@ -86,11 +86,11 @@ def overlaps(first: Any, second: Any) -> Any:
 
 
 def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
-    """The box of float32 [n, 4] assigned to each anchor, int64 [8732], and whether it has any.
+    """Matches anchors to boxes, float32 [n, 4]: box numbers, int64 [8732], and whether matched.
 
-    A box gets the anchor that overlaps with it most (of two boxes that want one anchor, the
-    later one), and every other anchor the box that it overlaps with most, if by more than
-    `LEAST_OVERLAP`.
+    Each box is assigned to the anchor with the largest overlap. (If two boxes have the same anchor,
+    the later box is used.) Each other anchor is matched to the box with the largest overlap, if it
+    is more than `LEAST_OVERLAP`.
     """
     import tensorflow as tf
 
@@ -108,7 +108,7 @@ def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
 
 
 def encode(boxes: Any) -> Any:
-    """Boxes [8732, 4], one per anchor, as offsets that the network predicts."""
+    """Encodes boxes [8732, 4], one for each anchor, as the offsets that the network predicts."""
     import tensorflow as tf
 
     base = tf.constant(anchors())
@@ -123,7 +123,7 @@ def encode(boxes: Any) -> Any:
 
 
 def decode(encoded: Any) -> Any:
-    """The inverse of `encode`, for [n, 8732, 4]."""
+    """The inverse of `encode`, for arrays [n, 8732, 4]."""
     import tensorflow as tf
 
     base = tf.constant(anchors())
@@ -132,7 +132,7 @@ def decode(encoded: Any) -> Any:
     return corners(tf.concat([centre, sides], axis=-1))
 
 
-# After the backbone: filters of a 1 x 1 convolution, filters, stride and padding of a 3 x 3 one.
+# After the backbone: filters of a 1 x 1 convolution; filters, stride, padding of a 3 x 3 one.
 _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
     (256, 512, 2, "SAME_RESNET"),
     (256, 512, 2, "SAME_RESNET"),
@@ -141,19 +141,20 @@ _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
     (128, 256, 1, "VALID"),
 )
 MAX_BOXES = 200
-"""Boxes of an image at most; COCO's have fewer than a hundred."""
+"""Maximum number of boxes in an image. Images in COCO have fewer than 100."""
 
-NEGATIVES = 3  # per matched anchor
-# Limits of the detections that count in an evaluation.
+NEGATIVES = 3  # negative anchors per matched anchor
+# Limits for the detections that an evaluation uses.
 _LEAST_SCORE, _LARGEST_OVERLAP = 0.05, 0.5
 
-_EPOCH = 118_287 / 32  # steps of 32 images of COCO 2017
+_EPOCH = 118_287 / 32  # number of steps with 32 images of COCO 2017
 
 
 class SSD300(Model):
-    """Class and offset for each anchor, from feature maps of 38, 19, 10, 5, 3 and 1 cells a side.
+    """SSD300: predicts class and offset for each of 8732 anchors.
 
-    Labels are the targets of each anchor and, for the evaluation, the boxes themselves.
+    The feature maps have 38, 19, 10, 5, 3 and 1 cells per side. Labels are the targets for each
+    anchor and, for evaluations, the boxes.
     """
 
     name = "ssd300"
@@ -177,13 +178,13 @@ class SSD300(Model):
         Element("is_crowd", (MAX_BOXES,), "label", "int64"),
         Element("num_boxes", (), "label", "int64"),
     )
-    metric_names = ()  # average precision is no mean over images
+    metric_names = ()  # Average precision is not a mean over images.
     host_metric_names = ("map", "map_50", "map_75")
     top_1_accuracy = "map"
     backbone = "backbone"
 
     def build(self, net: Network[T], images: T) -> Mapping[str, T]:
-        """``classes``, logits (8732, 81), and ``boxes``, encoded (8732, 4)."""
+        """Returns ``classes``, logits (8732, 81), and ``boxes``, encoded boxes (8732, 4)."""
         with net.scope(self.backbone):
             x = ResNet(34, "v1").stages(net, images, strides=(1, 2, 1))
         maps = [x]
@@ -216,7 +217,7 @@ class SSD300(Model):
     def preprocess(
         self, example: Mapping[str, Any], seed: Any, *, training: bool
     ) -> Mapping[str, Any]:
-        """Adds the targets of each anchor."""
+        """Adds the targets for each anchor to an example."""
         import tensorflow as tf
 
         boxes = example["boxes"]
@@ -230,10 +231,11 @@ class SSD300(Model):
         }
 
     def loss(self, outputs: Mapping[str, Any], labels: Mapping[str, Any]) -> Any:
-        """Smooth L1 loss of matched anchors' boxes plus cross entropy, per matched anchor.
+        """Smooth L1 loss of matched boxes plus cross entropy, divided by the matched anchors.
 
-        The cross entropy is that of the classes of matched anchors and of three times as many
-        others, those where it is largest.
+        The cross entropy is for the classes of matched anchors and of negative anchors. The
+        negative anchors are those with the largest cross entropy, three times as many as matched
+        anchors.
         """
         import tensorflow as tf
 
@@ -252,10 +254,10 @@ class SSD300(Model):
         return total / tf.cast(tf.maximum(matches, 1), tf.float32)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """Up to 200 detections of an image, and its boxes.
+        """Up to 200 detections in each image, and the true boxes.
 
-        As in MLPerf's reference: of the 200 best of a class those that overlap with no better one,
-        not clipped to the image.
+        As in MLPerf's reference, they are chosen from the 200 best detections of each class. A
+        detection that overlaps a better one is removed. Boxes are not clipped to the image.
         """
         import tensorflow as tf
 
@@ -279,7 +281,7 @@ class SSD300(Model):
         }
 
     def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
-        """COCO's mean average precision: over overlaps from 0.5 to 0.95, at 0.5 and at 0.75."""
+        """COCO's mean average precision: for overlaps from 0.5 to 0.95, for 0.5, and for 0.75."""
         classes = int(max(rows["classes"].max(), rows["found_classes"].max())) + 1
         found = average_precision(rows, classes)
         half, three_quarters = THRESHOLDS[0], THRESHOLDS[5]
@@ -299,18 +301,20 @@ _RECALLS = 101
 
 
 def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float, float]:
-    """Average precision as COCO defines it, by threshold of overlap; NaN if there is no box at all.
+    """COCO's average precision for each threshold of overlap; NaN if there are no boxes.
 
-    A detection is right if it overlaps enough with a box of its class that no better detection of
-    the image has found. The result is the mean over classes that occur, from 1 to ``num_classes`` -
-    1, of the mean over 101 recalls from 0 to 1 of the best precision that reaches the recall.
-    Source: https://cocodataset.org/#detection-eval, for objects of all sizes and at most 100
-    detections of a class in an image.
+    A detection is correct if it overlaps enough with a box of its class and no better detection in
+    the image is matched to this box. For each class, the result is the mean, over 101 recalls from
+    0 to 1, of the best precision with at least this recall. The final result is the mean over all
+    classes from 1 to ``num_classes`` - 1 that occur. Source:
+    https://cocodataset.org/#detection-eval, for objects of all sizes and at most 100 detections of
+    a class in an image.
 
     Args:
-      images: NumPy arrays by name, a row per image: ``found_boxes`` [n, d, 4], ``found_classes``
-        and ``found_scores`` [n, d], where a score of 0 or less is no detection; ``boxes``
-        [n, b, 4], ``classes`` and ``is_crowd`` [n, b], of which ``num_boxes`` [n] count.
+      images: NumPy arrays by name, with one row for each image: ``found_boxes`` [n, d, 4],
+        ``found_classes`` and ``found_scores`` [n, d], where a score of 0 or less means no
+        detection; ``boxes`` [n, b, 4], ``classes`` and ``is_crowd`` [n, b], of which the first
+        ``num_boxes`` [n] are valid.
     """
     import numpy as np
 
@@ -324,7 +328,7 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
 
 
 def _of_class(images: Mapping[str, Any], one: int) -> Any:
-    """Average precision of a class for each threshold; None if it has no box."""
+    """Average precision of one class for each threshold; None if the class has no boxes."""
     import numpy as np
 
     scores, verdicts, boxes = [], [], 0
@@ -354,9 +358,9 @@ RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
 def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
-    """Verdicts on detections, the best first, by their overlaps [detections, boxes].
+    """Verdicts on detections (best first), from their overlaps [detections, boxes].
 
-    A crowd may be found any number of times; detections on it are `IGNORED`.
+    A crowd may be detected any number of times. Detections of a crowd are `IGNORED`.
     """
     import numpy as np
 
@@ -366,7 +370,7 @@ def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
         single = np.where(free, row, -1.0)
         many = np.where(crowd, row, -1.0)
         if single.size and single.max() >= threshold:
-            # Of boxes with equal overlap the last, as in pycocotools.
+            # If overlaps are equal, the last box is used, as in pycocotools.
             free[len(single) - 1 - single[::-1].argmax()] = False
             verdict[detection] = RIGHT
         elif many.size and many.max() >= threshold:
@@ -380,14 +384,14 @@ def _area(verdict: Any, boxes: int) -> float:
     verdict = verdict[verdict != IGNORED]
     right = np.cumsum(verdict == RIGHT)
     precision = right / np.maximum(np.arange(len(verdict)) + 1, 1)
-    # The best precision at this recall or a higher one.
+    # The best precision at this or a higher recall.
     precision = np.maximum.accumulate(precision[::-1])[::-1]
     at = np.searchsorted(right / boxes, np.linspace(0.0, 1.0, _RECALLS), side="left")
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdict))].mean())
 
 
 def _overlaps(found: Any, boxes: Any, crowd: Any) -> Any:
-    """Intersection over union [d, b]; over the detection alone where the box is a crowd."""
+    """Intersection over union [d, b]. For a crowd, the union is only the detection."""
     import numpy as np
 
     begin = np.maximum(found[:, None, :2], boxes[None, :, :2])

@@ -1,4 +1,4 @@
-"""Swin transformer, tiny: attention within windows that are shifted in every second layer.
+"""Swin transformer, tiny: attention within windows, which are shifted in every second layer.
 
 Source: Liu et al., arXiv:2103.14030.
 """
@@ -14,15 +14,16 @@ from cnnbench.models.network import STDDEV, Network, T, perceptron, self_attenti
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 EPSILON = 1e-5
-_FORBIDDEN = -100.0  # bias that masks tokens of another part of the image
+_FORBIDDEN = -100.0  # Attention bias that masks tokens from a different part of the image.
 
 
 class SwinT(Model):
-    """Four stages of two to six layers, every second one with windows shifted by half.
+    """Four stages of two to six layers. In every second layer, windows are shifted by half.
 
     Attributes:
-      window: side of a window, in tokens; it must divide the side of every stage's image.
-      width: channels of the first stage; each further one has twice as many.
+      window: side of a window in tokens. The side of the image in every stage must be a multiple of
+        it.
+      width: channels in the first stage. Each further stage has twice as many.
     """
 
     name = "swin_t"
@@ -35,7 +36,7 @@ class SwinT(Model):
     keep_last = 0.8
 
     def build(self, net: Network[T], images: T) -> T:
-        """Patches of 4 x 4, stages that halve the image, mean over the tokens, logits."""
+        """4 x 4 patches, stages that each halve the image, mean over the tokens, logits."""
         x = net.conv(images, self.width, 4, 4, "VALID", activation=None, stddev=STDDEV)
         side, _, channels = net.shape(x)
         x = net.layer_norm(net.reshape(x, (side * side, channels)), epsilon=EPSILON)
@@ -46,7 +47,7 @@ class SwinT(Model):
                     x, side = _merge_patches(net, x, side), side // 2
                 for layer in range(count):
                     keep = 1.0 - (1.0 - self.keep_last) * done / last
-                    # One window covers the last stage, so it cannot be shifted.
+                    # In the last stage, one window covers the whole image, so it cannot be shifted.
                     moves = layer % 2 == 1 and side > self.window
                     with net.scope(f"layer{layer}"):
                         x = self._layer(net, x, side, heads, moves, keep)
@@ -69,7 +70,7 @@ class SwinT(Model):
         return with_shortcut(net, x, y, keep)
 
     def _bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
-        """Bias of attention scores: a learned number per distance, and masked pairs."""
+        """Bias of attention scores: a learned number for each distance, and masked pairs."""
         table = net.variable(
             "distances",
             ((2 * self.window - 1) ** 2, heads),
@@ -77,7 +78,7 @@ class SwinT(Model):
             weight_decay=False,
         )
 
-        # One bias for all windows, or one per window where some contain tokens that were apart.
+        # One bias for all windows; or one for each window, if windows may contain separate parts.
         groups = (side // self.window,) * 2 if shift else ()
         tokens = self.window**2
         bias = functools.partial(window_bias, window=self.window, side=side, shift=shift)
@@ -85,15 +86,15 @@ class SwinT(Model):
 
 
 def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
-    """A learned number per distance of two tokens, and `_FORBIDDEN` for masked pairs (section 3.2).
+    """Attention bias of a window: a learned number per distance, `_FORBIDDEN` for masked pairs.
 
     Args:
-      table: ``[(2 * window - 1) ** 2, heads]``, a row per distance.
-      window, side: tokens along a side of a window and of the image.
-      shift: by how many tokens the image was moved up and left, cyclically.
+      table: ``[(2 * window - 1) ** 2, heads]``, one row for each distance (section 3.2).
+      window, side: number of tokens along a side of a window, and of the image.
+      shift: number of tokens by which the image was moved up and left (cyclically).
 
     Returns:
-      ``[heads, tokens, tokens]``; with a shift ``[windows, windows, heads, tokens, tokens]``.
+      ``[heads, tokens, tokens]``. With a shift, ``[windows, windows, heads, tokens, tokens]``.
     """
     import numpy as np
     import tensorflow as tf
@@ -102,12 +103,12 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     down = rows[:, None] - rows + window - 1
     right = columns[:, None] - columns + window - 1
     distances = (down * (2 * window - 1) + right).ravel()
-    # Along the second axis, where the gradient of a look-up is dense.
+    # The look-up is along the second axis, because there its gradient is dense.
     found = tf.gather(tf.transpose(table), distances, axis=1)
     bias = tf.reshape(found, [-1, window**2, window**2])
     if not shift:
         return bias
-    # The last windows hold the image's end and, from its shift on, its beginning.
+    # The last windows contain the end of the image and, because of the shift, its beginning.
     part = np.digitize(np.arange(side), [side - window, side - shift])
     parts = part[:, None] * 3 + part
     count = side // window
@@ -118,12 +119,12 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
 
 
 def _swapped(net: Network[T], x: T, parted: Sequence[int], shape: Sequence[int]) -> T:
-    """Parts a value into five dimensions, exchanges the second and the third, and reshapes it."""
+    """Reshapes to five dimensions, exchanges the second and the third, and reshapes again."""
     return net.reshape(net.transpose(net.reshape(x, parted), (0, 2, 1, 3, 4)), shape)
 
 
 def _merge_patches(net: Network[T], x: T, side: int) -> T:
-    """Joins the channels of 2 x 2 tokens, column by column, and halves their number."""
+    """Concatenates the channels of 2 x 2 tokens, column by column, and halves their number."""
     half, channels = side // 2, net.shape(x)[1]
     y = net.transpose(net.reshape(x, (half, 2, half, 2, channels)), (0, 2, 3, 1, 4))
     y = net.layer_norm(net.reshape(y, (half * half, 4 * channels)), epsilon=EPSILON)

@@ -1,4 +1,4 @@
-"""A trivial network, whose step time shows the overhead of the harness."""
+"""A trivial network. Its step time shows the overhead of the harness."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cnnbench.models.spec import LearningRateSpec
 
 
 class Trivial(Model):
-    """Two affine layers, the first with a single unit."""
+    """A trivial network: two affine layers, the first one with a single unit."""
 
     name = "trivial"
     dataset = "imagenet"
@@ -17,13 +17,13 @@ class Trivial(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Flatten, 1 unit, 4096 units, logits."""
+        """Flattens the image, then 1 unit, 4096 units, logits."""
         x = net.affine(net.flatten(images), 1)
         return net.logits(net.affine(x, 4096))
 
 
 class TrivialCifar10(Trivial):
-    """The same for 32 x 32 images."""
+    """The trivial network for 32 x 32 images."""
 
     dataset = "cifar10"
     image_size = 32

@@ -1,4 +1,4 @@
-"""VGG: stacks of 3 x 3 convolutions between poolings.
+"""VGG: stacks of 3 x 3 convolutions, separated by pooling.
 
 Source: Simonyan and Zisserman, arXiv:1409.1556, configurations A (11), D (16), E (19) of table 1.
 """
@@ -14,7 +14,7 @@ CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 class Vgg(Model):
-    """Five stages of convolutions, then two affine layers with dropout."""
+    """VGG: five stages of convolutions, then two affine layers with dropout."""
 
     dataset = "imagenet"
     image_size = 224
@@ -26,7 +26,7 @@ class Vgg(Model):
         self.convolutions = CONVOLUTIONS[depth]
 
     def build(self, net: Network[T], images: T) -> T:
-        """Each stage halves the image; then 4096 units twice."""
+        """Stages that each halve the image, then two layers of 4096 units."""
         x = images
         for filters, count in zip(FILTERS, self.convolutions, strict=True):
             for _ in range(count):

@@ -10,7 +10,7 @@ from cnnbench.models.spec import Initializer, LearningRateSpec
 
 
 class ViTB16(Model):
-    """Twelve layers of attention and perceptron over the patches and a class token."""
+    """ViT-B/16: twelve layers of attention and perceptron on patches and a class token."""
 
     name = "vit_b16"
     dataset = "imagenet"
@@ -22,7 +22,7 @@ class ViTB16(Model):
     patch, width, layers, heads = 16, 768, 12, 12
 
     def build(self, net: Network[T], images: T) -> T:
-        """Patches and positions, the layers, the logits of the class token."""
+        """Patches with position embeddings, the layers, and logits from the class token."""
         x = net.conv(images, self.width, self.patch, self.patch, "VALID", activation=None)
         height, width, channels = net.shape(x)
         x = self._with_class_token(net, net.reshape(x, (height * width, channels)))
