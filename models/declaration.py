@@ -263,7 +263,7 @@ class ShapeNetwork(Network[Shaped]):
     def _layer_norm(
         self, x: Shaped, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> Shaped:
-        # The input minus the mean, and this difference divided by the standard deviation.
+        # Stores the input minus the mean, and this difference divided by the standard deviation.
         extra = 2 * math.prod(x.shape)
         return self._value(x.shape, x, keeps="x", extra=extra, trained=True)
 

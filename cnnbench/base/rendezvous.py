@@ -256,7 +256,7 @@ def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | Non
 
 
 def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
-    """Whether a launcher started several processes: a description and the value for --cluster.
+    """Detects that a launcher started several processes: a description, and the --cluster value.
 
     None if a launcher did not. The description names the variable that shows it. The processes need
     not form one job, because a launcher may also start independent runs. A malformed variable may

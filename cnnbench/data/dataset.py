@@ -282,9 +282,9 @@ class InputSpec(ReadingParams):
 
     @classmethod
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
-        """A spec with the attributes ``fields``.
+        """Creates a spec from ``fields`` (attributes by name) and from data flags.
 
-        Other attributes are set from the data flags in ``flags``.
+        Attributes that are not in ``fields`` are set from the data flags in ``flags``.
         """
         names = {field.name for field in dataclasses.fields(ReadingParams)} - fields.keys()
         taken = {name: getattr(flags, name) for name in names if hasattr(flags, name)}

@@ -134,12 +134,12 @@ class RecordPipeline(Pipeline):
             # For each file, the number of records read before the first damaged record.
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
-        # References that keep variables alive which are used in graphs of data sets.
+        # Keeps variables alive that are used in graphs of data sets.
         self._begun: list[tf.Variable] = []
 
     @abc.abstractmethod
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Decodes a record (string scalar) in the graph to the elements of an example, by name.
+        """Decodes a record, a string scalar, to the elements of an example by name, in the graph.
 
         It must fail for the same records for which `examine` raises RecordDefect. `position`, an
         int64 scalar, determines all random choices (see `cnnbench.data.pipeline`).

@@ -146,7 +146,7 @@ def _integers(generator: np.random.Generator, device: int, devices: int, exact: 
 # [device][index]
 DeviceTensors: TypeAlias = "list[list[tf.Tensor]]"
 
-# Function from the tensors of all devices to the same number of sums on all devices.
+# A function that adds tensors across devices: it returns all sums on every device.
 Reduction: TypeAlias = "Callable[[DeviceTensors], DeviceTensors]"
 
 _numbers = itertools.count()

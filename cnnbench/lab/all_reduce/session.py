@@ -299,7 +299,7 @@ class AllReduceBench:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes the record of a process that ended early; None: by an interrupt."""
+        """Completes the record of a process that ended early by an error (None: an interrupt)."""
         written = self._results.holds(self._so_far.run_id)
         so_far = AllReduceRecord.from_json(written) if written else self.record("interrupted")
         if so_far.status == "interrupted" and error is not None:

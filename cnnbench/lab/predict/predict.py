@@ -681,7 +681,7 @@ _SMALLEST, _DOUBLINGS = 1024, 20  # from 1 KiB to 1 GiB
 _STEPS_PER_DOUBLING = 4
 # Tolerance: times increase in steps, so specs with nearly equal times would alternate.
 _CLEARLY = 0.99
-# Relative accuracy of crossover sizes.
+# Relative accuracy of the tensor size at which a different spec becomes the fastest.
 _ACCURACY = 1.02
 _ITEMSIZE = 4
 
