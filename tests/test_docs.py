@@ -68,3 +68,19 @@ def test_links_into_documents_lead_to_headings(document):
         if anchor not in _anchors(document.parent / path if path else document)
     ]
     assert broken == []
+
+
+def test_messages_of_troubleshooting_are_those_of_the_program():
+    """Each piece of a message, between the dots that stand for names and numbers."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(messages) >= 20
+    sources = [
+        path.read_text(encoding="utf-8").lower()
+        for folder in ("cnnbench", "models", "variable_mgr")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    pieces = {piece.strip(" :;?()") for one in messages for piece in one.lower().split("...")}
+    assert [
+        piece for piece in sorted(pieces - {""}) if not any(piece in source for source in sources)
+    ] == []
