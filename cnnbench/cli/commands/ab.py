@@ -281,7 +281,7 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
     earlier = resumable(results.folder)
     enough = 0 if settled else _enough(pairs.comparison)
     if pairs.interrupted and earlier is not None:
-        enough = experiment.pairs
+        enough = max(experiment.pairs, _enough(pairs.comparison))
     next_step = ""
     if enough and earlier is not None:
         next_step = resumption(results.folder, enough, earlier, options.variables)

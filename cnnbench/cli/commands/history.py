@@ -214,7 +214,7 @@ def _trends(
     metric: Metric,
     since: datetime | None,
     commits: Commits | None,
-) -> list[Trend]:
+) -> tuple[Trend, ...]:
     wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
     selection = Selection(**wanted, since=since)
     order = None if commits is None else commits.places
@@ -224,7 +224,7 @@ def _trends(
         _refuse_selection(options, given, found, metric)
     scale = 1 / 100 if metric.relative or metric.unit == "share" else 1.0
     threshold = None if options.threshold is None else options.threshold * scale
-    return [trend(one, metric, threshold) for one in series]
+    return tuple(trend(one, metric, threshold) for one in series)
 
 
 def _refuse_selection(

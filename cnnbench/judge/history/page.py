@@ -22,7 +22,7 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import grouped, median
 from cnnbench.base.terminal import Progress
-from cnnbench.base.text import count, first_few, integer
+from cnnbench.base.text import count, first_few, integer, number_of
 from cnnbench.judge.history import formats
 from cnnbench.judge.history.formats import is_commit, linked
 from cnnbench.judge.history.series import SeriesPoint
@@ -91,8 +91,8 @@ def page(
         subtitle=f"Measured with cnnbench; page of version {__version__}",
         answers=answers(trends, metric),
         highlights=(
-            ("series", count(len(trends), "configuration", "configurations and machines")),
-            ("points", integer(len(valued))),
+            ("series", count(trends, "configuration", "configurations and machines")),
+            ("points", integer(sum(number_of(one.series.points) for one in trends))),
         ),
         sections=(
             Section.of("steps", "Steps", [*_steps(trends, metric, commit_url), *remarks]),

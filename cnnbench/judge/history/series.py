@@ -149,6 +149,7 @@ class SeriesPoint:
     name: str = field(metadata=HIDDEN)
     runs: tuple[HistoryEntry, ...] = field(metadata=HIDDEN)
     values: tuple[float, ...]
+    failed: int = 0
     detail: str = field(default="", metadata=HIDDEN)
     newest: bool = field(default=False, metadata=HIDDEN)
     hosts: tuple[str, ...] = field(default=(), metadata=HIDDEN)
@@ -208,12 +209,6 @@ class SeriesPoint:
     def slow(self) -> SlowSteps | None:
         """The slow steps that most of its successful runs have."""
         return shared_slow_steps([run.slow for run in self.runs if run.status == "ok"])
-
-    @property
-    @computed(before="labels")
-    def failed(self) -> int:
-        """Number of runs that did not succeed."""
-        return sum(run.status != "ok" for run in self.runs)
 
     @property
     @computed(before="subject")
@@ -349,6 +344,7 @@ def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
                 name=name,
                 runs=tuple(runs),
                 values=tuple(run.values[metric.name] for run in usable),
+                failed=sum(run.status != "ok" for run in runs),
                 detail=", ".join(filter(None, parts)),
                 hosts=tuple(run.hostname for run in usable),
             )

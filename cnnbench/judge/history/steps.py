@@ -75,6 +75,8 @@ class SeriesLevel:
 
     def at(self, index: int, relative: bool) -> float:
         """The value at a point; `relative` if the slope is a share."""
+        if not self.slope:
+            return self.value
         along = index - (self.start + self.stop - 1) / 2
         return (
             self.value * (1 + self.slope) ** along if relative else self.value + self.slope * along
