@@ -104,9 +104,10 @@ RECIPES = (
     ),
     Recipe(
         "A model",
-        "from cnnbench.models import document, get_model\n"
+        "from cnnbench.cli import documents\n"
+        "from cnnbench.models import get_model\n"
         "assert get_model('tiny', 'imagenet').name == 'tiny'\n"
-        "assert '| tiny | imagenet |' in document.table()\n",
+        "assert '| tiny | imagenet |' in documents.model_tables()['models']\n",
         {"models/networks/tiny.py": "tiny_plugin.py"},
     ),
     Recipe(
@@ -125,7 +126,7 @@ RECIPES = (
     ),
     Recipe(
         "A metric",
-        "from cnnbench.judge.metrics.document import tables\n"
+        "from cnnbench.cli.documents import metric_tables as tables\n"
         "from cnnbench.records.metric import HISTORY, METRICS\n"
         "assert 'longest_step_ratio' in HISTORY.keys() & METRICS.keys()\n"
         "assert 'longest_step_ratio' in str(tables())\n",

@@ -19,7 +19,6 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TextIO, cast
 
 from cnnbench.base.text import (
@@ -604,12 +603,6 @@ def with_table(text: str, name: str, table: str) -> str:
     if not begin or not end:
         raise UsageError(f"the document needs the lines {first} and {last}")
     return f"{head}{first}\n{table}\n{last}{tail}"
-
-
-def rewrite(files: Sequence[str], name: str, table: str) -> None:
-    """Replaces a table in files, as `with_table` does."""
-    for path in map(Path, files):
-        path.write_text(with_table(path.read_text(encoding="utf-8"), name, table), encoding="utf-8")
 
 
 def natural_key(name: str) -> list[Any]:

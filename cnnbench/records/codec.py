@@ -137,7 +137,8 @@ def keys_of(cls: Any) -> tuple[Key, ...]:
             rules = _COMPUTED[getter]
             names = [one.name for one in found]
             place = names.index(rules["before"]) if "before" in rules else len(names)
-            found.insert(place, Key(rules.get("key", name), cls, name, getter, rules, getter))
+            get = getter if member is getter else attrgetter(name)  # cached ones are computed once
+            found.insert(place, Key(rules.get("key", name), cls, name, get, rules, getter))
     return tuple(found)
 
 

@@ -34,9 +34,12 @@ _FIRST, _LAST, _END = 0x20000, 0x2A000, "㐀"  # letters, which every escape lea
 _MARK = re.compile(f"([{chr(_FIRST)}-{chr(_LAST)}]|{_END})")
 
 _RESULTS = ("cnnbench.judge.", "cnnbench.records.profiles", "cnnbench.records.campaigns")
-_RESULTS += ("cnnbench.records.campaigns", "cnnbench.campaigns.bisect")
+_RESULTS += ("cnnbench.campaigns.bisect",)
 _RESULTS += ("cnnbench.campaigns.tune.session", "cnnbench.campaigns.tune.bench")
 _NO_RESULTS = ("cnnbench.judge.compare.configuration", "cnnbench.judge.compare.further")
+_MEASURED = ("ProfiledPart", "ProfiledSpan", "ProfiledLayer", "Primitive", "StepProfile")
+"""Classes of measurements: what is computed from them begins as a value of a result."""
+
 _MOST_ITEMS = 400
 
 Expression = tuple[Any, ...]
@@ -196,6 +199,8 @@ def _result_types() -> Iterator[type]:
         if name.startswith(_RESULTS) and name not in _NO_RESULTS:
             for one in vars(module).values():
                 if isinstance(one, type) and one.__module__ == name:
+                    if one.__name__ in _MEASURED:
+                        continue
                     yield from [one] if dataclasses.is_dataclass(one) else []
 
 

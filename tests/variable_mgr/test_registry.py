@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.terminal import with_table
+from cnnbench.cli import documents
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, document, modes, names
+from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, modes, names
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import BUILT_IN, Reduction
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
@@ -83,8 +84,8 @@ def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
 
 def test_the_documented_table_is_current():
     text = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8")
-    message = "run: python -m cnnbench.variable_mgr.document docs/modes.md"
-    assert with_table(text, document.NAME, document.table()) == text, message
+    message = "run: python -m cnnbench.cli.documents docs"
+    assert with_table(text, "modes", documents.mode_tables()["modes"]) == text, message
 
 
 def test_the_readme_names_every_mode():

@@ -180,13 +180,13 @@ class ComparedConfiguration:
         """Flags that are not at their defaults."""
         return self.configuration.not_default()
 
-    @property
+    @cached_property
     @computed(before="results")
     def base_runs(self) -> tuple[str, ...]:
         """The run_ids of BASE."""
         return tuple(run.run_id for run in self.base)
 
-    @property
+    @cached_property
     @computed(before="results")
     def new_runs(self) -> tuple[str, ...]:
         """The run_ids of NEW."""

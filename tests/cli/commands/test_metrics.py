@@ -11,9 +11,9 @@ import pytest
 from short_runs import command
 
 from cnnbench.base.terminal import with_table
+from cnnbench.cli import documents
 from cnnbench.cli.schemas import schemas
 from cnnbench.errors import UsageError
-from cnnbench.judge.metrics import document
 from cnnbench.records import metric
 from cnnbench.records.metric import BOUNDS, register_metric
 
@@ -72,13 +72,13 @@ def test_commands_judge_follow_report_and_document_it(call, save, tmp_path):
     assert NAME in BOUNDS
     assert NAME in call("history", "--help").out
     assert NAME in call("compare", base, new, "--metrics=x", code=2).err
-    assert f"| `{NAME}` | times the median | Longest / median" in document.tables()["runs"]
+    assert f"| `{NAME}` | times the median | Longest / median" in documents.metric_tables()["runs"]
 
 
 def test_the_documented_tables_are_current():
     text = (DOCS / "metrics.md").read_text()
-    for name, table in document.tables().items():
-        message = "run: python -m cnnbench.judge.metrics.document docs/metrics.md"
+    for name, table in documents.metric_tables().items():
+        message = "run: python -m cnnbench.cli.documents docs"
         assert with_table(text, name, table) == text, message
     assert f"```python\n{EXAMPLE.read_text()}```" in text
 
