@@ -13,6 +13,7 @@ from cnnbench.models.model import (
     register_model,
 )
 from cnnbench.models.network import Network, T
+from cnnbench.models.networks.keras import register_keras_model
 from cnnbench.models.spec import (
     IMAGE,
     LABEL,
@@ -44,5 +45,6 @@ __all__ = [
     "get_model",
     "load_plugin",
     "model_names",
+    "register_keras_model",
     "register_model",
 ]

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cnnbench.errors import UsageError
@@ -15,6 +16,7 @@ from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import (
     MASTER_BYTES,
     BatchNormLayer,
+    LayerWork,
     ModelSpec,
     VariableSpec,
     Window,
@@ -56,7 +58,11 @@ class Flops(NamedTuple):
 
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
-    """Runs a model's body on shapes; returns elements, variables in creation order and FLOPs."""
+    """Runs a model's body on shapes; returns elements, variables in creation order and FLOPs.
+
+    `num_classes` is that of the data set; a model may have another number.
+    """
+    num_classes = model.num_classes or num_classes
     net = _forward(model, num_classes, training=True)
     # Operations that only run in training are not part of the forward pass.
     alone = _forward(model, num_classes, training=False) if net.auxiliaries else net
@@ -86,6 +92,19 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
     """
     scopes = _forward(model, num_classes, training=training).scope_flops
     return scopes if training else {name: Flops(one.forward) for name, one in scopes.items()}
+
+
+def innermost(path: Sequence[str], scopes: Collection[str]) -> str:
+    """The innermost of `scopes` that begins a path of name scopes; "" if none does.
+
+    TensorFlow numbers a scope that is entered again, as ``dense_1``.
+    """
+    for length in range(len(path), 0, -1):
+        name = "/".join(path[:length])
+        for scope in (name, re.sub(r"_\d+(?=/|$)", "", name)):
+            if scope in scopes:
+                return scope
+    return ""
 
 
 def bytes_per_image(
@@ -298,8 +317,15 @@ class ShapeNetwork(Network[Shaped]):
         function: Callable[..., Any],
         xs: Sequence[Shaped],
         shape: tuple[int, ...],
-        flops: int,
+        flops: int | LayerWork,
     ) -> Shaped:
+        if isinstance(flops, LayerWork):
+            for layer, counts in flops.layers.items():
+                self.scope_flops[layer] = made = Flops(*counts)
+                self.forward_flops += made.forward
+                self.training_flops += made.training
+            self.peak = max(self.peak, flops.kept if self.training else flops.forward)
+            return Shaped(shape, True)
         differentiated = any(x.differentiated for x in xs)
         # Each of the two gradients of a product needs as many FLOPs as the product. A function
         # without a trainable input has no gradients.

@@ -18,7 +18,15 @@ from cnnbench.errors import UsageError
 from cnnbench.models.cpu_products import Products
 from cnnbench.models.model import Model, outputs_of
 from cnnbench.models.network import Cell, Elementwise, Network
-from cnnbench.models.spec import BatchNormLayer, VariableSpec, Window, by_name, of_role, resolve
+from cnnbench.models.spec import (
+    BatchNormLayer,
+    LayerWork,
+    VariableSpec,
+    Window,
+    by_name,
+    of_role,
+    resolve,
+)
 
 # Batch moments, and batch normalisation with the moments of all towers' batches.
 
@@ -29,15 +37,15 @@ Tensor = Any  # tf.Tensor; TensorFlow has no type annotations.
 Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
 
 
-class Moments(NamedTuple):
-    """Mean and unbiased variance of a batch in a batch-norm layer, float32 ``[channels]``.
+class StateUpdate(NamedTuple):
+    """The update of an untrained variable by a step: new = decay * old + (1 - decay) * value.
 
-    The training step updates the moving averages: new = decay * old + (1 - decay) * batch.
+    Moving averages of batch norm follow the moments of the batch, float32 ``[channels]``.
     """
 
-    layer: BatchNormLayer
-    batch_mean: Tensor
-    batch_variance: Tensor
+    variable: VariableSpec
+    value: Tensor
+    decay: float = 0.0
 
 
 def synchronised_batch_norm(
@@ -49,6 +57,7 @@ def synchronised_batch_norm(
     epsilon: float,
     channels_at: int,
     synchronise: Synchronise,
+    unbiased: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalises a tower's batch with the moments of all towers. Computes in float32.
 
@@ -56,10 +65,10 @@ def synchronised_batch_norm(
       x: values of any floating-point dtype, with the same shape in all towers.
       scale, offset: float32 [channels]; None for a scale of 1.
       channels_at: axis of the channels; may be negative.
+      unbiased: whether the returned variance is divided by the count less one.
 
     Returns:
-      The result in the dtype of `x`; and the mean and the unbiased variance of all batches (sum of
-      squares divided by the number of values minus one).
+      The result in the dtype of `x`; and the mean and the variance of all batches.
     """
     whole = tf.cast(x, tf.float32)
     rank = len(x.shape)
@@ -67,7 +76,8 @@ def synchronised_batch_norm(
     mean, variance, towers = synchronise(name, *tf.nn.moments(whole, axes))
     y = normalised(whole, mean, variance, scale, offset, epsilon, channels_at)
     count = tf.cast(towers * tf.size(x) // offset.shape[0], tf.float32)
-    return tf.cast(y, x.dtype), mean, variance * (count / tf.maximum(count - 1.0, 1.0))
+    factor = count / tf.maximum(count - 1.0, 1.0) if unbiased else 1.0
+    return tf.cast(y, x.dtype), mean, variance * factor
 
 
 def normalised(
@@ -238,7 +248,8 @@ class GraphNetwork(Network[Tensor]):
     """Interpreter that creates TensorFlow operations on the current device.
 
     Attributes:
-      moments: one item for each batch-norm layer, in creation order; empty in evaluation.
+      compute_dtype: a tf.DType.
+      updates: of untrained variables, in the order of the layers; empty in evaluation.
 
     Args:
       read: function that returns the value of a variable in a given dtype. This is the compute
@@ -277,11 +288,11 @@ class GraphNetwork(Network[Tensor]):
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
         self._model = model
         self._features = of_role(resolve(model.elements, model, num_classes), "feature")
-        self.moments: list[Moments] = []
+        self.updates: list[StateUpdate] = []
         self._reader = read
         self._channels_first = data_format == "NCHW"
         self._format = data_format
-        self._dtype = tf.as_dtype(compute_dtype)
+        self.compute_dtype = tf.as_dtype(compute_dtype)
         self._seed = seed
         self._training_steps = training_steps
         self._products = Products(conv_gradients) if on_cpu and training else None
@@ -325,7 +336,7 @@ class GraphNetwork(Network[Tensor]):
 
     def receive(self, value: Tensor) -> Tensor:
         """Converts a real-valued feature to the compute dtype and the network's layout."""
-        rows = _cast(value, self._dtype)
+        rows = _cast(value, self.compute_dtype)
         if len(value.shape) != 4:
             return rows
         laid_out = self._lay_out(rows)
@@ -383,7 +394,7 @@ class GraphNetwork(Network[Tensor]):
         return scope
 
     def _read(self, spec: VariableSpec) -> Tensor:
-        value = self._reader(spec, self._dtype)
+        value = self._reader(spec, tf.as_dtype(spec.dtype or self.compute_dtype))
         return self._keep_unbatched(value)
 
     def _keep_unbatched(self, value: Tensor) -> Tensor:
@@ -456,8 +467,9 @@ class GraphNetwork(Network[Tensor]):
                 epsilon=epsilon,
                 channels_at=channels_at,
                 synchronise=self._synchronise,
+                unbiased=layer.settings.unbiased,
             )
-            self.moments.append(Moments(layer, mean, variance))
+            self._follow(layer, mean, variance)
             return y
         averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
         if not self.training and offset.shape[0] % 4:
@@ -480,8 +492,18 @@ class GraphNetwork(Network[Tensor]):
             is_training=self.training,
         )
         if self.training:
-            self.moments.append(Moments(layer, fused.batch_mean, fused.batch_variance))
+            variance = fused.batch_variance
+            if not layer.settings.unbiased:
+                count = tf.cast(tf.size(x) // offset.shape[0], tf.float32)
+                variance *= (count - 1.0) / count
+            self._follow(layer, fused.batch_mean, variance)
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
+
+    def _follow(self, layer: BatchNormLayer, mean: Tensor, variance: Tensor) -> None:
+        """Lets the moving averages follow the moments of a batch."""
+        decay = layer.settings.decay
+        self.updates.append(StateUpdate(layer.mean, mean, decay))
+        self.updates.append(StateUpdate(layer.variance, variance, decay))
 
     def _folded(self, convolution: _Convolution, layer: BatchNormLayer) -> Tensor:
         """Replaces batch norm by a scaled kernel and a bias.
@@ -493,8 +515,10 @@ class GraphNetwork(Network[Tensor]):
         # The kernel is [h, w, in, out]; if depthwise, [h, w, in, outputs per input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
         with tf.name_scope(convolution.scope + "/"):
-            y = convolution.convolve(_cast(_cast(kernel, tf.float32) * per_output, self._dtype))
-            return self._bias_add(y, _cast(offset, self._dtype))
+            y = convolution.convolve(
+                _cast(_cast(kernel, tf.float32) * per_output, self.compute_dtype)
+            )
+            return self._bias_add(y, _cast(offset, self.compute_dtype))
 
     def _as_factor(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
         """Batch norm with moving averages, as a factor and an offset for each channel."""
@@ -629,7 +653,7 @@ class GraphNetwork(Network[Tensor]):
         function: Callable[..., Any],
         xs: Sequence[Tensor],
         shape: tuple[int, ...],
-        flops: int,
+        flops: int | LayerWork,
     ) -> Tensor:
         result = function(*(self._to_nhwc(x) for x in xs))
         unbatched = all(x.ref() in self._unbatched for x in xs)

@@ -93,6 +93,9 @@ class Model(abc.ABC):
       host_metric_names: names of the results of `host_metrics`. ``--stop_at`` requires them.
       lower_is_better: names of metrics, of both kinds, for which lower values are better.
       top_1_accuracy: the metric to which ``--stop_at_top_1_accuracy`` applies.
+      num_classes: number of outputs, where it is not that of the data set.
+      data_format: memory layout of the layers, where they have only one.
+      keras_layers: the value of ``--keras_layers``; None for a network that is no Keras model.
       aux_head: whether `build` adds the auxiliary head; ``--aux_head`` sets it, the default is
         False. None if the network has no optional auxiliary head.
     """
@@ -111,6 +114,9 @@ class Model(abc.ABC):
     lower_is_better: tuple[str, ...] = ()
     top_1_accuracy: str = "top_1"
     aux_head: bool | None = None
+    num_classes: int | None = None
+    data_format: str = "auto"
+    keras_layers: str | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -263,6 +269,8 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 Key = tuple[str, str]  # (dataset, name)
 
 _factories: dict[Key, Callable[[], Model]] = {}
+# By the beginning of a name: makes the model of a name and a data set; names for completion.
+_families: dict[str, tuple[Callable[[str, str], Model], tuple[str, ...]]] = {}
 
 
 def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> None:
@@ -278,6 +286,18 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
     if key in _factories:
         raise UsageError(f"a model {name} for {dataset} is registered already; choose another name")
     _factories[key] = factory
+
+
+def register_family(
+    prefix: str, make: Callable[[str, str], Model], names: Sequence[str] = ()
+) -> None:
+    """Makes models available whose names begin with `prefix`, for every data set.
+
+    Args:
+      make: makes the model of a whole name and a data set; UsageError if there is none.
+      names: some whole names, for completion.
+    """
+    _families[prefix] = (make, tuple(names))
 
 
 def register_variants(make: Callable[..., Model], variants: Iterable[Sequence[Any]]) -> None:
@@ -296,17 +316,28 @@ def get_model(name: str, dataset: str) -> Model:
     """
     _load_family(name)
     key = (dataset, name)
-    if key not in _factories:
+    factory = _factories.get(key) or _of_family(name, dataset)
+    if factory is None:
         plugins.load_entry_points(ENTRY_POINT_GROUP)
-    if key not in _factories:
+        factory = _factories.get(key)
+    if factory is None:
         raise FlagError("model", name, _unknown(name, dataset))
     origin = plugins.origin("model_plugin", key) or f"--model={name}"
     with plugins.reported(UsageError, origin), plugins.running(origin):
-        model = _factories[key]()
+        model = factory()
         if not isinstance(model, Model):
             raise UsageError(f"its factory made a {type(model).__name__}, not a cnnbench Model")
         model.validate()
     return model
+
+
+def _of_family(name: str, dataset: str) -> Callable[[], Model] | None:
+    for prefix, (make, _) in _families.items():
+        if name.startswith(prefix):
+            for prepare in plugins.before_loading:  # they fork, which `running` excludes
+                prepare()
+            return partial(make, name, dataset)
+    return None
 
 
 def model_names(dataset: str) -> tuple[str, ...]:
@@ -316,7 +347,8 @@ def model_names(dataset: str) -> tuple[str, ...]:
 
 def all_names() -> tuple[str, ...]:
     """Sorted names of the models of all data sets."""
-    return tuple(sorted({name for _, name in _all()}))
+    of_families = (name for _, names in _families.values() for name in names)
+    return tuple(sorted({*(name for _, name in _all()), *of_families}))
 
 
 def datasets() -> tuple[str, ...]:

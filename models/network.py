@@ -14,6 +14,7 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar, get_args
@@ -24,6 +25,7 @@ from cnnbench.models.spec import (
     BatchNorm,
     BatchNormLayer,
     Initializer,
+    LayerWork,
     Padding,
     Pair,
     VariableSpec,
@@ -86,6 +88,11 @@ class SequenceLayers(abc.ABC, Generic[T]):
         )
         return self._read(spec)
 
+    def declared(self, spec: VariableSpec) -> T:
+        """A variable with a specification that exists, under its own name."""
+        name = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+        return self._read(self._spec(**name))
+
     @abc.abstractmethod
     def shape(self, x: T) -> tuple[int, ...]:
         """Shape without batch dimension, such as ``(h, w, c)`` or ``(units,)``."""
@@ -101,13 +108,13 @@ class SequenceLayers(abc.ABC, Generic[T]):
             yield
 
     def _spec(
-        self, name: str, shape: tuple[int, ...], initializer: Initializer, **flags: bool
+        self, name: str, shape: tuple[int, ...], initializer: Initializer, **options: Any
     ) -> VariableSpec:
         full = "/".join([*self._scopes, name])
         if full in self._names:
             raise UsageError(f"variable {full} is declared twice; names must differ")
         self._names.add(full)
-        spec = VariableSpec(full, shape, initializer, **flags)
+        spec = VariableSpec(full, shape, initializer, **options)
         self.variables.append(spec)
         return spec
 
@@ -286,6 +293,7 @@ class Network(SequenceLayers[T]):
     Attributes:
       training: whether batch norm uses the moments of the batch, and dropout is active.
       auxiliaries: outputs and weight of each `auxiliary` head created so far, in training.
+      losses: float32 scalars that functions of `apply` add to the training loss.
     """
 
     def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
@@ -296,6 +304,7 @@ class Network(SequenceLayers[T]):
         # The last convolution that is only used by batch norm; the body has no reference to it.
         self._unseen: T | None = None
         self.auxiliaries: list[tuple[Any, float]] = []
+        self.losses: list[Any] = []
         self._dropouts = 0
 
     # Layers ------------------------------------------------------------------------------
@@ -590,7 +599,7 @@ class Network(SequenceLayers[T]):
         function: Callable[..., Any],
         *xs: T,
         shape: Sequence[int] | None = None,
-        flops: int = 0,
+        flops: int | LayerWork = 0,
     ) -> T:
         """Applies any TensorFlow function of tensors.
 
@@ -599,7 +608,8 @@ class Network(SequenceLayers[T]):
             tensor. Image-like tensors are ``[n, h, w, c]``, even if the network uses NCHW.
           *xs: values that layers or `variable` returned.
           shape: shape of the result, without batch; by default, the shape of the first input.
-          flops: FLOPs of the forward pass for one example.
+          flops: FLOPs of the forward pass for one example, or the work of all layers in the
+            function.
         """
         if not xs:
             raise UsageError("apply needs at least one input")
@@ -711,7 +721,7 @@ class Network(SequenceLayers[T]):
         function: Callable[..., Any],
         xs: Sequence[T],
         shape: tuple[int, ...],
-        flops: int,
+        flops: int | LayerWork,
     ) -> T: ...
 
 

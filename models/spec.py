@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar, cast, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from cnnbench.errors import UsageError
 
@@ -165,20 +165,25 @@ MASTER_BYTES = 4  # Master copies are float32 for every compute precision.
 
 @dataclasses.dataclass(frozen=True)
 class Initializer:
-    """Distribution of a variable's initial value. Use the three class methods to create it.
+    """Distribution of a variable's initial value. Use the four class methods to create it.
 
     Attributes:
       kind: ``constant`` (all elements are ``value``), ``truncated_normal`` (mean 0; ``stddev`` is
-        the standard deviation before truncation at two standard deviations) or ``variance_scaling``
+        the standard deviation before truncation at two standard deviations), ``variance_scaling``
         (a truncated normal with variance ``scale`` / fan *after* truncation; fan is the number of
-        inputs for ``mode`` ``fan_in``, and the number of outputs for ``fan_out``).
+        inputs for ``mode`` ``fan_in``, and the number of outputs for ``fan_out``) or ``given`` (the
+        result of ``draw``, which ``source`` identifies).
     """
 
-    kind: Literal["constant", "truncated_normal", "variance_scaling"]
+    kind: Literal["constant", "truncated_normal", "variance_scaling", "given"]
     value: float = 0.0
     stddev: float = 1.0
     scale: float = 1.0
     mode: Literal["fan_in", "fan_out"] = "fan_in"
+    source: str = ""
+    draw: Callable[[str, int, int], Any] | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
 
     @classmethod
     def constant(cls, value: float) -> Initializer:
@@ -196,6 +201,15 @@ class Initializer:
     ) -> Initializer:
         """Truncated normal distribution with variance ``scale`` / fan after truncation."""
         return cls("variance_scaling", scale=scale, mode=mode)
+
+    @classmethod
+    def given(cls, draw: Callable[[str, int, int], Any], source: str) -> Initializer:
+        """Values from ``draw(name, seed, tower)``: NumPy arrays of the variable's shape.
+
+        Args:
+          source: differs between sources of other values, such as two files.
+        """
+        return cls("given", draw=draw, source=source)
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
         """Standard deviation, before truncation, for a variable of a shape; 0.0 for a constant.
@@ -224,6 +238,9 @@ class VariableSpec:
         offset of batch norm, and for variables that are not trainable.
       statistic: whether it is a moving average for evaluation (mean or variance of batch norm).
         Statistics are saved in checkpoints, but are not parameters.
+      dtype: ``float32`` to read it in that dtype whatever the compute precision; ``int64`` for the
+        state of a random generator, stored as integers and neither parameter nor statistic; empty
+        to read it in the compute precision.
     """
 
     name: str
@@ -232,6 +249,7 @@ class VariableSpec:
     trainable: bool = True
     weight_decay: bool = True
     statistic: bool = False
+    dtype: Literal["", "float32", "int64"] = ""
 
     @property
     def size(self) -> int:
@@ -251,11 +269,16 @@ class VariableSpec:
 
 @dataclasses.dataclass(frozen=True)
 class BatchNorm:
-    """Settings of batch normalisation. `scale`: whether to multiply by a learned gamma."""
+    """Settings of batch normalisation; with `scale` a learned gamma multiplies the result.
+
+    The moving variance is that of batch variances divided by the count less one (`unbiased`), or
+    by the count.
+    """
 
     decay: float = 0.9
     epsilon: float = 1e-5
     scale: bool = True
+    unbiased: bool = True
 
 
 class BatchNormLayer(NamedTuple):
@@ -266,6 +289,36 @@ class BatchNormLayer(NamedTuple):
     mean: VariableSpec
     variance: VariableSpec
     settings: BatchNorm
+
+
+class LayerWork(NamedTuple):
+    """Work of a function of several layers for one example.
+
+    Attributes:
+      layers: FLOPs of forward pass, gradient of the inputs and gradient of the kernels, by layer.
+      kept: most values that exist at one time in training, without variables.
+      forward: the same of a forward pass alone.
+    """
+
+    layers: Mapping[str, tuple[int, int, int]]
+    kept: int
+    forward: int
+
+
+class KerasDeclaration(NamedTuple):
+    """What a Keras model declares.
+
+    Attributes:
+      size: height and width of its images.
+      classes: number of its outputs.
+      variables: trainable ones first, in the order of `keras.Model.stateless_call`.
+    """
+
+    size: int
+    channels: int
+    classes: int
+    variables: tuple[VariableSpec, ...]
+    work: LayerWork = LayerWork({}, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,8 +407,8 @@ class ModelSpec:
 
     @property
     def parameters(self) -> int:
-        """Number of elements of all variables except moving averages. Includes frozen variables."""
-        return sum(v.size for v in self.variables if not v.statistic)
+        """Elements of all variables, frozen ones included, except the moving averages."""
+        return sum(v.size for v in self.variables if not v.statistic and v.dtype != "int64")
 
     @property
     def trainable_parameters(self) -> int:

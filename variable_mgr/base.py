@@ -408,8 +408,13 @@ class VariableMgr(abc.ABC):
 
 
 def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tensor:
-    """Initial float32 value of a variable. It depends only on its name, seed and tower."""
+    """Initial value of a variable. It depends only on its name, seed and tower.
+
+    It is float32, or int64 if the initializer gives integers.
+    """
     initializer = variable.initializer
+    if initializer.draw is not None:
+        return tf.convert_to_tensor(initializer.draw(variable.name, seed, tower))
     if initializer.kind == "constant":
         return tf.fill(variable.shape, tf.constant(initializer.value, tf.float32))
     key = variable.name if tower == 0 else f"{variable.name}@{tower}"

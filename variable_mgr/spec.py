@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -195,7 +195,8 @@ CACHING_POLICIES = ("none", "consumer", "cpu")
 class InitializerLike(Protocol):
     """Interface of initializers; `cnnbench.models.spec.Initializer` implements it.
 
-    If `kind` is "constant", every element is `value`. Otherwise values are drawn from a truncated
+    If `kind` is "constant", every element is `value`. If there is `draw`, it returns the value from
+    the name, the seed and the number of the tower. Otherwise values are drawn from a truncated
     normal distribution.
     """
 
@@ -203,6 +204,9 @@ class InitializerLike(Protocol):
     def kind(self) -> str: ...  # noqa: D102
     @property
     def value(self) -> float: ...  # noqa: D102
+
+    @property
+    def draw(self) -> Callable[[str, int, int], Any] | None: ...  # noqa: D102
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
         """Standard deviation for a variable of this shape, before truncation at two of it."""

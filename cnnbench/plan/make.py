@@ -65,6 +65,9 @@ def make_plan(
             plan = replace(found, explicit_flags=plan.explicit_flags, notices=plan.notices)
     if data:
         refuse(NETWORK, plan)
+        layout = plan.network.model.data_format
+        if layout != "auto":
+            plan = plan.with_changes(params=plan.params.replace(data_format=layout))
         if plan.params.all_reduce_spec is not None:
             # Only now: a plug-in may have registered an algorithm.
             plan.params.all_reduce_spec.check_names(all_reduce.names())

@@ -46,6 +46,8 @@ class NetworkPlan:
         model = registry.get_model(flags.model, dataset.name)
         if flags.aux_head and model.aux_head is not None:
             model.aux_head = True
+        if model.keras_layers is not None:
+            model.keras_layers = flags.keras_layers
         return cls(
             dataset=dataset,
             model=model,

@@ -498,6 +498,15 @@ def _missing_element(p: RunPlan) -> str:
     return ""
 
 
+def _fault_of_classes(p: RunPlan) -> str:
+    """The reason why the labels of the data set are not the outputs of a Keras model, or ""."""
+    dataset, outputs = p.network.dataset, p.network.spec.num_classes
+    # ImageNet and CIFAR-10 have a label without examples.
+    if not p.params.data_dir or outputs in (dataset.num_classes, dataset.num_classes - 1):
+        return ""
+    return f"has {outputs} outputs, and data set {dataset.name} {dataset.num_classes} classes"
+
+
 def _frozen_bytes(p: RunPlan) -> int:
     """Size of the weights in a frozen graph."""
     each = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
@@ -510,6 +519,8 @@ def _fault_of_int8(p: RunPlan) -> str:
         return ""
     if not any(len(one.shape) == 4 for one in p.network.spec.variables):
         return f"{p.network.model.name} has no convolution to run in 8 bits"
+    if p.network.model.keras_layers is not None:
+        return "Keras models run in fp32, bf16 and fp16"
     found = processor(Host()).get("cpu_isa")
     if not isinstance(found, list) or not set(found) & set(_INT8_INSTRUCTIONS):
         return f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
@@ -533,6 +544,22 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
         lambda p: p.network.model.aux_head is None,
         lambda p: f"--model={p.params.model} has no auxiliary head to switch on; leave it out",
     ),
+    refused(
+        "keras_layers",
+        lambda p: p.network.model.keras_layers is None,
+        lambda p: f"--model={p.params.model} is not a Keras model; leave it out",
+    ),
+    refused(
+        "keras_layers",
+        lambda p: p.work.trains and p.params.bn_stats == "sync",
+        "Keras' own batch norm uses the moments of one device; --bn_stats=sync needs fused",
+    ),
+    refused(
+        "data_format",
+        lambda p: p.network.model.data_format not in ("auto", p.params.data_format),
+        lambda p: f"--model={p.params.model} has {p.network.model.data_format} layers alone",
+    ),
+    needed("model", lambda p: p.network.model.keras_layers is not None, _fault_of_classes),
     refused(
         "label_smoothing",
         lambda p: p.work.trains and not p.network.model.has_softmax_loss(),

@@ -456,7 +456,7 @@ class InputPlan:
                 shard_files=training and flags.auto_shard_policy == "file",
                 image_size=getattr(network.model, "image_size", 0),
                 channels=network.model.channels,
-                num_classes=network.spec.num_classes,
+                num_classes=network.dataset.num_classes,
                 examples=network.examples,
                 elements=network.spec.elements,
                 preprocess=network.preprocess(training=training),

@@ -72,7 +72,7 @@ def forward(model, num_classes, features, read, *, make=GraphNetwork, **settings
     """Outputs, moments and auxiliary heads of a network, once made."""
     net = make(model, num_classes, read, **settings)
     outputs = net.forward(features)
-    return SimpleNamespace(outputs=outputs, moments=net.moments, auxiliaries=net.auxiliaries)
+    return SimpleNamespace(outputs=outputs, updates=net.updates, auxiliaries=net.auxiliaries)
 
 
 def model_of(body, image_size=8):

@@ -74,10 +74,10 @@ def test_moments_come_in_the_order_of_the_layers_and_only_in_training(make_weigh
     result = forward(model, 11, images_for(model), weights.read, training=True)
     means = [v for v in spec.variables if v.name.endswith("moving_mean")]
     variances = [v for v in spec.variables if v.name.endswith("moving_variance")]
-    assert [m.layer.mean for m in result.moments] == means
-    assert [m.layer.variance for m in result.moments] == variances
-    assert all(tuple(m.batch_mean.shape) == m.layer.mean.shape for m in result.moments)
-    assert forward(model, 11, images_for(model), weights.read, training=False).moments == []
+    assert [u.variable for u in result.updates[::2]] == means
+    assert [u.variable for u in result.updates[1::2]] == variances
+    assert all(tuple(u.value.shape) == u.variable.shape for u in result.updates)
+    assert forward(model, 11, images_for(model), weights.read, training=False).updates == []
 
 
 @pytest.mark.parametrize(

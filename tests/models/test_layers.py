@@ -268,7 +268,7 @@ def test_batch_norm_of_sequences_is_over_batch_and_tokens(shape, layout):
     gamma, beta = (values[f"batchnorm0/{n}"].numpy() for n in ("gamma", "beta"))
     expected = (x - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5) * gamma + beta
     np.testing.assert_allclose(y, expected, atol=1e-4)
-    np.testing.assert_allclose(net.moments[0].batch_variance, rows.var(0, ddof=1), rtol=1e-4)
+    np.testing.assert_allclose(net.updates[1].value, rows.var(0, ddof=1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -290,12 +290,12 @@ def test_batch_moments_are_float32_and_the_variance_is_unbiased(dtype):
     images = tf.cast(raw, dtype)
     net = network(norm_values(3), dtype=tf.as_dtype(dtype))
     assert net.batch_norm(images).dtype == dtype
-    (moments,) = net.moments
-    assert moments.batch_mean.dtype == moments.batch_variance.dtype == tf.float32
+    mean, variance = net.updates
+    assert mean.value.dtype == variance.value.dtype == tf.float32
     seen = tf.cast(images, tf.float64).numpy().reshape(-1, 3)
-    np.testing.assert_allclose(moments.batch_mean, seen.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(moments.batch_variance, seen.var(0, ddof=1), rtol=1e-4)
-    assert (moments.layer.mean.name, moments.layer.variance.name, moments.layer.settings.decay) == (
+    np.testing.assert_allclose(mean.value, seen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(variance.value, seen.var(0, ddof=1), rtol=1e-4)
+    assert (mean.variable.name, variance.variable.name, mean.decay) == (
         "batchnorm0/moving_mean",
         "batchnorm0/moving_variance",
         0.9,
@@ -316,7 +316,7 @@ def test_batch_norm_in_evaluation_uses_the_moving_averages(scale, channels):
     )
     expected = (images - mean) / np.sqrt(variance + 0.01) * (gamma if scale else 1.0) + beta
     np.testing.assert_allclose(y, expected, atol=1e-5)
-    assert net.moments == []
+    assert net.updates == []
 
 
 def test_lrn_equals_its_formula_and_gradient():

@@ -15,7 +15,12 @@ _loss_scale = partial(flag, part=RunPart.LOSS_SCALE, only_with="precision=fp16")
 class ModelParams:
     """Network and precision."""
 
-    model: str = flag("trivial", "Network to run; `cnnbench models` lists them.", known=all_names)
+    model: str = flag(
+        "trivial",
+        "Network to run; `cnnbench models` lists them. keras:NAME is one of keras.applications, "
+        "such as keras:ResNet50V2, and keras:FILE.keras one that model.save wrote.",
+        known=all_names,
+    )
     model_plugin: str | None = flag(
         None,
         "As --plugin, for a file that registers models.",
@@ -25,6 +30,13 @@ class ModelParams:
     aux_head: bool = flag(
         False,
         "Train inception3 or a nasnet with its auxiliary head too, whose loss counts 0.4 times.",
+    )
+    keras_layers: str = flag(
+        "fused",
+        "With a Keras model: batch norm, convolutions and dense layers by the operations of the "
+        "other networks here (fused) or by Keras' own (own); the losses are the same.",
+        choices=("fused", "own"),
+        lower=True,
     )
     backbone_model_path: str | None = flag(
         None,

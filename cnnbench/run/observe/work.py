@@ -28,7 +28,7 @@ from cnnbench.base.charts import Axis, DistributionRow, Rows
 from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.base.terminal import aligned, csv_text
 from cnnbench.base.text import binary, number, percent
-from cnnbench.models.declaration import Flops, scope_flops
+from cnnbench.models.declaration import Flops, innermost, scope_flops
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.profiles import (
@@ -369,10 +369,8 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
     if match is None:
         return REST
     path = match[2].split("/")
-    for length in range(len(path) - 1, 0, -1):
-        name = "/".join(path[:length])
-        if name in scopes:
-            return name
+    if layer := innermost(path[:-1], scopes):
+        return layer
     return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
 
 

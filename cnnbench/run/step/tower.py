@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
-from cnnbench.models.graph import DataFormat, GraphNetwork, Moments, Reader
+from cnnbench.models.graph import DataFormat, GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, calibrate
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
@@ -99,19 +99,20 @@ def _means_of(pairs: Sequence[_Pair]) -> _Pair:
 
 def update_moving_averages(
     manager: VariableMgr,
-    towers: Sequence[Sequence[Moments]],
+    towers: Sequence[Sequence[StateUpdate]],
     policy: str,
     guards: Sequence[Guard],
 ) -> list[Any]:
-    """Adds the moving-average updates of one step to the graph being traced; returns the ops.
+    """Adds the updates of moving averages to the step that is traced; returns the operations.
 
     The averages are kept in copy 0 while training; `share_moving_averages` copies them to the
-    others before anything reads them. Towers that train independently keep one average each.
+    others before anything reads them. Values without decay replace every copy, because towers
+    compute the next ones from them. Towers that train independently keep one average each.
 
     Args:
-      towers: per tower the batch moments of its normalisation layers, all in the same order.
-      policy: "first" (tower 0's moments), "mean" (over towers) or "sync" (all towers have the
-        same).
+      towers: per tower the updates of its untrained variables, all in the same order.
+      policy: "first" (tower 0's values), "mean" (over towers; integers are tower 0's) or "sync"
+        (all towers have the same).
       guards: guards of the apply devices. A skipped step leaves the averages unchanged, too,
         because its moments may have overflowed like its gradients.
     """
@@ -120,16 +121,16 @@ def update_moving_averages(
     if not manager.replicas_in_sync:
         return [
             update
-            for t, (moments, guard) in enumerate(zip(towers, guards, strict=True))
-            for update in guard(partial(_update, manager, t, moments))
+            for t, (updates, guard) in enumerate(zip(towers, guards, strict=True))
+            for update in guard(partial(_update, manager, [t], updates))
         ]
     # Copies in sync are updated or skipped together; any device's guard says which.
     run = guards[0]
     if policy == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
             means = _means(manager, towers)
-        return run(partial(_update, manager, 0, means))
-    return run(partial(_update, manager, 0, towers[0]))
+        return run(partial(_update, manager, range(len(towers)), means))
+    return run(partial(_update, manager, range(len(towers)), towers[0]))
 
 
 def share_moving_averages(manager: VariableMgr) -> None:
@@ -140,29 +141,29 @@ def share_moving_averages(manager: VariableMgr) -> None:
     manager.share([variable for variable in variables if not variable.primary.trainable])
 
 
-def _means(manager: VariableMgr, towers: Sequence[Sequence[Moments]]) -> list[Moments]:
-    layers = list(zip(*towers, strict=True))
-    sums = [gradients.add_up([m.batch_mean for m in layer]) for layer in layers]
-    sums += [gradients.add_up([m.batch_variance for m in layer]) for layer in layers]
-    count = float(manager.num_towers)
-    means = [total / count for total in manager.add_up(sums)]
-    return [
-        layer[0]._replace(batch_mean=mean, batch_variance=variance)
-        for layer, mean, variance in zip(
-            layers, means[: len(layers)], means[len(layers) :], strict=True
-        )
-    ]
+def _means(manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]) -> list[StateUpdate]:
+    first = list(towers[0])
+    real = [i for i, update in enumerate(first) if update.value.dtype.is_floating]
+    sums = manager.add_up([gradients.add_up([own[i].value for own in towers]) for i in real])
+    for i, total in zip(real, sums, strict=True):
+        first[i] = first[i]._replace(value=total / float(manager.num_towers))
+    return first
 
 
-def _update(manager: VariableMgr, tower: int, moments: Sequence[Moments]) -> list[Any]:
-    updates = []
-    for layer, *batch in moments:
-        for spec, moment in zip((layer.mean, layer.variance), batch, strict=True):
-            average = manager.variable(tower, spec.name)
-            with tf.device(average.device):
-                change = (tower_variable.read(average) - moment) * (1.0 - layer.settings.decay)
-                updates.append(average.assign_sub(change, read_value=False))
-    return updates
+def _update(
+    manager: VariableMgr, towers: Sequence[int], updates: Sequence[StateUpdate]
+) -> list[Any]:
+    operations = []
+    for spec, value, decay in updates:
+        copies = {(v := manager.variable(tower, spec.name)).ref(): v for tower in towers}
+        for variable in list(copies.values())[: 1 if decay else None]:
+            with tf.device(variable.device):
+                if decay:
+                    change = (tower_variable.read(variable) - value) * (1.0 - decay)
+                    operations.append(variable.assign_sub(change, read_value=False))
+                else:
+                    operations.append(variable.assign(value, read_value=False))
+    return operations
 
 
 # Loss scaling: the factor on the loss that keeps small fp16 gradients from vanishing.
@@ -378,12 +379,13 @@ class TowerResult(NamedTuple):
       gradients: gradients of the scaled loss without its L2 term, in the order of trainable
         variables; None where the loss does not depend on one. Empty in forward-only runs.
       loss: float32 scalar, the mean over the tower's batch.
+      updates: of untrained variables.
       metrics: means over the tower's batch; empty unless asked for.
     """
 
     gradients: list[Gradient]
     loss: tf.Tensor
-    moments: tuple[Moments, ...]
+    updates: tuple[StateUpdate, ...]
     metrics: dict[str, tf.Tensor]
 
 
@@ -431,7 +433,7 @@ class Tower:
         # Constants are made inside, for the compiler to fold.
         dtypes = {} if self._config.frozen else self._dtypes_read(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
-        moments: list[Moments] = []
+        updates: list[StateUpdate] = []
 
         @tf.function(autograph=False, jit_compile=True)
         def compiled(
@@ -443,15 +445,11 @@ class Tower:
         ) -> tuple[Any, ...]:
             handed_in = read if self._config.frozen else lambda spec, dtype: values[spec.name]
             result = self._forward_backward(handed_in, features, labels, seed, factor)
-            moments[:] = result.moments
-            statistics = [(m.batch_mean, m.batch_variance) for m in result.moments]
-            return result.gradients, result.loss, statistics, result.metrics
+            updates[:] = result.updates
+            return result.gradients, result.loss, [u.value for u in updates], result.metrics
 
-        gradients, loss, statistics, metrics = compiled(values, features, labels, seed, factor)
-        outside = tuple(
-            m._replace(batch_mean=mean, batch_variance=variance)
-            for m, (mean, variance) in zip(moments, statistics, strict=True)
-        )
+        gradients, loss, made, metrics = compiled(values, features, labels, seed, factor)
+        outside = tuple(u._replace(value=v) for u, v in zip(updates, made, strict=True))
         return TowerResult(list(gradients), loss, outside, metrics)
 
     def _dtypes_read(self, features: Any) -> dict[VariableSpec, tf.DType]:
@@ -521,12 +519,14 @@ class Tower:
             loss = tf.reduce_mean(self._losses(outputs, labels))
             for head, weight in network.auxiliaries:
                 loss += weight * tf.reduce_mean(self._losses(head, labels))
+            for added in network.losses:
+                loss += added
             target = loss if factor is None else loss * factor
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
-        moments = tuple(network.moments)
-        return TowerResult(gradients, loss, moments, self._metrics(outputs, labels))
+        updates = tuple(network.updates)
+        return TowerResult(gradients, loss, updates, self._metrics(outputs, labels))
 
     def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
         """Loss per example, against labels smoothed as in arXiv:1512.00567."""

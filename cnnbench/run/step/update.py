@@ -376,13 +376,13 @@ class Updater:
                     learning_rate=rates[index],
                 )
         ops += manager.after_updates()
-        moments = [tower.moments for tower in towers]
+        updates = [tower.updates for tower in towers]
         if self._plan.deferred:
-            # The judged gradients are of the previous step, the moments of this one.
-            layers = itertools.chain.from_iterable(moments)
-            found = [x for layer in layers for x in (layer.batch_mean, layer.batch_variance)]
-            guards = [self._loss_scale.guard(found)] * len(towers)
-        ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
+            # The judged gradients are of the previous step, these values of this one.
+            values = [one.value for one in itertools.chain.from_iterable(updates)]
+            real = [value for value in values if value.dtype.is_floating]
+            guards = [self._loss_scale.guard(real)] * len(towers)
+        ops += update_moving_averages(manager, updates, self._config.bn_stats, guards)
         return ops, skipped, totals
 
     def weight_losses(self) -> list[tf.Tensor]:

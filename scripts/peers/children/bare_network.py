@@ -105,7 +105,7 @@ class BareNetwork:
             )
             outputs = network.forward(tf.identity(images))
             loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
-        return loss, tape.gradient(loss, [values[v.name] for v in self.trained]), network.moments
+        return loss, tape.gradient(loss, [values[v.name] for v in self.trained]), network.updates
 
     def descend(self, declared: Any, variable: Any, gradient: Any) -> Any:
         """The update of one variable."""
@@ -118,11 +118,10 @@ def update_averages(variables: Mapping[str, Any], moments: Sequence[Any]) -> Non
     """Moves the averages of batch norm towards the moments of a batch, on the device of each."""
     import tensorflow as tf
 
-    for layer, *batch in moments:
-        for declared, value in zip((layer.mean, layer.variance), batch, strict=True):
-            average = variables[declared.name]
-            with tf.device(average.device):
-                average.assign_sub((average - value) * (1.0 - layer.settings.decay))
+    for declared, value, decay in moments:
+        average = variables[declared.name]
+        with tf.device(average.device):
+            average.assign_sub((average - value) * (1.0 - decay))
 
 
 def make_step(

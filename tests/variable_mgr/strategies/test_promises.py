@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.models.graph import Moments
-from cnnbench.models.spec import BatchNorm, BatchNormLayer, Initializer, VariableSpec
+from cnnbench.models.graph import StateUpdate
+from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.run.step.tower import share_moving_averages, update_moving_averages
 from cnnbench.variable_mgr.gradients import Column
 
@@ -112,14 +112,12 @@ def test_d5_d6_moving_averages_are_those_of_the_strategy_s_own_aggregation(
     theirs = of_the_strategy(manager.strategy)
     batches = np.random.default_rng(1).normal(size=(3, 2, 4)).astype(np.float32)
 
-    layer = BatchNormLayer(None, AVERAGES[0], *AVERAGES, BatchNorm(decay))
-
     @traced
     def step(means):
         def build(tower):
             for variable in theirs:
                 variable.assign_sub((variable - means[tower]) * (1.0 - decay))
-            return [Moments(layer, means[tower], means[tower])]
+            return [StateUpdate(one, means[tower], decay) for one in AVERAGES]
 
         moments = manager.run_towers(build)
         update_moving_averages(manager, moments, policy, [always] * 2)

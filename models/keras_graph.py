@@ -1,0 +1,464 @@
+"""Keras models in TensorFlow: built, declared, and called in the graph of a tower."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from cnnbench.errors import UsageError, first_line
+from cnnbench.models.declaration import innermost
+from cnnbench.models.graph import GraphNetwork, StateUpdate
+from cnnbench.models.model import Model
+from cnnbench.models.spec import (
+    BatchNorm,
+    BatchNormLayer,
+    Initializer,
+    KerasDeclaration,
+    LayerWork,
+    VariableSpec,
+    Window,
+)
+
+# Building.
+
+_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+# Weights that decay in no network here: of normalisation, and rows that a batch does not use.
+_NOT_DECAYED = ("gamma", "beta", "embeddings")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A Keras model; its own variables hold the initial values and are not trained.
+
+    `is_told` is whether its layers learn that it trains: as in `fit`, those of a model by
+    subclassing only do if its `call` takes `training`.
+    """
+
+    model: Any
+    is_told: bool = True
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables in the order in which `stateless_call` takes them."""
+        return [*self.model.trainable_variables, *self.model.non_trainable_variables]
+
+    def values(self) -> list[Any]:
+        """Initial values as NumPy arrays: float32, or int64 where they are integers."""
+        arrays = [keras.ops.convert_to_numpy(one) for one in self.variables]
+        return [one.astype(np.int64 if _is_integer(one.dtype) else np.float32) for one in arrays]
+
+
+def build(
+    make: Callable[[str], Any], dtype: str, seed: int, size: int | None, *, fuses: bool
+) -> Built:
+    """Builds a model on the host, with the numbers that `keras.utils.set_random_seed` gives.
+
+    In a thread of its own, in which Keras numbers the names of layers from 0, whatever else the
+    process has built, and has its own global dtype policy.
+
+    Args:
+      make: see `KerasModel`.
+      size: height and width of the images, where the model does not say.
+      fuses: whether layers are replaced by those that compute by operations of cnnbench.
+    """
+    policy = _POLICIES[dtype]
+    states = random.getstate(), np.random.get_state()
+
+    def made() -> Built:
+        keras.utils.set_random_seed(seed)
+        keras.config.set_dtype_policy(policy)
+        with tf.device("CPU:0"):
+            model = make(policy)
+            checked = _checked(model, size)
+            takes = inspect.signature(model.call).parameters
+        return Built(checked, checked is model or "training" in takes)
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            built = pool.submit(made).result()
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+    for _, layer in _layers(built.model):
+        if type(layer) in _FUSED and fuses:
+            object.__setattr__(layer, "__class__", _FUSED[type(layer)])
+    return built
+
+
+def application(name: str) -> Any:
+    """A network of `keras.applications` for 1,000 classes, with drawn weights."""
+    options: dict[str, Any] = {"weights": None, "classifier_activation": None}
+    if name.startswith("MobileNetV3"):  # takes images of any size unless told
+        options["input_shape"] = (224, 224, 3)
+    return getattr(keras.applications, name)(**options)
+
+
+def preprocessed(name: str, images: Any) -> Any:
+    """Images in [-1, 1] as the application takes them."""
+    module = importlib.import_module(getattr(keras.applications, name).__module__)
+    return module.preprocess_input((images + 1.0) * 127.5)
+
+
+def loaded(path: str, policy: str) -> Any:
+    """The model of a file, whose code is not run; in mixed precision a copy in that policy."""
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # of many types, from Keras and h5py
+        raise UsageError(f"cannot be loaded in safe mode: {first_line(error)}") from error
+    if policy == "float32":
+        return model
+    if not isinstance(model, keras.Sequential) and not _is_functional(model):
+        raise UsageError(f"only Sequential and functional models have --precision for {policy}")
+
+    def cast(layer: Any) -> Any:
+        return type(layer).from_config({**layer.get_config(), "dtype": policy})
+
+    copy = keras.models.clone_model(model, clone_function=cast, recursive=True)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def _checked(model: Any, size: int | None) -> Any:
+    """The model as a functional one that returns logits; UsageError for what is no such model."""
+    if keras.config.backend() != "tensorflow":
+        raise UsageError(f"Keras runs on {keras.config.backend()}; set KERAS_BACKEND=tensorflow")
+    if keras.config.image_data_format() != "channels_last":
+        raise UsageError("keras.json says channels_first; Keras models run in NHWC")
+    if not isinstance(model, keras.Model):
+        raise UsageError(f"build must return a keras.Model, not {type(model).__name__}")
+    if getattr(model, "optimizer", None) is not None:
+        raise UsageError("the Keras model has an optimizer; leave out compile()")
+    if not _is_functional(model):
+        if size is None:
+            raise UsageError("the Keras model has no input shape; give its image_size")
+        # Its layers learn that it trains from a call of the model, not of its `call`.
+        images = keras.Input((size, size, 3))
+        model = keras.Model(images, model(images))
+    last = model
+    while isinstance(last, keras.Model) and _is_functional(last):
+        last = last.layers[-1]
+    if type(last) is keras.layers.Softmax:
+        object.__setattr__(last, "__class__", _Logits)
+    elif getattr(last, "activation", None) is keras.activations.softmax:
+        last.activation = keras.activations.linear
+    return model
+
+
+def _is_functional(model: Any) -> bool:
+    return getattr(model, "inputs", None) is not None
+
+
+def _is_integer(dtype: Any) -> bool:
+    return "float" not in str(dtype)
+
+
+def _layers(model: Any, scope: str = "") -> Iterator[tuple[str, Any]]:
+    """The layers of a model and of the models in it, with their paths."""
+    for layer in model.layers if isinstance(model, keras.Model) else ():
+        yield f"{scope}{layer.name}", layer
+        yield from _layers(layer, f"{scope}{layer.name}/")
+
+
+# Declaring.
+
+_BATCH = 37
+"""Examples of the traced batch: a prime that no number of channels is likely to contain."""
+
+_SHARING = ("Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "IdentityN")
+# Operations whose gradients need neither inputs nor results, or only results.
+_LINEAR = ("AddV2", "AddN", "BiasAdd", "Cast", "ConcatV2", "Mean", "Pad", "Slice", "Sub", "Sum")
+_BY_RESULT = ("Exp", "Relu", "Relu6", "Rsqrt", "Sigmoid", "Softmax", "Sqrt", "Tanh")
+
+
+def declared(model: Any, size: int | None) -> KerasDeclaration:
+    """What a built model declares, without its work; UsageError for what cannot be run."""
+    names = [one.name for _, one in _layers(model) if isinstance(one, keras.layers.InputLayer)]
+    for number, one in enumerate(model.inputs):
+        if getattr(one, "ragged", False) or getattr(one, "sparse", False):
+            name = names[number] if number < len(names) else one.name
+            raise UsageError(f"layer {name} takes a RaggedTensor or SparseTensor; make it dense")
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+        found = f"{len(model.inputs)} inputs and {len(model.outputs)} outputs"
+        raise UsageError(f"the Keras model has {found}; it must map images to logits")
+    image, logits = model.inputs[0].shape[1:], model.outputs[0].shape[1:]
+    if len(image) != 3 or image[2] is None or len(logits) != 1:
+        raise UsageError(
+            f"the Keras model maps {image} to {logits}; it must map images (height, width, "
+            "channels) to logits (classes,)"
+        )
+    height, width = (found or size for found in image[:2])
+    if height is None or height != width or size not in (None, height):
+        wanted = "" if size is None else f", not {size} x {size} as image_size says"
+        raise UsageError(f"the Keras model takes images of {image[0]} x {image[1]}{wanted}")
+    return KerasDeclaration(height, image[2], logits[0], tuple(_specs(model)))
+
+
+def _specs(model: Any) -> Iterator[VariableSpec]:
+    weights = {id(one) for one in model.weights}
+    frozen = {id(v) for _, layer in _layers(model) if not layer.trainable for v in layer.weights}
+    taken: set[str] = set()
+    for one in Built(model).variables:
+        same = (f"{one.path}_{number}" for number in range(1, len(taken) + 1))
+        name = next(path for path in (one.path, *same) if path not in taken)
+        taken.add(name)
+        yield VariableSpec(
+            name,
+            tuple(one.shape),
+            Initializer.constant(0.0),
+            trainable=one.trainable,
+            weight_decay=one.trainable and name.rpartition("/")[2] not in _NOT_DECAYED,
+            statistic=not one.trainable and id(one) in weights and id(one) not in frozen,
+            dtype="int64" if _is_integer(one.dtype) else "float32",
+        )
+
+
+def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
+    """FLOPs by layer and memory of a training step, from a trace of the forward pass.
+
+    Operations inside loops are not counted.
+    """
+    graph, live = _traced(model, declared)
+    layers = {path for path, _ in _layers(built.model)}
+    layers |= {one.name.rpartition("/")[0] for one in declared.variables}
+    flops: dict[str, tuple[int, int, int]] = {}
+    owners: dict[str, str] = {}  # of a view, the tensor that has its buffer
+    kept: dict[str, int] = {}
+    largest = 0
+    for operation in graph.get_operations():
+        inputs, outputs = list(operation.inputs), list(operation.outputs)
+        differentiated = [one.name in live for one in inputs]
+        if any(differentiated):
+            live |= {one.name for one in outputs}
+        if operation.type in _SHARING:
+            owners |= {
+                made.name: owners.get(one.name, one.name)
+                for one, made in zip(inputs, outputs, strict=False)
+            }
+        elif any(differentiated) and operation.type not in _LINEAR:
+            needed = outputs if operation.type in _BY_RESULT else inputs
+            kept |= {owners.get(one.name, one.name): _size(one) for one in needed}
+        largest = max(largest, sum(map(_size, (*inputs, *outputs))))
+        scope = innermost(operation.name.split("/")[:-1], layers)
+        before = flops.setdefault(scope, (0, 0, 0)) if scope else (0, 0, 0)
+        if count := _flops(operation) // _BATCH:
+            to_input, to_kernel = (*differentiated[-2:],)
+            added = (count, count * to_input, count * to_kernel)
+            flops[scope] = tuple(map(sum, zip(before, added, strict=True)))  # type: ignore[assignment]
+    return LayerWork(flops, sum(kept.values()) + largest, largest)
+
+
+def _traced(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:
+    """The graph of a forward pass in training, and names of the values of trained variables."""
+    trained: set[str] = set()
+
+    def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+        value = tf.raw_ops.Placeholder(dtype=dtype, shape=spec.shape)
+        if spec.trainable:
+            trained.add(value.name)
+        return value
+
+    def forward(images: tf.Tensor) -> tf.Tensor:
+        with tf.variable_creator_scope(_refuse_variable):
+            return GraphNetwork(model, declared.classes, read, training=True).forward(images)
+
+    shape = [_BATCH, declared.size, declared.size, declared.channels]
+    try:
+        traced = tf.function(forward, autograph=False).get_concrete_function(tf.TensorSpec(shape))
+    except UsageError:
+        raise
+    except Exception as error:
+        frames = []
+        trace = error.__traceback__
+        while trace is not None:
+            frames.append(trace.tb_frame)
+            trace = trace.tb_next
+        where = next(filter(None, map(_layer_in, reversed(frames))), "the Keras model")
+        what = f"{type(error).__name__}: {first_line(error)}"
+        raise UsageError(f"{where} cannot be called in training: {what}") from error
+    for variable in traced.graph.variables:
+        raise UsageError(f"{variable.name} is a tf.Variable that no layer made by add_weight")
+    return traced.graph, trained
+
+
+def _refuse_variable(creator: Any, **options: Any) -> NoReturn:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not _layer_in(frame):
+        frame = frame.f_back
+    where = "the Keras model" if frame is None else _layer_in(frame)
+    raise UsageError(f"{where} makes a variable when it is called; make it in build()")
+
+
+def _layer_in(frame: FrameType) -> str:
+    """The Keras layer whose method a frame executes, in words; "" for others."""
+    found = frame.f_locals.get("self")
+    if not isinstance(found, keras.Layer):
+        return ""
+    return f"layer {found.name} ({type(found).__name__})"
+
+
+def _size(tensor: tf.Tensor) -> int:
+    """Elements of one example; 0 of what has no batch."""
+    shape = tensor.shape
+    if not shape.is_fully_defined() or not shape.rank or shape[0] % _BATCH:
+        return 0
+    return int(shape.num_elements()) // _BATCH
+
+
+def _flops(operation: tf.Operation) -> int:
+    kind, shapes = operation.type, [one.shape for one in operation.inputs]
+    if kind not in ("Einsum", *_PRODUCTS) or not all(s.is_fully_defined() for s in shapes):
+        return 0
+    if kind == "Einsum":
+        labels = operation.get_attr("equation").decode().partition("->")[0].split(",")
+        pairs = zip("".join(labels), (n for shape in shapes for n in shape), strict=True)
+        return int(2 * math.prod(dict(pairs).values()))
+    return int(2 * _PRODUCTS[kind](operation, *shapes[-2:]))
+
+
+def _of_matmul(operation: tf.Operation, x: Any, y: Any) -> int:
+    transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+    return int(operation.outputs[0].shape.num_elements() * x[-2 if transposed else -1])
+
+
+# Multiply-adds of an operation with its last two inputs.
+_PRODUCTS: dict[str, Callable[..., int]] = {
+    **dict.fromkeys(
+        ("Conv2D", "Conv3D"),
+        lambda operation, x, kernel: (
+            operation.outputs[0].shape.num_elements() * math.prod(kernel[:-1])
+        ),
+    ),
+    "DepthwiseConv2dNative": lambda operation, x, kernel: (
+        operation.outputs[0].shape.num_elements() * math.prod(kernel[:2])
+    ),
+    "Conv2DBackpropInput": lambda operation, kernel, x: x.num_elements() * math.prod(kernel[:-1]),
+    **dict.fromkeys(("MatMul", "BatchMatMulV2"), _of_matmul),
+}
+
+
+# Calling.
+
+_calls: ContextVar[tuple[GraphNetwork, dict[int, VariableSpec]] | None] = ContextVar(
+    "_calls", default=None
+)
+"""The network that calls a Keras model, and the variables by those of Keras."""
+
+
+def dtype_of(net: Any) -> str:
+    """Name of the dtype in which a `GraphNetwork` computes."""
+    return str(net.compute_dtype.name)
+
+
+def call(
+    built: Built,
+    declared: Sequence[VariableSpec],
+    net: Any,
+    images: tf.Tensor,
+    values: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    """Logits; `net` gets the losses that layers add, and the updates of untrained variables.
+
+    Args:
+      declared, values: the variables and what the tower has read of them, in the same order.
+    """
+    variables = built.variables
+    given = [tf.cast(v, k.dtype) for k, v in zip(variables, values, strict=True)]
+    trained = len(built.model.trainable_variables)
+    specs = {id(one): spec for one, spec in zip(variables, declared, strict=True)}
+    token = _calls.set((net, specs))
+    try:
+        logits, states, losses = built.model.stateless_call(
+            *(given[:trained], given[trained:], images),
+            training=net.training and built.is_told,
+            return_losses=True,
+        )
+    finally:
+        _calls.reset(token)
+    if net.training:
+        net.losses += [tf.cast(one, tf.float32) for one in losses]
+        rows = zip(declared[trained:], given[trained:], states, strict=True)
+        for spec, old, new in rows:
+            if new is not old:
+                net.updates.append(StateUpdate(spec, tf.cast(new, spec.dtype)))
+    return logits
+
+
+# Layers that compute by the operations of a `GraphNetwork`, with equal results.
+
+
+def _network() -> GraphNetwork | None:
+    calling = _calls.get()
+    return None if calling is None else calling[0]
+
+
+class _Logits(keras.layers.Softmax):  # type: ignore[misc]
+    """A last softmax left out, since the loss takes logits."""
+
+    def call(self, inputs: Any, mask: Any = None) -> Any:
+        return inputs
+
+
+class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+    """Batch norm in one operation per direction."""
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        calling, rank = _calls.get(), len(inputs.shape)
+        own = mask is None and self.center and not (self.renorm or self.synchronized)
+        own = own and rank in (2, 4) and self.axis in (-1, rank - 1)
+        if calling is None or not own or calling[0].training != bool(training and self.trainable):
+            return super().call(inputs, training=training, mask=mask)
+        net, specs = calling
+        return net._batch_norm(
+            inputs,
+            BatchNormLayer(
+                specs[id(self.gamma)] if self.scale else None,
+                specs[id(self.beta)],
+                specs[id(self.moving_mean)],
+                specs[id(self.moving_variance)],
+                BatchNorm(self.momentum, self.epsilon, self.scale, unbiased=False),
+            ),
+        )
+
+
+class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
+    """A convolution whose gradients are those of `cnnbench.models.cpu_products`."""
+
+    def convolution_op(self, inputs: Any, kernel: Any) -> Any:
+        net, image = _network(), tuple(inputs.shape[1:3])
+        if net is None or None in image or set(self.dilation_rate) != {1}:
+            return super().convolution_op(inputs, kernel)
+        window = Window.make(image, self.kernel_size, self.strides, self.padding.upper())
+        return net._conv(inputs, keras.ops.convert_to_tensor(kernel), window, self.filters)
+
+
+class _Dense(keras.layers.Dense):  # type: ignore[misc]
+    """A dense layer whose gradients are those of `cnnbench.models.cpu_products`."""
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        net = _network()
+        if net is None or len(inputs.shape) != 2:
+            return super().call(inputs, training=training)
+        y = net._matmul(inputs, keras.ops.convert_to_tensor(self.kernel), self.units)
+        y = y if self.bias is None else keras.ops.add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
+
+
+_FUSED = {
+    keras.layers.BatchNormalization: _BatchNormalization,
+    keras.layers.Conv2D: _Conv2D,
+    keras.layers.Dense: _Dense,
+}

@@ -1,0 +1,263 @@
+"""Keras models as networks: those of `keras.applications`, of files, and of plug-ins.
+
+A Keras model is an ordinary network. Its weights and the states of its random generators are the
+variables, and its body is one function of the features and of the values of the variables.
+
+What a network declares is needed before TensorFlow runs: a run first sets the number of threads and
+devices, and measures in a forked child. A child of its own therefore builds and traces the model,
+and returns plain data.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cnnbench.base import plugins
+from cnnbench.base.interrupts import name_of
+from cnnbench.base.terminal import StandardStream
+from cnnbench.base.text import nearest
+from cnnbench.errors import UsageError, text_of
+from cnnbench.models.model import Elements, Model, register_family, register_model
+from cnnbench.models.network import Network, T
+from cnnbench.models.spec import Initializer, KerasDeclaration, LearningRateSpec
+
+PREFIX = "keras:"
+"""Begins values of ``--model`` that name a Keras model."""
+
+SUFFIX = ".keras"
+
+APPLICATIONS = (
+    *(f"ConvNeXt{size}" for size in ("Base", "Large", "Small", "Tiny", "XLarge")),
+    *("DenseNet121", "DenseNet169", "DenseNet201"),
+    *(f"EfficientNetB{number}" for number in range(8)),
+    *(f"EfficientNetV2{size}" for size in ("B0", "B1", "B2", "B3", "L", "M", "S")),
+    *("InceptionResNetV2", "InceptionV3", "MobileNet", "MobileNetV2"),
+    *("MobileNetV3Large", "MobileNetV3Small", "NASNetLarge", "NASNetMobile"),
+    *(f"ResNet{depth}{version}" for depth in (101, 152, 50) for version in ("", "V2")),
+    *("VGG16", "VGG19", "Xception"),
+)
+"""Networks of `keras.applications`; `--help` and refusals do not import Keras."""
+
+
+class KerasModel(Model):
+    """A Keras model for images, with one output per class.
+
+    Args:
+      make: returns a new `keras.Model`, in the dtype policy that it gets, such as "mixed_bfloat16",
+        which is the global one meanwhile.
+      image_size: height and width where the model takes any.
+      source: identifies the initial values; see `Initializer.given`.
+      application: name of the network of `keras.applications` whose preprocessing images get.
+    """
+
+    batch_size = 32
+    learning_rate = LearningRateSpec(0.001)
+    data_format = "NHWC"
+    keras_layers = "fused"
+
+    def __init__(
+        self,
+        name: str,
+        dataset: str,
+        make: Callable[[str], Any],
+        *,
+        image_size: int | None = None,
+        source: str = "",
+        application: str = "",
+    ) -> None:
+        self.name = name
+        self.dataset = dataset
+        self._make = make
+        self._given_size = image_size
+        self._source = source
+        self._application = application
+        self._built: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._values: dict[tuple[int, int], dict[str, Any]] = {}
+        self._use(_in_child(self._declare))
+        self._built.clear()  # of a process that has no child: it has another seed
+
+    def _use(self, declared: KerasDeclaration) -> None:
+        initializer = Initializer.given(self._draw, self._source)
+        self.image_size, self.channels, self.classes, variables, self._work = declared
+        self.num_classes = self.classes
+        self.variables = tuple(replace(one, initializer=initializer) for one in variables)
+
+    def _declare(self) -> KerasDeclaration:
+        from cnnbench.models import keras_graph  # loads Keras
+
+        built = self.built("float32")
+        declared = keras_graph.declared(built.model, self._given_size)
+        self._use(declared)
+        return declared._replace(work=keras_graph.work(self, built, declared))
+
+    def built(self, dtype: str, seed: int = 0) -> Any:
+        """The `keras_graph.Built` that computes in a dtype, built at the first call."""
+        from cnnbench.models import keras_graph
+
+        with self._lock:
+            if dtype not in self._built:
+                fuses = self.keras_layers == "fused"
+                self._built[dtype] = keras_graph.build(
+                    *(self._make, dtype, seed, self._given_size), fuses=fuses
+                )
+            return self._built[dtype]
+
+    def _draw(self, name: str, seed: int, tower: int) -> Any:
+        """The initial value of a variable: that of the model built with `seed` + `tower`."""
+        values = self._values.setdefault((seed, tower), {})
+        if name not in values:
+            if tower:
+                with self._lock:
+                    self._built.pop("float32", None)
+            found = self.built("float32", seed + tower).values()
+            values.update(zip((one.name for one in self.variables), found, strict=True))
+        return values.pop(name)
+
+    def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
+        """Gives images the range that the application takes, and labels that of the outputs.
+
+        ImageNet's label 0 is no class: the first of 1,000 outputs is for label 1.
+        """
+        del seed, training
+        first = int(self.dataset == "imagenet" and self.classes == 1000)
+        made = {**example, "label": (example["label"] - first) % self.classes}
+        if self._application:
+            from cnnbench.models import keras_graph
+
+            made["image"] = keras_graph.preprocessed(self._application, example["image"])
+        return made
+
+    def build(self, net: Network[T], images: T) -> T:
+        """Declares the variables, and applies the model as one function."""
+        values = [net.declared(one) for one in self.variables]
+
+        def call(images: Any, *values: Any) -> Any:
+            from cnnbench.models import keras_graph
+
+            built = self.built(keras_graph.dtype_of(net))
+            return keras_graph.call(built, self.variables, net, images, values)
+
+        return net.apply(call, images, *values, shape=(self.classes,), flops=self._work)
+
+
+def register_keras_model(
+    name: str, build: Callable[[], Any], *, dataset: str = "imagenet", image_size: int | None = None
+) -> None:
+    """Makes a Keras model available to ``--model``; names are unique within a data set.
+
+    Args:
+      build: returns a new `keras.Model` that takes a batch of images, of height and width
+        `image_size`, and returns the logits (or softmax probabilities) of each class.
+      dataset: the data set it is for, such as ``imagenet`` or ``cifar10``.
+      image_size: height and width in pixels; by default those of the model's input.
+    """
+    factory = partial(KerasModel, name, dataset, lambda policy: build(), image_size=image_size)
+    register_model(name, dataset, factory)
+
+
+def _named(name: str, dataset: str) -> KerasModel:
+    """The model of ``--model=keras:...``: a file, or a network of `keras.applications`."""
+    wanted = name.removeprefix(PREFIX)
+    if wanted.endswith(SUFFIX):
+        import hashlib  # late, with zipfile: --help has no use for them
+        import zipfile
+
+        if not os.path.isfile(wanted):
+            raise UsageError("there is no such file")
+        if not zipfile.is_zipfile(wanted):
+            raise UsageError("the file is not in the .keras format, which model.save writes")
+        source = hashlib.sha256(Path(wanted).read_bytes()).hexdigest()
+        return KerasModel(name, dataset, partial(_loaded, wanted), source=source)
+    if wanted not in APPLICATIONS:
+        by_lower = {one.lower(): one for one in APPLICATIONS}
+        near = by_lower.get(nearest(wanted.lower(), by_lower), "")
+        hint = f"did you mean {PREFIX}{near}? " if near else ""
+        listed = ", ".join(APPLICATIONS)
+        raise UsageError(f"unknown; {hint}give a file that ends in {SUFFIX}, or one of {listed}")
+    return KerasModel(name, dataset, partial(_application, wanted), application=wanted)
+
+
+def _loaded(path: str, policy: str) -> Any:
+    from cnnbench.models import keras_graph
+
+    return keras_graph.loaded(path, policy)
+
+
+def _application(name: str, policy: str) -> Any:
+    from cnnbench.models import keras_graph
+
+    return keras_graph.application(name)
+
+
+def _in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
+    """Runs a function that starts TensorFlow in a child, unless this process has started it."""
+    given = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if given != "tensorflow":
+        raise UsageError(f"Keras models run on TensorFlow; unset KERAS_BACKEND={given}")
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        raise UsageError("needs Keras 3; unset TF_USE_LEGACY_KERAS")
+    import pickle  # late: few runs need it
+
+    # Here, not in the child: a run needs it too, and an import starts no threads.
+    from cnnbench.models import keras_graph  # noqa: F401
+
+    if _tensorflow_runs():
+        return declare()
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        with open(theirs, "wb") as stream:
+            os.close(ours)
+            stream.write(pickle.dumps(_answer(declare)))
+        os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as stream:
+        data = stream.read()
+    _, status = os.waitpid(child, 0)
+    if not data:
+        code = os.waitstatus_to_exitcode(status)
+        how = f"by {name_of(-code)}" if code < 0 else f"with exit code {code}"
+        raise UsageError(f"building the Keras model ended the process {how}")
+    answer = pickle.loads(data)
+    if isinstance(answer, KerasDeclaration):
+        return answer
+    error = UsageError(answer[0])
+    error.frames = answer[1]
+    raise error
+
+
+def _tensorflow_runs() -> bool:
+    """Whether TensorFlow runs in this process: a forked child would lack its threads."""
+    try:
+        threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    except OSError:  # a thread that has just ended; elsewhere than on Linux there are no files
+        threads = []
+    return not threads or any(name.startswith("tf_") for name in threads)
+
+
+def _answer(
+    declare: Callable[[], KerasDeclaration],
+) -> KerasDeclaration | tuple[str, tuple[str, ...]]:
+    """What a child returns: the declaration, or the text and frames of an error."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    if isinstance(sys.stderr, StandardStream):
+        sys.stderr.take_descriptor()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TensorFlow tells that there is no GPU
+    try:
+        with plugins.reported(UsageError):
+            return declare()
+    except UsageError as error:
+        return text_of(error), error.frames
+    except BaseException as error:
+        return f"{type(error).__name__}: {' '.join(text_of(error).split())}", ()
+
+
+register_family(PREFIX, _named, tuple(f"{PREFIX}{name}" for name in APPLICATIONS))

@@ -1,0 +1,178 @@
+"""Compares runs of Keras models with Keras' own `fit`: losses of ten steps, and speed.
+
+Usage: scripts/check_keras [--speed] [--devices=N] [MODEL ...]
+
+MODEL is a name of keras.applications. Each model and number of devices has its own process.
+Without --speed, each model trains on one device and on two logical CPU devices, with Keras' layers
+and with those of cnnbench, from equal weights on equal batches at a rate of 0.001: by cnnbench, and
+by `fit`, on two devices under MirroredStrategy. The first loss must agree to 1e-5 and ten losses to
+1e-4, relative to the loss.
+
+With --speed, steps of cnnbench with either kind of layers, of cnnbench's resnet50 and of
+`fit(jit_compile=False)` alternate on one device; printed are ratios of median times, and the
+roofline is left to `cnnbench roofline keras:MODEL`. The exit status is 0 if all losses agree and
+the speed is at least 0.97 (own) and 1.05 (fused) of that of `fit`, 1 if not, 2 for wrong use.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.errors import UsageError
+from cnnbench.models.networks.keras import APPLICATIONS
+
+MODELS = ("ResNet50V2", "MobileNetV3Small", "EfficientNetV2B0", "ConvNeXtTiny", "DenseNet121")
+STEPS = 10
+RATE = 0.001
+SEED = 1234
+FIRST, ALL = 1e-5, 1e-4
+LIMITS = {"own": 0.97, "fused": 1.05}
+BATCH, SPEED_BATCH = 2, 8
+ROUNDS = 12
+
+
+def built(model: str, devices: int, layers: str, batch: int) -> Any:
+    """A run of cnnbench, ready to step."""
+    options = {} if layers == "" else {"keras_layers": layers}
+    made = BenchmarkCNN(
+        Params(
+            model=model,
+            device="cpu",
+            num_gpus=devices,
+            variable_update="replicated",
+            batch_size=batch,
+            weight_decay=0.0,
+            num_warmup_batches=0,
+            tf_random_seed=SEED,
+            **options,
+        )
+    ).build()
+    assert made.manager is not None
+    made.manager.after_initialization()
+    return made
+
+
+def batch_of(made: Any) -> tuple[Any, Any]:
+    """The images and labels of all devices of a run."""
+    batches = made.inputs.next()
+    towers = [made.inputs.of_tower(number, batches) for number in range(len(made.devices.towers))]
+    images, labels = (np.concatenate([t[part].numpy() for t in towers]) for part in (0, 1))
+    return images, labels
+
+
+def compiled(name: str, devices: int) -> Any:
+    """The Keras model as `fit` trains it."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(SEED)
+    places = [f"CPU:{number}" for number in range(devices)]
+    strategy = (
+        tf.distribute.MirroredStrategy(places) if devices > 1 else tf.distribute.get_strategy()
+    )
+    with strategy.scope():
+        options = {"input_shape": (224, 224, 3)} if "V3" in name and "Mobile" in name else {}
+        model = getattr(keras.applications, name)(
+            weights=None, classifier_activation=None, **options
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(RATE), loss, jit_compile=False)
+    return model
+
+
+def compare(name: str, devices: int) -> bool:
+    """Prints the differences of a model's losses; whether they are small enough."""
+    losses = {}
+    for layers in LIMITS:
+        made = built(f"keras:{name}", devices, layers, BATCH)
+        images, labels = batch_of(made)
+        losses[layers] = np.array([float(made.step(RATE).loss) for _ in range(STEPS)])
+        made.close()
+        del made
+    history = compiled(name, devices).fit(
+        *(images, labels), batch_size=len(labels), epochs=STEPS, shuffle=False, verbose=0
+    )
+    theirs = np.array(history.history["loss"])
+    agrees = True
+    for layers, ours in losses.items():
+        gaps = np.abs(ours - theirs) / np.abs(theirs)
+        agrees &= bool(gaps[0] <= FIRST and gaps.max() <= ALL)
+        row = f"{name}, {devices} device(s), {layers}: first loss {theirs[0]:.6f}"
+        print(f"{row}, differs by {gaps[0]:.1e}; ten steps by {gaps.max():.1e}", flush=True)
+    return agrees
+
+
+def _step(made: Any) -> float:
+    return float(made.step(RATE).loss)
+
+
+def measure(name: str) -> bool:
+    """Prints ratios of a model's speed; whether they reach the limits."""
+    runs = {layers: built(f"keras:{name}", 1, layers, SPEED_BATCH) for layers in LIMITS}
+    images, labels = batch_of(runs["own"])
+    runs["resnet50"] = built("resnet50", 1, "", SPEED_BATCH)
+    steps: dict[str, Callable[[], object]] = {
+        layers: partial(_step, made) for layers, made in runs.items()
+    }
+    model = compiled(name, 1)
+    data = tf.data.Dataset.from_tensors((images, labels)).repeat()
+    # Five steps an epoch: what `fit` does between epochs is no part of a step.
+    steps["fit"] = lambda: model.fit(data, steps_per_epoch=5, verbose=0)
+    seconds: dict[str, list[float]] = {side: [] for side in steps}
+    for turn in range(ROUNDS + 2):
+        for side in list(steps) if turn % 2 else reversed(list(steps)):
+            begin = time.perf_counter()
+            for _ in range(1 if side == "fit" else 5):
+                steps[side]()
+            if turn > 1:
+                seconds[side].append((time.perf_counter() - begin) / 5)
+    good = True
+    for side in ("own", "fused", "resnet50"):
+        pairs = [fit / ours for fit, ours in zip(seconds["fit"], seconds[side], strict=True)]
+        ratio = statistics.median(pairs)
+        quartiles = statistics.quantiles(pairs)
+        good &= ratio >= LIMITS.get(side, 0.0)
+        spread = f"({quartiles[0]:.3f}-{quartiles[2]:.3f})"
+        mean = statistics.median(seconds[side]) * 1e3
+        print(f"{name}: {side} {mean:.1f} ms, speed {ratio:.3f} {spread} of fit", flush=True)
+    return good
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compares the models that the arguments name."""
+    names = [word for word in arguments if not word.startswith("--")] or list(MODELS)
+    unknown = [name for name in names if name not in APPLICATIONS]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is no name of keras.applications")
+    speed = "--speed" in arguments
+    given = [word for word in arguments if word.startswith("--devices=")]
+    if not given or len(names) > 1:
+        counts = given or ["--devices=1", "--devices=2"][: 1 if speed else 2]
+        mode = ["--speed"] if speed else []
+        cases = [[*mode, count, name] for name in names for count in counts]
+        return max(subprocess.run([sys.executable, __file__, *case]).returncode for case in cases)
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    tf.zeros([]) + 1.0  # TensorFlow runs, so models are declared in this process
+    devices = int(given[0].partition("=")[2])
+    return 0 if (measure(names[0]) if speed else compare(names[0], devices)) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
