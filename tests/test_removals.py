@@ -37,6 +37,7 @@ ALLOWED = {
     "judge/history/reading.py write": "its own table, damaged; the records are the only copy",
     "scripts/measure_results.py template": "its own temporary record",
     "scripts/measure_results.py made": "tables of values, which are no only copy",
+    "scripts/planted_faults.py failed_tests": "the cache of pytest in its own copy",
     "scripts/kills.py problems": "files in its own temporary folder",
     "scripts/stops.py _disturb": "the folder of results that it has made, during a run",
     "scripts/stops.py play": "its own temporary folder",

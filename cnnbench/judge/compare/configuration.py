@@ -164,6 +164,7 @@ FACTS: dict[str, Fact] = {
         ),
         _blocks("other libraries have other kernels"),
     ),
+    "cpu_conv_gradients": _mentioned("what auto means here; the form in use is a fact of the run"),
     "intra_op_threads": _blocks("threads decide speed", NOTHING),
     "inter_op_threads": _blocks("threads decide speed", NOTHING),
     "python_version": _mentioned("a step is one call from Python"),

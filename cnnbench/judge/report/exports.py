@@ -25,7 +25,6 @@ from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text, part_text
 from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject
-from cnnbench.judge.report.sections.scaling import curves
 from cnnbench.records.codec import started
 from cnnbench.records.metric import BOUNDS, HISTORY, Metric
 from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
@@ -62,6 +61,9 @@ _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 
 def configurations(results: ReportSubject) -> list[dict[str, Any]]:
     """A row per configuration: medians over processes with their intervals and ranges."""
+    # Imported here: the formats of `cnnbench compare` need no sections of reports.
+    from cnnbench.judge.report.sections.scaling import curves
+
     efficiencies = {
         one.name: curve.efficiency(one)
         for curve in curves(results.configured)

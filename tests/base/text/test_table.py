@@ -10,7 +10,6 @@ from cnnbench.base.terminal import (
     markdown_table,
     natural_key,
     parts,
-    rewrite,
     with_table,
     wrapped,
 )
@@ -170,7 +169,7 @@ def test_rewriting_replaces_what_stands_between_the_markers(tmp_path):
     assert markdown_table(("a", "b"), ("---", "---:"), [("x", "1")]) == TABLE
     path = tmp_path / "doc.md"
     path.write_text("before\n<!-- t: begin -->\nold\n<!-- t: end -->\nafter\n")
-    rewrite([str(path)], "t", TABLE)
+    path.write_text(with_table(path.read_text(), "t", TABLE))
     expected = f"before\n<!-- t: begin -->\n{TABLE}\n<!-- t: end -->\nafter\n"
     assert path.read_text() == expected == with_table(expected, "t", TABLE)
 

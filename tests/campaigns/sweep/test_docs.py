@@ -38,7 +38,7 @@ def test_every_key_and_metric_is_there():
 def test_defaults_are_those_of_the_schema():
     starred = re.findall(r"^\| `(\w+)` \*", TEXT, re.MULTILINE)
     assert sorted(starred) == sorted(suite.keys_of(suite.EntrySettings))
-    assert f"seconds for one process ({suite.DEFAULT_TIMEOUT:g}), " in TEXT
+    assert f"one process in seconds ({suite.DEFAULT_TIMEOUT:g})" in TEXT
     search = suite.BatchSizeSearch()
     assert f"`limit` ({search.limit})" in TEXT
     assert f"`multiple_of` ({search.multiple_of})" in TEXT
