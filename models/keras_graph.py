@@ -439,10 +439,20 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
         net, image = _network(), tuple(inputs.shape[1:3])
-        if net is None or None in image or set(self.dilation_rate) != {1}:
+        groups = (1, inputs.shape[-1])
+        if (
+            net is None
+            or None in image
+            or set(self.dilation_rate) != {1}
+            or self.groups not in groups
+        ):
             return super().convolution_op(inputs, kernel)
         window = Window.make(image, self.kernel_size, self.strides, self.padding.upper())
-        return net._conv(inputs, keras.ops.convert_to_tensor(kernel), window, self.filters)
+        kernel = keras.ops.convert_to_tensor(kernel)
+        depthwise = 1 < self.groups == inputs.shape[-1]
+        if depthwise:  # TensorFlow has no kernels of groups for CPUs without oneDNN
+            kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, -1])
+        return net._conv(inputs, kernel, window, self.filters, depthwise=depthwise)
 
 
 class _Dense(keras.layers.Dense):  # type: ignore[misc]

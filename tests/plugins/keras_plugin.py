@@ -87,7 +87,8 @@ class Untold(Inner):
 def plain():
     """A model without random numbers."""
     convolution = keras.layers.Conv2D(6, 3, strides=2, activation="relu")
-    return headed(convolution, keras.layers.BatchNormalization())
+    depthwise = keras.layers.Conv2D(12, 3, groups=6)
+    return headed(convolution, keras.layers.BatchNormalization(), depthwise)
 
 
 register("every_kind", every_kind)
