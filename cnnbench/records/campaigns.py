@@ -265,6 +265,10 @@ class TuneDocument(Document):
       budget_seconds: seconds that --minutes allows.
       scatter: standard deviation of a process in the races, as a share; None if unknown.
       failure: the error that ended the proof, or "".
+      threshold: largest change of the speed that counts as none, as a share; None without pairs.
+      pair_scatter: standard deviation of the change between pairs, as a share; None if unknown.
+      more_pairs: number of further pairs that would decide an open verdict; None if unknown.
+      medians_change: change of the two medians, if its sign differs from that of `gain`.
       enough_minutes: value of --minutes with which the search could go on; None where more time
         would not change the answer.
       rows: the candidates, the fastest first; then those that were not measured.
@@ -297,6 +301,10 @@ class TuneDocument(Document):
     rows: tuple[TuneRow, ...]
     refused: tuple[RefusedCandidate, ...]
     p: float | None = field(default=None, metadata=OPTIONAL)
+    threshold: float | None = field(default=None, metadata=OPTIONAL)
+    pair_scatter: float | None = field(default=None, metadata=OPTIONAL)
+    more_pairs: int | None = field(default=None, metadata=OPTIONAL)
+    medians_change: float | None = field(default=None, metadata=OPTIONAL)
     enough_minutes: int | None = field(default=None, metadata=OPTIONAL)
     weights_steps: int | None = field(default=None, metadata=OPTIONAL)
     weight_distance: float | None = field(default=None, metadata=OPTIONAL)

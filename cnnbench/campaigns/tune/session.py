@@ -276,7 +276,7 @@ class Proof:
       p: p value of the test; None if there was none.
       failure: error that ended it early, or "".
       more: whether more pairs, within the maximum of a final, may decide it.
-      enough_minutes: see `TuneDocument`.
+      threshold, pair_scatter, more_pairs, medians_change, enough_minutes: see `TuneDocument`.
     """
 
     verdict: str
@@ -288,6 +288,10 @@ class Proof:
     p: float | None = None
     pairs: int = 0
     failure: str = ""
+    threshold: float | None = None
+    pair_scatter: float | None = None
+    more_pairs: int | None = None
+    medians_change: float | None = None
     more: bool = False
     enough_minutes: int | None = None
 
@@ -411,6 +415,10 @@ class Final:
             confidence=1 - pairs.alpha,
             p=judged.p_adjusted,
             pairs=measured,
+            threshold=judged.floor,
+            pair_scatter=judged.scatter,
+            more_pairs=judged.more,
+            medians_change=judged.medians_change,
             more=needed is not None and measured < max(needed, measured + 1) <= MOST_PAIRS,
         )
 
