@@ -508,7 +508,8 @@ def quick_processes(monkeypatch, _stand_ins):
     """
 
     def facts():
-        return dict(_machine_with(*environment.speed_variables(Host()).items()))
+        cpus = (os.cpu_count(), *sorted(os.sched_getaffinity(0)))  # which tests set
+        return dict(_machine_with(*cpus, *environment.speed_variables(Host()).items()))
 
     monkeypatch.setattr(environment, "collect", facts)
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))

@@ -201,4 +201,5 @@ def test_a_recipe_counts_the_files_that_it_changes(recipe):
 
 def test_every_recipe_is_performed():
     headings = re.findall(r"^## (A.*)$", EXTENDING, re.MULTILINE)
-    assert {*headings} - {"A path"} == {recipe.heading for recipe in RECIPES}
+    # A Keras model touches no file: tests/run/driver/test_keras_models.py runs several.
+    assert {*headings} - {"A path", "A Keras model"} == {recipe.heading for recipe in RECIPES}

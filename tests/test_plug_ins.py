@@ -27,7 +27,7 @@ def named(*names):
 
 def test_every_kind_is_documented_with_an_example():
     rows = re.findall(
-        r"^\| ([\w -]+) \| `(cnnbench[\w.]+)` \| `--\w+`.* \|(.*) \|$", EXTENDING, re.M
+        r"^\| ([\w -]+) \| `(cnnbench[\w.]+)`(?:, `\w+`)? \| `--\w+`.* \|(.*) \|$", EXTENDING, re.M
     )
     plugins.load(named("chain"), plugins.FLAG)
     kinds = {kind.call.partition("(")[0]: kind.flag for kind in plugins._kinds.values()}

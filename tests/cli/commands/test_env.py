@@ -76,7 +76,8 @@ def conditions(facts, monkeypatch):
 def test_check_of_a_quiet_machine(call, conditions, busy, flags, said):
     slept = conditions(busy)
     assert call("env", "--check", "--seconds=1.5", *flags).out == f"{said}\n"
-    assert slept == [1.5]
+    # Shorter ones are those of waiting for git.
+    assert [seconds for seconds in slept if seconds >= 1] == [1.5]
 
 
 def test_check_of_a_busy_machine_exits_3(call, conditions):
