@@ -125,8 +125,6 @@ COLLECTIVE = ("auto", "ring")
 """Values of `CROSS_DEVICE_OPS` that are collective operations of TensorFlow, packed by bytes."""
 BETWEEN_WORKERS = ("auto", "ring", "nccl")
 """Values that work between processes. Between processes, all of them pack by bytes."""
-PACKED = ("hierarchical_copy", "nccl")
-"""Values that join all tensors and cut them into packs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,12 +180,9 @@ def library_lines(log: str, *, hides_openblas: bool = False) -> str:
     `hides_openblas` omits the message with which OpenBLAS ends the process; use it if
     `fatal_message` is reported anyway.
     """
-    notices = ""
-    for line in log.split("\n"):
-        text = line.removeprefix(_PREFIX)
-        if line.strip() and not (hides_openblas and text.startswith(_OF_OPENBLAS)):
-            notices += f"{notice_line(text)}\n"
-    return notices
+    lines = [line.removeprefix(_PREFIX) for line in log.split("\n") if line.strip()]
+    lines = [line for line in lines if not (hides_openblas and line.startswith(_OF_OPENBLAS))]
+    return "".join(f"{notice_line(line)}\n" for line in lines)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

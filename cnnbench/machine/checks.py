@@ -314,29 +314,18 @@ def _stolen(situation: Situation) -> float:
     return share if share >= _STEAL_SHARE else 0.0
 
 
-BEFORE: dict[str, Check] = {
-    "load": load,
-    "steal": steal,
-    "threads": threads,
-    "quota": quota,
-    "governor": governor,
-    "memory": memory,
-    "numa": numa,
-    "battery": battery,
-}
+def _by_id(*checks: Check) -> dict[str, Check]:
+    return {check.__name__.removesuffix("_in_loop"): check for check in checks}
+
+
+BEFORE = _by_id(load, steal, threads, quota, governor, memory, numa, battery)
 """The checks before the first step, by id."""
 
-BEFORE_ON_GPUS = {"gpu_processes": gpu_processes, "gpu_throttle": gpu_throttle}
+BEFORE_ON_GPUS = _by_id(gpu_processes, gpu_throttle)
 """Further checks of a run on GPUs."""
 
-AFTER: dict[str, Check] = {
-    "load": load_in_loop,
-    "steal": steal_in_loop,
-    "quota": quota_in_loop,
-    "thermal": thermal,
-    "memory": memory_in_loop,
-}
+AFTER = _by_id(load_in_loop, steal_in_loop, quota_in_loop, thermal, memory_in_loop)
 """The checks after the timed loop, by id."""
 
-AFTER_ON_GPUS = {"gpu_processes": gpu_processes_in_loop, "gpu_throttle": gpu_throttle_in_loop}
+AFTER_ON_GPUS = _by_id(gpu_processes_in_loop, gpu_throttle_in_loop)
 """Further checks of a run on GPUs."""

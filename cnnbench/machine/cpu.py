@@ -120,29 +120,30 @@ def processor(host: Host) -> Facts:
     text = host.text("proc/cpuinfo")
     if text is None:
         if platform.system() != "Darwin":
-            return {"cpu_model": None}
+            return {"cpu_model": None, "cpu_conv_gradients": LIBRARY}
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         told = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
-        return {"cpu_model": told.stdout.strip()}
-    first: dict[str, str] = {}
-    cores = set()
-    for paragraph in text.split("\n\n"):
-        fields = {}
-        for line in paragraph.splitlines():
-            name, colon, value = line.partition(":")
-            if colon:
-                fields[name.strip()] = value.strip()
-        first = first or fields
-        if "core id" in fields:
-            cores.add((fields.get("physical id"), fields["core id"]))
+        return {"cpu_model": told.stdout.strip(), "cpu_conv_gradients": LIBRARY}
+    cpus = [_fields(paragraph) for paragraph in text.split("\n\n")]
+    first = cpus[0]
     flags = (first.get("flags") or first.get("Features") or "").split()
+    cores = {(cpu.get("physical id"), cpu["core id"]) for cpu in cpus if "core id" in cpu}
+    isa = [name for name in _ISA if name in flags]
+    found = _kernels(isa, host.environ)
     return {
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
-        "cpu_isa": [name for name in _ISA if name in flags],
+        "cpu_isa": isa,
         "physical_cores": len(cores) or None,
         # Noise usually comes from other machines on the same hypervisor.
         "virtual_machine": True if "hypervisor" in flags else None,
+        # What --conv_gradients=auto is on this CPU, and the kernels that it depends on.
+        "cpu_conv_gradients": f"fastest ({found})" if found in MEASURED_KERNELS else LIBRARY,
     }
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
 
 
 # TensorFlow uses oneDNN's convolutions by itself on CPUs with one of these; else by request.
@@ -164,25 +165,21 @@ def kernels(host: Host) -> str:
     matrices. `LIBRARY` if the instruction set is unknown, or lowered below AVX2, or if the user
     switched oneDNN off.
     """
-    found = processor(host).get("cpu_isa")
-    isa = set(found) if isinstance(found, list) else set()
-    asked = host.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower()
+    isa = processor(host).get("cpu_isa")
+    return _kernels(isa if isinstance(isa, list) else (), host.environ)
+
+
+def _kernels(isa: Collection[str], environ: Mapping[str, str]) -> str:
+    asked = environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower()
     if asked in ("0", "false"):
         return LIBRARY
-    limit = next((host.environ[name] for name in _ONEDNN_LIMITS if name in host.environ), "")
+    limit = next((environ[name] for name in _ONEDNN_LIMITS if name in environ), "")
     narrow = limit.upper() in ("SSE41", "AVX")
-    if narrow or not {"avx2", "fma"} <= isa:
+    if narrow or not {"avx2", "fma"} <= set(isa):
         return LIBRARY
     wide = "avx512bw" in isa and not limit.upper().startswith("AVX2")
-    onednn = asked in ("1", "true") or not isa.isdisjoint(_NEURAL)
+    onednn = asked in ("1", "true") or not set(isa).isdisjoint(_NEURAL)
     return f"{'onednn' if onednn else 'eigen'}-{'avx512' if wide else 'avx2'}"
-
-
-def conv_gradients(host: Host) -> Facts:
-    """What --conv_gradients=auto is on this CPU, and the kernels that it depends on."""
-    found = kernels(host)
-    measured = found in MEASURED_KERNELS
-    return {"cpu_conv_gradients": f"fastest ({found})" if measured else LIBRARY}
 
 
 def logical_cpus(host: Host) -> Facts:
@@ -244,9 +241,7 @@ def settings(host: Host) -> Facts:
     if no_turbo is not None:
         found["cpu_turbo"] = no_turbo == 0
     policies = sorted((host.root / _CPU / "cpufreq").glob("policy*"))
-    governors = set()
-    for policy in policies:
-        governors.add(host.text(f"{_CPU}/cpufreq/{policy.name}/scaling_governor") or "")
+    governors = {host.text(f"{_CPU}/cpufreq/{p.name}/scaling_governor") or "" for p in policies}
     aslr = host.number("proc/sys/kernel/randomize_va_space")
     nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
     return {
@@ -331,21 +326,18 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
     In version 1, the controllers "cpu" and "memory" have separate hierarchies.
     """
-    found = []
     lines = (host.text("proc/self/cgroup") or "").splitlines()
-    for name, mount in ("", "sys/fs/cgroup"), (controller, f"sys/fs/cgroup/{controller}"):
-        path = "/"
-        for line in lines:
-            _, _, names_and_path = line.partition(":")
-            names, colon, of_group = names_and_path.partition(":")
-            if colon and name in names.split(","):
-                path = of_group
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        while parts:
-            found.append("/".join([mount, *parts]))
-            parts.pop()
-        found.append(mount)
-    return found
+    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    paths = {name: path for _, names, path in groups for name in names.split(",")}
+    return [
+        *_upwards("sys/fs/cgroup", paths.get("", "/")),
+        *_upwards(f"sys/fs/cgroup/{controller}", paths.get(controller, "/")),
+    ]
+
+
+def _upwards(mount: str, path: str) -> list[str]:
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]
 
 
 def load(host: Host) -> Facts:
@@ -354,7 +346,7 @@ def load(host: Host) -> Facts:
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    *(identity, processor, conv_gradients, logical_cpus, settings, power),
+    *(identity, processor, logical_cpus, settings, power),
     *(memory, limits, load),
 )
 

@@ -148,14 +148,14 @@ def python(host: Host) -> Facts:
 
 def packages(host: Host) -> Facts:
     """Installed versions; TensorFlow's with the name of its package."""
-    package = version = None
-    for package in _TENSORFLOW_PACKAGES:
-        if version := _version(package):
-            break
+    tensorflow = next(
+        ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _version(name))),
+        (None, None),
+    )
     return {
         "cnnbench_version": own.__version__,
-        "tensorflow_package": package if version else None,
-        "tensorflow_version": version,
+        "tensorflow_package": tensorflow[0],
+        "tensorflow_version": tensorflow[1],
         "keras_version": _version("keras"),
         "numpy_version": _version("numpy"),
     }

@@ -114,13 +114,10 @@ def take(
     """
     busy, steal = _cpu_seconds(host)
     # os.times is not used, because it counts hundredths of a second.
-    own, unknown = 0.0, False
-    for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        used = resource.getrusage(processes)
-        own += used.ru_utime + used.ru_stime
-    for pid in peers:
-        seconds = cpu_seconds_of(host, pid)
-        own, unknown = own + (seconds or 0.0), unknown or seconds is None
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own = sum(one.ru_utime + one.ru_stime for one in used)
+    of_peers = [cpu_seconds_of(host, pid) for pid in peers]
+    known = [seconds for seconds in of_peers if seconds is not None]
     vmstat = host.text("proc/vmstat") or ""
     swapped = re.findall(r"^pswp(?:in|out) (\d+)$", vmstat, re.MULTILINE)
     load = (host.text("proc/loadavg") or "").split(" ", 1)[0]
@@ -128,7 +125,7 @@ def take(
         at=clock(),
         busy_seconds=busy,
         steal_seconds=steal,
-        own_seconds=None if unknown else own,
+        own_seconds=own + sum(known) if len(known) == len(of_peers) else None,
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
         thermal_events=_thermal_events(host),
         quota_seconds=_quota_seconds(host),
@@ -416,7 +413,7 @@ class Watch:
         self._loop_start: Counters | None = None
         self._notes: list[ConditionNote] = []
         self._resources = ExitStack()
-        self._meter: EnergyMeter | None = None  # where there are counters
+        self._meter = EnergyMeter(())
         self.energy: dict[str, Any] = {}
 
     def met(self, peers: Collection[int]) -> None:
@@ -448,9 +445,8 @@ class Watch:
             if self._starts_with_others:  # The other processes use the GPUs by now.
                 self._gpus = self._view(gpu_states(self._host))
         self._loop_start = self._sample()
-        if counters:
-            self._meter = EnergyMeter(counters)
-            self._meter.start()
+        self._meter = EnergyMeter(counters)
+        self._meter.start()
         return self
 
     def __exit__(
@@ -460,7 +456,7 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         assert self._loop_start is not None
-        self.energy = {} if self._meter is None else self._meter.stop()
+        self.energy = self._meter.stop()
         self._during = {**changes(self._loop_start, self._sample()), **self._clock_now()}
         self._resources.close()
         if self._flags.on_gpu and kind is None:
@@ -471,15 +467,13 @@ class Watch:
     def suspended(self) -> Iterator[None]:
         """Excludes a block within the timed loop from the samples."""
         assert self._loop_start is not None
-        if self._meter is not None:
-            self._meter.pause()
+        self._meter.pause()
         begin = self._sample()
         try:
             yield
         finally:
             self._loop_start = self._loop_start.moved(begin, self._sample())
-            if self._meter is not None:
-                self._meter.start()
+            self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:
         """Disturbances in the timed loop; none if the loop was not reached."""

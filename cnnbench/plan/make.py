@@ -13,7 +13,7 @@ from typing import cast
 
 from cnnbench.base import plugins
 from cnnbench.base.job import WORKER, Task
-from cnnbench.base.rendezvous import EVALUATOR, mpi_ranks, resolve, started_together
+from cnnbench.base.rendezvous import EVALUATOR, exchange, mpi_ranks, resolve, started_together
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, Params
@@ -218,8 +218,6 @@ def _from_environment(flags: Params, environ: Mapping[str, str]) -> Params:
 def _exchanged(
     flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
-    from cnnbench.base.rendezvous import exchange  # late: --help and refused flags load none
-
     job, local_rank = resolve(flags.cluster, flags.cluster_ps, environ)
     if flags.device != "cpu" and not flags.gpu_indices:
         _take_gpus(flags, job.task, local_rank, environ)

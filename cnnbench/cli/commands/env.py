@@ -23,7 +23,7 @@ from cnnbench.machine.watch import Watch
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.run.driver.preflight import computes_on_cpu
-from cnnbench.run.runtime.loading import without_info_lines
+from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
 from cnnbench.run.runtime.supervisor import supervised
 
 
@@ -139,8 +139,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _load_tensorflow() -> None:
-    from cnnbench.run.runtime.loading import load_tensorflow
-
     supervised()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
     with without_info_lines():

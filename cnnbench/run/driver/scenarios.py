@@ -192,9 +192,12 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     """
     length, measurements, inputs = run.plan.length, run.measurements, built.inputs
     assert inputs is not None
-    turns, run.membership.turns = run.membership.turns, Turns()  # keeps its turn to the end
-    total = Training(run, built).run(length.num_batches)
-    run.membership.turns = turns
+    turns = run.membership.turns
+    run.membership.turns = Turns()  # this process keeps its turn to the end
+    try:
+        total = Training(run, built).run(length.num_batches)
+    finally:
+        run.membership.turns = turns
     measurements.note(input_wait_seconds=None)  # the whole loop waits
     inputs.close()
     examples = length.num_batches * length.global_batch

@@ -279,7 +279,7 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     tune, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(bench.RaceBench, "final_seconds", 7.0)
-    say = {"by_flag": {"--variable_update=replicated": 1.03}, "scatter": 0.1, "salt": 1}
+    say = {"by_flag": {"--variable_update=replicated": 1.04}, "scatter": 0.05, "salt": 3}
     short = json.loads(tune("--format=json", **say)[1])
     assert (short["verdict"], short["pairs"]) == ("open", 8)
     found = json.loads(tune("--format=json", "--minutes=5", "--resume", **say)[1])
@@ -289,9 +289,7 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     assert [(plan["pairs"], plan["number"]) for plan in plans] == [(8, 1), (16, 1)]
     assert plans[1]["alpha"] == plans[0]["alpha"] == 0.04
     made = begun(tmp_path / "r" / "final").made
-    # Whether 4 further pairs show that more would not help depends on the draws.
-    assert [one.pairs for one in made] == [8, 12, 16][: len(made)]
-    assert made[-1].pairs == found["pairs"]
+    assert [one.pairs for one in made] == [8, 12, 16]
     assert sum(one.alpha for one in made) < 0.04
     done = traced(tmp_path)
     assert len(set(done)) == len(done)
