@@ -168,7 +168,8 @@ def choices(group: Sequence[Dimension], allowed: Collection[str], mode: str) -> 
     return found
 
 
-# From a space of flags to candidates: each resolved beforehand, or dropped with the reason.
+# Makes candidates from a space of flags. Each candidate is resolved now, or dropped with the
+# reason.
 
 _MODE = "variable_update"
 _NEAR = 0.9  # share of memory from which `cnnbench.run.driver.preflight` warns

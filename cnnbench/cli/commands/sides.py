@@ -325,11 +325,13 @@ def continued(base: str, new: str) -> Begun | None:
 
 
 def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Comparison, list[str]]:
-    """A comparison of saved records with its next step, and lines with commands.
+    """Adds a next step to a comparison of saved records; returns lines with commands beside it.
 
-    `earlier` is the experiment that they belong to, if it can go on. The next step is that of the
-    configuration which the advice is about; the lines are about the first ones that an experiment
-    would settle.
+    The next step is for the configuration that the advice is about. The lines name a command for
+    each of the first configurations that more pairs would settle.
+
+    Args:
+      earlier: the experiment that the records belong to; None if there is none that can go on.
     """
     commands = {
         entry.name: resumption(Path(comparison.base_label).parent, pairs, earlier)
