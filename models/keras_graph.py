@@ -99,11 +99,16 @@ def build(
     return built
 
 
-def application(name: str) -> Any:
-    """A network of `keras.applications` for 1,000 classes, with drawn weights."""
+def application(name: str, sizes: tuple[int, int] | None = None) -> Any:
+    """A network of `keras.applications` with drawn weights.
+
+    `sizes` are height and width of its images, and its classes; by default its own and 1,000.
+    """
     options: dict[str, Any] = {"weights": None, "classifier_activation": None}
     if name.startswith("MobileNetV3"):  # takes images of any size unless told
         options["input_shape"] = (224, 224, 3)
+    if sizes is not None:
+        options |= {"input_shape": (sizes[0], sizes[0], 3), "classes": sizes[1]}
     return getattr(keras.applications, name)(**options)
 
 

@@ -27,6 +27,9 @@ from cnnbench.models.spec import (
 
 # The base class of all networks.
 
+LARGEST_IMAGE = 2**14
+"""Largest height and width of images in pixels; reveals typing errors at once."""
+
 # Types of results. If a plug-in defines a method, its results are checked. -----------------
 
 
@@ -84,6 +87,9 @@ class Model(abc.ABC):
     Attributes:
       elements: features and labels of an example; by default, an image and its class. Sizes may be
         names of attributes.
+      image_size: height and width of the images if ``--image_size`` is not given.
+      image_sizes: the values of ``--image_size`` that `build` takes. By default, any for which it
+        can be built.
       batch_size: batch size per device if ``--batch_size`` is 0.
       learning_rate: learning-rate schedule if no learning-rate flag is given.
       backbone: scope of the layers that ``--backbone_model_path`` restores. In the network from
@@ -93,7 +99,8 @@ class Model(abc.ABC):
       host_metric_names: names of the results of `host_metrics`. ``--stop_at`` requires them.
       lower_is_better: names of metrics, of both kinds, for which lower values are better.
       top_1_accuracy: the metric to which ``--stop_at_top_1_accuracy`` applies.
-      num_classes: number of outputs, where it is not that of the data set.
+      num_classes: number of outputs, where the network has only one; None takes that of the data
+        set or of ``--num_classes``.
       data_format: memory layout of the layers, where they have only one.
       keras_layers: the value of ``--keras_layers``; None for a network that is no Keras model.
       aux_head: whether `build` adds the auxiliary head; ``--aux_head`` sets it, the default is
@@ -104,6 +111,7 @@ class Model(abc.ABC):
     dataset: str
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
     image_size: int
+    image_sizes: range = range(1, LARGEST_IMAGE + 1)
     batch_size: int
     learning_rate: LearningRateSpec
     channels: int = 3
@@ -121,6 +129,22 @@ class Model(abc.ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         plugins.check_methods(cls, Model)
+
+    def resize(self, image_size: int | None, num_classes: int | None) -> None:
+        """Sets the image size and the number of outputs; None keeps the model's own.
+
+        UsageError if the network does not take them.
+        """
+        if image_size not in (None, getattr(self, "image_size", None)):
+            if "image_size" not in (size for one in self.elements for size in one.named_sizes):
+                raise FlagError("image_size", image_size, f"--model={self.name} takes no images")
+            if image_size not in self.image_sizes:
+                reason = f"--model={self.name} takes {_in_words(self.image_sizes)}"
+                raise FlagError("image_size", image_size, reason)
+            self.image_size = image_size
+        if self.num_classes not in (None, num_classes or self.num_classes):
+            reason = f"--model={self.name} has {self.num_classes} outputs alone"
+            raise FlagError("num_classes", num_classes, reason)
 
     @abc.abstractmethod
     def build(self, net: Network[T], features: Any) -> Any:
@@ -218,6 +242,13 @@ class Model(abc.ABC):
         for size in dict.fromkeys(size for one in self.elements for size in one.named_sizes):
             if size != "num_classes":
                 named_size(self, size)
+
+
+def _in_words(values: range) -> str:
+    if len(values) == 1:
+        return f"{values.start} alone"
+    kind = "sizes" if values.step == 1 else f"multiples of {values.step}"
+    return f"{kind} from {values.start} to {values[-1]}"
 
 
 def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:

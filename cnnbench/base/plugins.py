@@ -69,7 +69,7 @@ def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
             parts = [(f"for {shown(name)} ", one, args[1]) for name, one in value.items()]
             parts += [("as a key ", name, args[0]) for name in value]
     elif issubclass(kind, Sequence) and kind is not str:
-        fits = isinstance(value, (list, tuple))
+        fits = isinstance(value, range if kind is range else (list, tuple))
         if fits and args:
             hints = args if kind is tuple and ... not in args else args[:1] * len(value)
             fits = len(value) == len(hints)

@@ -1,6 +1,7 @@
 """Scaling of a job: images per second over the number of workers, beside the cost model.
 
-Weak scaling: every worker has the same batch. A step without any exchange is measured by one
+Weak scaling: every worker has the same batch. Strong scaling: all workers share the batch that one
+worker has alone. A step without any exchange is measured by one
 process whose towers do not exchange gradients, on the processors of one process of the largest job.
 """
 
@@ -32,7 +33,6 @@ from cnnbench.campaigns.processes.results_dir import (
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
 from cnnbench.plan import RunPlan
-from cnnbench.plan.network import model_gradients
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
@@ -40,8 +40,11 @@ from cnnbench.variable_mgr.all_reduce.registry import Link
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
+WEAK, STRONG = "weak", "strong"
+
 _A_DAY = 86400.0
 _ITEMSIZE = 4
+_WEAK_BATCH = "every worker has the same batch"
 _FREE = Link("memory", 0.0, 0.0, 0.0)
 
 
@@ -50,10 +53,13 @@ class ScalingPoint:
     """One number of workers; the fields are the columns of the CSV file.
 
     Attributes:
+      kind: "weak" or "strong".
+      images_per_step: images of a step of the job.
       images_per_sec: images/sec of the job over its timed steps; the median over the runs.
       step_seconds: seconds of the mean step; the median over the runs.
       compute_seconds: seconds of a step without exchange, on the same processors.
-      efficiency: images per second over those of as many workers without exchange.
+      efficiency: images per second over those of as many workers without exchange; with "strong",
+        over n times those of one worker with the whole batch.
       communication: share of the step that is not computation.
       predicted_images_per_sec, predicted_efficiency: predictions of the cost model; None without a
         link or for an unknown reduction.
@@ -72,6 +78,8 @@ class ScalingPoint:
     predicted_efficiency: float | None = None
     efficiency_low: float | None = None
     efficiency_high: float | None = None
+    kind: str = WEAK
+    images_per_step: int = 0
 
 
 SCALING = CampaignKind(
@@ -90,6 +98,7 @@ class Scaling:
     """Jobs to compare, by number of workers, with the plans of their chiefs.
 
     Attributes:
+      kind: "weak" or "strong".
       towers: towers of each worker, if they are set.
       cores: processors of each process; 0: all processes share all of them.
     """
@@ -97,6 +106,7 @@ class Scaling:
     layouts: Mapping[int, JobLayout]
     chiefs: Mapping[int, RunPlan]
     command: TaskCommand
+    kind: str = WEAK
     towers: int | None = None
     cores: int = 0
 
@@ -110,7 +120,10 @@ class Scaling:
                 for n, plan in self.chiefs.items()
             },
             facts=facts,
-            policy={"name": "scaling", "towers": self.towers, "shared": not self.cores},
+            policy={
+                **{"name": "scaling", "towers": self.towers, "shared": not self.cores},
+                **({} if self.kind == WEAK else {"kind": self.kind}),
+            },
         )
 
     def policy(self, folder: ResultsFolder, repeats: int) -> RunPolicy[dict[int, list[RunRecord]]]:
@@ -156,11 +169,12 @@ def points(
     towers: int,
     shared: bool,
     predicted: Mapping[int, float] | None = None,
+    kind: str = WEAK,
 ) -> list[ScalingPoint]:
     """The table; BenchmarkError if a run has no steps.
 
     Args:
-      alone: runs of one process without exchange, with the towers of one worker.
+      alone: runs of one process without exchange, with towers and batch of one worker alone.
       jobs: runs by number of workers.
       shared: whether all processes run on the same processors, so that the computation of n workers
         takes n times as long as that of one.
@@ -173,10 +187,12 @@ def points(
         step = median(_step_seconds(records))
         speeds = [speed or 0.0 for speed in throughputs(records)]
         speed = median(speeds)
-        compute = computing * workers if shared else computing
+        # Of the work of one worker alone, which it does in `computing` seconds.
+        share = 1.0 / workers if kind == STRONG else 1.0
+        compute = computing * share * (workers if shared else 1)
         images = speed * step  # of a step of the whole job
         exchange = (predicted or {}).get(workers)
-        ideal = images / computing
+        ideal = images / (computing * share)
         forecast = None if exchange is None else images / (compute + exchange)
         scatters = len(records) > 1 or len(alone) > 1
         found.append(
@@ -190,8 +206,10 @@ def points(
                 communication=max(0.0, 1 - compute / step),
                 predicted_images_per_sec=forecast,
                 predicted_efficiency=None if forecast is None else forecast / ideal,
-                efficiency_low=min(speeds) * min(computed) / images if scatters else None,
-                efficiency_high=max(speeds) * max(computed) / images if scatters else None,
+                efficiency_low=min(speeds) * min(computed) * share / images if scatters else None,
+                efficiency_high=max(speeds) * max(computed) * share / images if scatters else None,
+                kind=kind,
+                images_per_step=round(images),
             )
         )
     return found
@@ -202,7 +220,7 @@ def exchange_seconds(
 ) -> tuple[dict[int, float], str]:
     """Seconds of the gradient exchange by number of workers, and why some are missing, or ""."""
     params = setup.params
-    _, shapes = model_gradients(params.model, params.data_name)
+    shapes = [one.shape for one in setup.network.spec.variables if one.trainable]
     tensors = gradient_tensors(shapes, _ITEMSIZE)
     towers, packing = params.num_gpus, setup.exchange.aggregation
     model = Interconnect(link)
@@ -232,8 +250,11 @@ def _spec(setup: RunPlan, ps: int) -> AllReduceSpec:
 
 
 def table_text(found: Sequence[ScalingPoint]) -> str:
-    """The points as text."""
-    return writers.text_of([[table(map(_cells, found))]])
+    """The kind of scaling, and the points, as text."""
+    images = sorted({point.images_per_step for point in found})
+    batch = "all jobs have {} images per step" if found[0].kind == STRONG else _WEAK_BATCH
+    each = f"{found[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
+    return f"{each}\n{writers.text_of([[table(map(_cells, found))]])}"
 
 
 def _cells(point: ScalingPoint) -> Row:

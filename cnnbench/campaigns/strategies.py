@@ -206,6 +206,8 @@ def make_plan(
         raise FlagError("num_gpus", towers, "must be at least 2: one device has nothing to reduce")
     texts = texts_of(given, ACCEPTED)
     alone = {"variable_update": DEFAULT, "num_gpus": "1"}
+    if "global_batch_size" in texts:
+        alone["global_batch_size"] = "0"
     alone["batch_size"] = str(first.batch_size * (1 if on_gpu else towers))
     if texts.get("gpu_indices"):
         alone["gpu_indices"] = texts["gpu_indices"].split(",")[0]

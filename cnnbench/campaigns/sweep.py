@@ -479,6 +479,7 @@ def record_name(label: str, key: str, repeat: int, stamp: str) -> str:
     return f"{label}.{key}.r{repeat}.{stamp}.json"
 
 
+_BATCH = named(FLAGS, RunPart.BATCH)
 NOT_IN_TRIALS = named(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
 """Flags that a process of few steps, such as a trial of a batch size, replaces or omits."""
 
@@ -504,7 +505,7 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
         flags = {name: text for name, text in flags.items() if name not in NOT_IN_TRIALS}
         flags |= {"num_batches": entry.search.num_batches, "num_warmup_batches": 1}
     if batch_size is not None:
-        flags.pop("batch_size", None)
+        flags = {name: text for name, text in flags.items() if name not in _BATCH}
         flags["batch_size"] = batch_size
     words = command_words(flags)
     return run_words(entry.launch, words) if entry.command == "run" else (entry.command, *words)

@@ -14,16 +14,12 @@ _PAD = 4
 
 
 class Cifar10Pipeline(ArrayPipeline):
-    """Pipeline of a subset's images and labels. FlagError for an image size other than 32."""
+    """Pipeline of a subset's images and labels; images are resized (bilinear) from 32 x 32."""
 
     def __init__(self, spec: InputSpec) -> None:
-        if spec.image_size != cifar10_files.SIZE or spec.channels != cifar10_files.CHANNELS:
-            raise FlagError(
-                "data_dir",
-                spec.data_dir,
-                f"CIFAR-10 images are 32x32x3, but the model takes "
-                f"{spec.image_size}x{spec.image_size}x{spec.channels}",
-            )
+        if spec.channels != cifar10_files.CHANNELS:
+            reason = f"CIFAR-10 images have 3 channels, but the model takes {spec.channels}"
+            raise FlagError("data_dir", spec.data_dir, reason)
         assert spec.data_dir is not None
         files = cifar10_files.find_files(spec.data_dir, spec.subset)
         parts = (cifar10_files.read_file(path, spec.num_classes) for path in files)
@@ -37,6 +33,8 @@ class Cifar10Pipeline(ArrayPipeline):
         if spec.training and spec.distortions:
             images = pad_crop_flip(images, positions, spec.seed)
         images = tf.cast(images, tf.float32) / 127.5 - 1.0
+        if spec.image_size != cifar10_files.SIZE:
+            images = tf.image.resize(images, [spec.image_size, spec.image_size])
         return images, labels
 
 

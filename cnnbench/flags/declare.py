@@ -72,6 +72,8 @@ class RunPart(enum.Flag):
     """What to run instead of a training."""
     LENGTH = enum.auto()
     """Steps of the timed loop, and its early end."""
+    BATCH = enum.auto()
+    """The number of images of a training step, of each device or of all."""
     WARM_UP = enum.auto()
     """Steps before the timed ones."""
     EVALUATIONS = enum.auto()

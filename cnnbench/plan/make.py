@@ -65,9 +65,12 @@ def make_plan(
             plan = replace(found, explicit_flags=plan.explicit_flags, notices=plan.notices)
     if data:
         refuse(NETWORK, plan)
+        settled = dict.fromkeys(plan.network.own_sizes)  # None: runs of the same work are equal
         layout = plan.network.model.data_format
         if layout != "auto":
-            plan = plan.with_changes(params=plan.params.replace(data_format=layout))
+            settled["data_format"] = layout
+        if settled:
+            plan = plan.with_changes(params=plan.params.replace(**settled))
         if plan.params.all_reduce_spec is not None:
             # Only now: a plug-in may have registered an algorithm.
             plan.params.all_reduce_spec.check_names(all_reduce.names())

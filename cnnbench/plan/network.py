@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url, place
 from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
-from cnnbench.errors import FlagError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models import model as registry
 from cnnbench.models.declaration import declare
@@ -30,6 +32,7 @@ class NetworkPlan:
       spec: variables and FLOPs of the network.
       examples: elements of an example of the data set, with resolved sizes.
       backbone: path of the checkpoint from which the backbone of the model is read, or None.
+      own_sizes: flags that ask for the size or the outputs that the model has anyway.
     """
 
     dataset: Dataset
@@ -37,6 +40,7 @@ class NetworkPlan:
     spec: ModelSpec
     examples: tuple[Element, ...]
     backbone: str | None
+    own_sizes: tuple[str, ...] = ()
 
     @classmethod
     def resolved(cls, flags: Params) -> NetworkPlan:
@@ -44,6 +48,11 @@ class NetworkPlan:
         _check_urls(flags)
         dataset = find_dataset(flags.data_name, flags.data_dir, flags.model)
         model = registry.get_model(flags.model, dataset.name)
+        own = {
+            "image_size": getattr(model, "image_size", None),
+            "num_classes": model.num_classes or dataset.num_classes,
+        }
+        dataset = _resized(flags, model, dataset)
         if flags.aux_head and model.aux_head is not None:
             model.aux_head = True
         if model.keras_layers is not None:
@@ -51,9 +60,10 @@ class NetworkPlan:
         return cls(
             dataset=dataset,
             model=model,
-            spec=declare(model, dataset.num_classes),
+            spec=_declared(flags, model, dataset),
             examples=resolve(dataset.elements, model, dataset.num_classes),
             backbone=flags.backbone_model_path,
+            own_sizes=tuple(n for n, size in own.items() if size == getattr(flags, n)),
         )
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
@@ -75,6 +85,36 @@ def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tupl
     if not shapes:
         raise FlagError("model", name, "has no gradients to reduce")
     return model, shapes
+
+
+def _resized(flags: Params, model: Model, dataset: Dataset) -> Dataset:
+    """Gives the model the size and the outputs of the flags; the data set with that many classes.
+
+    FlagError if the network does not take them.
+    """
+    with _refused(flags):
+        model.resize(flags.image_size, flags.num_classes)
+    return replace(dataset, num_classes=flags.num_classes or dataset.num_classes)
+
+
+def _declared(flags: Params, model: Model, dataset: Dataset) -> ModelSpec:
+    if flags.image_size is None:
+        return declare(model, dataset.num_classes)
+    with _refused(flags):
+        return declare(model, dataset.num_classes)
+
+
+@contextlib.contextmanager
+def _refused(flags: Params) -> Iterator[None]:
+    """Lets errors of a network's layers name the flag that asks for other sizes."""
+    try:
+        yield
+    except FlagError:
+        raise
+    except UsageError as error:
+        name = "num_classes" if flags.image_size is None else "image_size"
+        reason = f"--model={flags.model} does not take it: {error}"
+        raise FlagError(name, getattr(flags, name), reason) from error
 
 
 def _check_urls(flags: Params) -> None:

@@ -332,6 +332,7 @@ _WORK: tuple[Rule[RunPlan], ...] = (
     ),
     refused("input_only", on("eval"), "builds no network, so leave out --eval"),
     refused("input_only", on("forward_only"), "builds no network, so leave out --forward_only"),
+    excluded("batch_size,global_batch_size", _ONE_OF_TWO),
     excluded("num_epochs,num_batches", _ONE_OF_TWO),
     excluded("num_eval_epochs,num_eval_batches", _ONE_OF_TWO),
     excluded("save_model_secs,save_model_steps", _ONE_OF_TWO),

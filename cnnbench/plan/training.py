@@ -107,9 +107,11 @@ class Length:
     def resolved(cls, flags: Params, work: Work, place: Place, network: NetworkPlan) -> Length:
         """The length that the flags ask for; FlagError for impossible numbers and points."""
         dataset = network.dataset
-        batch = flags.batch_size or network.model.batch_size
-        eval_batch = flags.eval_batch_size or batch
         towers = place.towers_per_step
+        batch = flags.batch_size or network.model.batch_size
+        if flags.global_batch_size:
+            batch = _share(flags.global_batch_size, towers)
+        eval_batch = flags.eval_batch_size or batch
         evaluating = work is Work.EVALUATION
         epoch = dataset.num_examples("validation" if evaluating else "train", flags.data_dir)
         eval_batches, eval_examples = 0, 0
@@ -150,6 +152,16 @@ class Length:
                 "more batches or for another directory"
             )
             raise FlagError("num_batches", self.num_batches, reason)
+
+
+def _share(global_batch: int, devices: int) -> int:
+    """Images of a device and pass; FlagError where the global batch does not divide."""
+    if global_batch % devices:
+        lower = global_batch // devices * devices
+        near = f"{lower} or {lower + devices}" if lower else f"{devices}"
+        reason = f"must be a multiple of the {devices} devices of an update, such as {near}"
+        raise FlagError("global_batch_size", global_batch, reason)
+    return global_batch // devices
 
 
 def _of_evaluations(

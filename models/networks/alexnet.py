@@ -6,7 +6,7 @@ Sources: Krizhevsky, arXiv:1404.5997; for CIFAR-10, TensorFlow's tutorial, which
 
 from __future__ import annotations
 
-from cnnbench.models.model import Model, register_model
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import LearningRateSpec
 
@@ -17,6 +17,7 @@ class AlexNet(Model):
     name = "alexnet"
     dataset = "imagenet"
     image_size = 227  # 224, plus 3 because the first layer has no padding.
+    image_sizes = range(67, LARGEST_IMAGE + 1)
     batch_size = 512
     learning_rate = LearningRateSpec(0.005)
 

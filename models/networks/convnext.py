@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.models.model import Model, register_variants
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import STDDEV, Network, T, with_shortcut
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
@@ -22,6 +22,7 @@ class ConvNeXt(Model):
 
     dataset = "imagenet"
     image_size = 224
+    image_sizes = range(32, LARGEST_IMAGE + 1)
     learning_rate = LearningRateSpec.cosine(0.00025, base_batch=256, epochs=300, warmup_epochs=20.0)
 
     def __init__(self, variant: str) -> None:

@@ -31,6 +31,7 @@ class DeepSpeech2(Model):
 
     name = "deepspeech2"
     dataset = "librispeech"
+    num_classes = 29
     batch_size = 128
     batch_norm = BatchNorm(decay=0.997, epsilon=1e-5)
     learning_rate = LearningRateSpec(0.0005)

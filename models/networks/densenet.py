@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from cnnbench.models.model import Model, register_variants
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
@@ -20,6 +20,7 @@ class DenseNetCifar10(Model):
 
     dataset = "cifar10"
     image_size = 32
+    image_sizes = range(4, LARGEST_IMAGE + 1)
     batch_size = 64
     batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
     learning_rate = LearningRateSpec(

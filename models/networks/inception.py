@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.models.model import Model, register_model
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import Network, T, aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
@@ -131,6 +131,7 @@ class NormalisedInception(Model):
 
     dataset = "imagenet"
     image_size = 299
+    image_sizes = range(75, LARGEST_IMAGE + 1)
     batch_size = 32
     batch_norm = BatchNorm(decay=0.999, epsilon=1e-3, scale=False)
     learning_rate = LearningRateSpec(0.005)

@@ -84,10 +84,21 @@ class KerasModel(Model):
         self._use(_in_child(self._declare))
         self._built.clear()  # of a process that has no child: it has another seed
 
+    def resize(self, image_size: int | None, num_classes: int | None) -> None:
+        """See `Model.resize`; only networks of `keras.applications` can be built for others."""
+        own = image_size in (None, self.image_size) and num_classes in (None, self.classes)
+        if self._application and not own:
+            size = image_size or self.image_size
+            self._make = partial(_application, self._application, (size, num_classes or 1000))
+            self._use(_in_child(self._declare))
+            self._built.clear()
+        super().resize(image_size, num_classes)
+
     def _use(self, declared: KerasDeclaration) -> None:
         initializer = Initializer.given(self._draw, self._source)
         self.image_size, self.channels, self.classes, variables, self._work = declared
         self.num_classes = self.classes
+        self.image_sizes = range(self.image_size, self.image_size + 1)
         self.variables = tuple(replace(one, initializer=initializer) for one in variables)
 
     def _declare(self) -> KerasDeclaration:
@@ -182,7 +193,7 @@ def _named(name: str, dataset: str) -> KerasModel:
         hint = f"did you mean {PREFIX}{near}? " if near else ""
         listed = ", ".join(APPLICATIONS)
         raise UsageError(f"unknown; {hint}give a file that ends in {SUFFIX}, or one of {listed}")
-    return KerasModel(name, dataset, partial(_application, wanted), application=wanted)
+    return KerasModel(name, dataset, partial(_application, wanted, None), application=wanted)
 
 
 def _loaded(path: str, policy: str) -> Any:
@@ -191,10 +202,10 @@ def _loaded(path: str, policy: str) -> Any:
     return keras_graph.loaded(path, policy)
 
 
-def _application(name: str, policy: str) -> Any:
+def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
     from cnnbench.models import keras_graph
 
-    return keras_graph.application(name)
+    return keras_graph.application(name, sizes)
 
 
 def _in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:

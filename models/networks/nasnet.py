@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Generic, Literal
 
-from cnnbench.models.model import Model, register_variants
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import Network, T, aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
@@ -36,6 +36,7 @@ class NasNet(Model):
     """NASNet for ImageNet, with two reductions in the stem."""
 
     dataset = "imagenet"
+    image_sizes = range(3, LARGEST_IMAGE + 1)
     stem_reductions = 2
     aux_head = False
     batch_norm = BatchNorm(decay=0.9997, epsilon=1e-3)
@@ -84,6 +85,7 @@ class NasNetCifar10(NasNet):
     """NASNet for 32 x 32 images, with a stem that does not change their size."""
 
     dataset = "cifar10"
+    image_sizes = range(1, LARGEST_IMAGE + 1)
     stem_reductions = 0
     batch_norm = BatchNorm(decay=0.9, epsilon=1e-5)
 

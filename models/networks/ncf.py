@@ -27,6 +27,7 @@ class NeuMF(Model):
     name = "ncf"
     dataset = "ratings"
     batch_size = 2048
+    num_classes = 2
     learning_rate = LearningRateSpec(0.0005)
     elements = (
         Element("user", (), "feature", "int64"),

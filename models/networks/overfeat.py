@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.models.model import Model, register_model
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import LearningRateSpec
 
@@ -13,6 +13,7 @@ class OverFeat(Model):
     name = "overfeat"
     dataset = "imagenet"
     image_size = 231
+    image_sizes = range(71, LARGEST_IMAGE + 1)
     batch_size = 32
     learning_rate = LearningRateSpec(0.005)
 

@@ -160,6 +160,7 @@ class SSD300(Model):
     name = "ssd300"
     dataset = "coco"
     image_size = IMAGE_SIZE
+    image_sizes = range(IMAGE_SIZE, IMAGE_SIZE + 1)
     batch_size = 32
     batch_norm = BatchNorm(decay=0.997, epsilon=1e-4)
     learning_rate = LearningRateSpec(

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.models.model import Model, register_model
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import STDDEV, Network, T, perceptron, self_attention, with_shortcut
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
@@ -29,6 +29,7 @@ class SwinT(Model):
     name = "swin_t"
     dataset = "imagenet"
     image_size = 224
+    image_sizes = range(224, LARGEST_IMAGE + 1, 224)  # whole windows in every stage
     batch_size = 64
     learning_rate = LearningRateSpec.cosine(0.00025, base_batch=256, epochs=300, warmup_epochs=20.0)
     window, width = 7, 96

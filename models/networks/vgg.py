@@ -5,7 +5,7 @@ Source: Simonyan and Zisserman, arXiv:1409.1556, configurations A (11), D (16), 
 
 from __future__ import annotations
 
-from cnnbench.models.model import Model, register_variants
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import LearningRateSpec
 
@@ -18,6 +18,7 @@ class Vgg(Model):
 
     dataset = "imagenet"
     image_size = 224
+    image_sizes = range(32, LARGEST_IMAGE + 1)
     batch_size = 64
     learning_rate = LearningRateSpec(0.005)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cnnbench.models.model import Model, register_model
+from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import STDDEV, Network, T, perceptron, self_attention
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
@@ -15,6 +15,7 @@ class ViTB16(Model):
     name = "vit_b16"
     dataset = "imagenet"
     image_size = 224
+    image_sizes = range(16, LARGEST_IMAGE + 1, 16)  # whole patches
     batch_size = 32
     learning_rate = LearningRateSpec.cosine(
         0.0001875, base_batch=256, epochs=300, warmup_epochs=32.0

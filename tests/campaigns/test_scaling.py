@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.campaigns import scaling
-from cnnbench.campaigns.launch import JobLayout, task_command
+from cnnbench.campaigns.launch import JobLayout, chief_setup, task_command
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.errors import BenchmarkError
+from cnnbench.cli.commands import launch
+from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.variable_mgr.all_reduce.registry import Link
@@ -93,6 +94,46 @@ def test_workers_that_share_processors(of):
     assert two.predicted_images_per_sec == pytest.approx(16 / 0.3)
 
 
+@pytest.mark.parametrize(("shared", "compute"), [(False, 0.05), (True, 0.1)])
+def test_strong_scaling_divides_the_batch_of_one_worker(of, shared, compute):
+    # One worker takes 0.1 s for 8 images. Two share these: 0.08 s, where 0.05 s would be ideal.
+    alone, half = of(80.0, 1), of(100.0, 1)
+    (two,) = scaling.points(
+        [alone], {2: [half]}, towers=1, shared=shared, predicted={2: 0.03}, kind="strong"
+    )
+    assert (two.kind, two.images_per_step) == ("strong", 8)
+    assert two.step_seconds == pytest.approx(0.08)
+    assert two.efficiency == pytest.approx(100 / 160)
+    assert two.compute_seconds == pytest.approx(compute)
+    assert two.predicted_images_per_sec == pytest.approx(8 / (compute + 0.03))
+    first = scaling.table_text([two]).splitlines()[0]
+    assert first.startswith("strong scaling: all jobs have 8 images per step")
+
+
+@pytest.mark.parametrize(
+    ("words", "batch"), [(["--batch_size=6"], 6), (["--global_batch_size=8"], 8), ([], 32)]
+)
+def test_strong_scaling_fixes_the_global_batch(words, batch):
+    flags = ["--model=lenet", "--device=cpu", "--variable_update=collective_all_reduce"]
+    options = launch.LaunchFlags(scaling=(1, 2), scaling_kind="strong")
+    command = launch._with_batch(options, task_command([*flags, *words]), JobLayout())
+    chief = make_plan(chief_setup(command.args, JobLayout(workers=2)))
+    assert (chief.length.batch_per_device, chief.length.global_batch) == (batch // 2, batch)
+    with pytest.raises(FlagError, match="multiple of the 5 devices of an update, such as"):
+        make_plan(chief_setup(command.args, JobLayout(workers=5)))
+
+
+def test_kinds_of_scaling_that_contradict_the_batch():
+    weak = launch.LaunchFlags(scaling=(1, 2))
+    command = task_command(["--model=lenet", "--global_batch_size=8", "--device=cpu"])
+    with pytest.raises(FlagError, match=r"^--global_batch_size=8: .*--scaling_kind=strong"):
+        launch._with_batch(weak, command, JobLayout())
+    strong = launch.LaunchFlags(scaling=(1, 2), scaling_kind="strong")
+    flags = ["--variable_update=parameter_server", "--nocross_replica_sync", "--device=cpu"]
+    with pytest.raises(FlagError, match=r"^--scaling_kind=strong: .* share no batch"):
+        launch._with_batch(strong, task_command(flags), JobLayout(ps=1))
+
+
 def test_a_run_without_steps(of):
     with pytest.raises(BenchmarkError, match="has no steps"):
         scaling.points([of(None, 1)], {}, towers=1, shared=False)
@@ -135,7 +176,8 @@ def test_towers_of_a_worker_share_memory():
 def test_table_and_chart(of, monkeypatch):
     found = scaling.points([of(80.0, 1)], {2: [of(100.0, 2)]}, towers=1, shared=False)
     monkeypatch.setenv("COLUMNS", "160")
-    _, row = scaling.table_text(found).splitlines()
+    kind, _, row = scaling.table_text(found).splitlines()
+    assert kind == "weak scaling: every worker has the same batch, efficiency against one worker"
     assert row.split() == ["2", "2", "100.0", "160.0", "62.5", "%", "37.5", "%"]
     monkeypatch.setenv("COLUMNS", "100")
     assert max(map(len, scaling.table_text(found).splitlines())) <= 100

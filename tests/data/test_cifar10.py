@@ -50,6 +50,18 @@ def test_the_images_are_no_part_of_the_graph(folder):
     assert len(traced.graph.as_graph_def().SerializeToString()) < 20_000
 
 
-def test_another_image_size_is_refused(folder, cpu_devices):
-    with pytest.raises(FlagError, match=r"32x32x3, but the model takes 224x224x3"):
-        make_input(SMALL["cifar10"].spec(folder, image_size=224), cpu_devices[:1])
+def test_images_are_resized(folder, cpu_devices):
+    """By half: each pixel is the mean of four, bilinear interpolation at their middle."""
+    batches = []
+    for size in (32, 16):
+        spec = SMALL["cifar10"].spec(folder, "validation", image_size=size)
+        with make_input(spec, cpu_devices[:1]) as made:
+            batches.append(made.next()[0].features.numpy())
+    whole, half = batches
+    means = whole.reshape(len(whole), 16, 2, 16, 2, 3).mean(axis=(2, 4))
+    np.testing.assert_allclose(half, means, atol=1e-6)
+
+
+def test_grey_images_are_refused(folder, cpu_devices):
+    with pytest.raises(FlagError, match="have 3 channels, but the model takes 1"):
+        make_input(SMALL["cifar10"].spec(folder, channels=1), cpu_devices[:1])

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from networks import CUT, cut, forward
 
-from cnnbench.errors import UsageError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import declare, get_model, model_names
 from cnnbench.models.declaration import ShapeNetwork
 from cnnbench.models.networks.nasnet import Size
@@ -199,6 +199,28 @@ def test_learning_rates_are_those_of_the_papers_and_of_tf_cnn_benchmarks(name, d
     found = (rate.base_batch, rate.warmup_epochs, rate.boundaries_epochs)
     assert found == (base_batch, warmup, boundaries)
     assert [rate.base * factor for factor in rate.factors] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset"), [(name, owner) for owner in CLASSES for name in model_names(owner)]
+)
+def test_sizes_of_images_that_a_network_declares_are_those_it_can_be_built_for(name, dataset):
+    model = get_model(name, dataset)
+    if "image_size" not in {size for one in model.elements for size in one.named_sizes}:
+        with pytest.raises(FlagError, match=f"^--image_size=64: --model={name} takes no images"):
+            model.resize(64, None)
+        return
+    least = model.image_sizes.start
+    if len(model.image_sizes) > 1:
+        model.resize(least, 7)
+        assert declare(model, 7).num_classes == 7
+    if least > 1:
+        with pytest.raises(FlagError, match=f"^--image_size={least - 1}: --model={name} takes"):
+            model.resize(least - 1, None)
+    if least > 1 and len(model.image_sizes) > 1:
+        model.image_size = least - 1
+        with pytest.raises(UsageError):
+            declare(model, 7)
 
 
 def test_windows_that_do_not_fit_the_image_are_refused():

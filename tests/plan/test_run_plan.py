@@ -126,6 +126,34 @@ def test_batches_are_per_device():
     assert plan.length.num_epochs == pytest.approx(100 * 192 / 1281167)
 
 
+def test_a_global_batch_is_shared_by_the_devices_of_an_update():
+    length = make_plan(Params(model="lenet", num_gpus=3, global_batch_size=12)).length
+    assert (length.batch_per_device, length.global_batch) == (4, 12)
+    with pytest.raises(FlagError, match=r"=16: must be a multiple of the 3 devices .* 15 or 18$"):
+        make_plan(Params(model="lenet", num_gpus=3, global_batch_size=16))
+    with pytest.raises(FlagError, match=r"=2: must be a multiple of the 3 devices .* such as 3$"):
+        make_plan(Params(model="lenet", num_gpus=3, global_batch_size=2))
+    one, other = (
+        make_plan(Params(model="lenet", num_gpus=3, **flags)).identity
+        for flags in ({"batch_size": 4}, {"global_batch_size": 12})
+    )
+    assert one == other
+
+
+def test_sizes_of_images_and_outputs_change_the_network():
+    plan = make_plan(Params(model="lenet", image_size=32, num_classes=10))
+    assert plan.network.spec.input_shape == "32x32x3"
+    assert plan.network.spec.num_classes == plan.input.training.num_classes == 10
+    assert plan.input.training.image_size == 32
+    # Both convolutions, then 8 x 8 x 64 values to 512 units and 10 outputs.
+    of_convolutions = 2 * 25 * (32 * 32 * 3 * 32 + 16 * 16 * 32 * 64)
+    assert plan.network.spec.forward_flops_per_image == (
+        of_convolutions + 2 * (8 * 8 * 64 * 512 + 512 * 10)
+    )
+    own = make_plan(Params(model="lenet", image_size=28, num_classes=1001))
+    assert own.identity == make_plan(Params(model="lenet")).identity != plan.identity
+
+
 def test_the_evaluation_is_as_long_as_the_training_unless_told():
     def batches(**flags):
         plan = make_plan(Params(eval_during_training_every_n_steps=1, **flags))

@@ -88,7 +88,7 @@ def dimensions(
         _each("precision", *precisions),
         _each("data_format", "NHWC", "NCHW") if on_gpu else [],
         [*_each("xla_compile", "true"), *_each("xla", "true")],
-        _each("batch_size", *sizes),
+        _each("batch_size", *sizes) if "global_batch_size" not in given.explicit_flags else [],
     ]
     if on_gpu:
         threads = [_each("gpu_thread_mode", "global", "gpu_shared")]

@@ -23,6 +23,7 @@ from cnnbench.campaigns import scaling
 from cnnbench.campaigns.launch import (
     JobLayout,
     JobSession,
+    TaskCommand,
     check,
     check_files,
     chief_setup,
@@ -32,7 +33,7 @@ from cnnbench.campaigns.launch import (
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.scaling import SCALING, Scaling, ScalingPoint
+from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, Scaling, ScalingPoint
 from cnnbench.cli.commands import OutputFlags, output_flag
 from cnnbench.cli.commands.sides import CampaignFlags, again, telling_how_to_go_on
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -68,6 +69,7 @@ this command; what the others print is on standard error, with their names befor
   cnnbench launch --workers=2 --towers=2 -- --model=resnet50 --variable_update=collective_all_reduce
   cnnbench launch --workers=2 --towers=1 -- allreduce --sizes=64K:16M:x4
   cnnbench launch --scaling=1,2,4 --link=tcp25 --plot=scaling.svg -- --model=resnet50
+  cnnbench launch --scaling=1,2,4 --scaling_kind=strong -- --model=resnet50 --global_batch_size=64
 """
 
 _EXIT_CODES = """\
@@ -114,6 +116,13 @@ class LaunchFlags(JobFlags):
         "exchange, and print how speed grows.",
         minimum=1,
         maximum=256,
+    )
+    scaling_kind: str = flag(
+        "weak",
+        "What stays the same in all jobs: the batch of a device (weak), or the global batch, that "
+        "of one worker or --global_batch_size (strong).",
+        choices=(WEAK, STRONG),
+        lower=True,
     )
     repeats: int = flag(
         1,
@@ -202,6 +211,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) 
     command = task_command(split_at_dashes(argv)[1])
     any_layout = options.layout.with_coordinator(command.args)
     layouts = {n: replace(any_layout, workers=n) for n in counts}
+    command = _with_batch(options, command, any_layout)
     chiefs = {
         n: make_plan(chief_setup(command.args, layout, options.towers))
         for n, layout in layouts.items()
@@ -227,6 +237,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) 
             "--repeats=5 shows their ranges"
         )
     jobs = Scaling(
+        kind=options.scaling_kind,
         layouts=layouts,
         chiefs=chiefs,
         command=command,
@@ -240,9 +251,27 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) 
         towers=chief.machine.flags.num_gpus,
         shared=shared,
         predicted=predicted,
+        kind=options.scaling_kind,
     )
-    _write(options, points, f"Scaling of {chief.params.model}, {chief.place.mode.name}")
+    what = f"{options.scaling_kind} scaling of {chief.params.model}, {chief.place.mode.name}"
+    _write(options, points, what[0].upper() + what[1:])
     return ExitCode.OK
+
+
+def _with_batch(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -> TaskCommand:
+    """The command with the batch that all jobs of the kind of scaling have."""
+    fixed = command.args.given.get("global_batch_size")
+    if options.scaling_kind == WEAK:
+        if fixed:
+            reason = "is the same for every number of workers: that is --scaling_kind=strong"
+            raise FlagError("global_batch_size", fixed, reason)
+        return command
+    one = make_plan(chief_setup(command.args, replace(layout, workers=1), options.towers))
+    if one.place.asynchronous:
+        reason = f"workers of {one.place.mode.name} update by themselves and share no batch"
+        raise FlagError("scaling_kind", STRONG, reason)
+    whole = f"--global_batch_size={fixed or one.length.global_batch}"
+    return task_command((*command.words, "--batch_size=0", whole))
 
 
 def _measured(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.flags.declare import Role, RunPart, flag
-from cnnbench.models.model import all_names
+from cnnbench.models.model import LARGEST_IMAGE, all_names
 
 _loss_scale = partial(flag, part=RunPart.LOSS_SCALE, only_with="precision=fp16")
 
@@ -26,6 +26,20 @@ class ModelParams:
         "As --plugin, for a file that registers models.",
         path="file",
         role=Role.PLUGIN,
+    )
+    image_size: int | None = flag(
+        None,
+        "Height and width of the images in pixels, for networks whose layers take others than "
+        "their own; that of the model if not given.",
+        minimum=1,
+        maximum=LARGEST_IMAGE,
+    )
+    num_classes: int | None = flag(
+        None,
+        "Outputs of the network, one of which ImageNet and CIFAR-10 do not use; labels must be "
+        "smaller. That of the data set if not given.",
+        minimum=1,
+        maximum=2**20,
     )
     aux_head: bool = flag(
         False,

@@ -119,6 +119,15 @@ class RunParams:
         "Images per step and device (not global); 0 takes the model's own.",
         minimum=0,
         maximum=MOST_IMAGES,
+        part=RunPart.BATCH,
+    )
+    global_batch_size: int = flag(
+        0,
+        "Images of an update over all devices, instead of --batch_size for each; 0 takes "
+        "--batch_size.",
+        minimum=0,
+        maximum=MOST_IMAGES,
+        part=RunPart.BATCH,
     )
     eval_batch_size: int = flag(
         0,

@@ -228,6 +228,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     # Devices on the CPU share its threads.
     "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
     "batch_size": ("global_batch", "batch_size", "eval_batch_size", "num_epochs"),
+    "image_size": ("image_size", *MODEL_SIZE),
+    "num_classes": ("num_classes", *MODEL_SIZE),
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,
