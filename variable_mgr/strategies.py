@@ -164,15 +164,18 @@ _collective_devices: tuple[str, ...] | None = None
 def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.MirroredStrategy:
     """A MirroredStrategy; a second call with the same arguments returns the same one.
 
-    If an earlier strategy used collective operations over other devices, this one is refused. Every
-    MirroredStrategy counts its groups of devices from 1. Therefore the collectives of two
-    strategies over different devices abort all collectives of the process.
+    Every MirroredStrategy counts its groups of devices from 1, and the collectives of a group from
+    100. The runtime aborts all collectives of the process if two collectives with the same numbers
+    differ in shape or devices. Therefore all values of `spec.ops` that are collective operations
+    share one strategy, and collectives over other devices than the first ones are refused.
     """
     check_devices(devices)
     spec.check(devices)
-    if spec.ops in COLLECTIVE and len(devices) > 1:
+    if spec.ops not in COLLECTIVE:
+        return _mirrored(tuple(devices), spec.ops, spec.num_packs)
+    if len(devices) > 1:
         _claim(tuple(devices))
-    return _mirrored(tuple(devices), spec.ops, spec.num_packs)
+    return _mirrored(tuple(devices))
 
 
 def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
@@ -286,15 +289,17 @@ def _claim(devices: tuple[str, ...]) -> None:
 
 
 @functools.cache
-def _mirrored(devices: tuple[str, ...], ops: str, num_packs: int) -> tf.distribute.MirroredStrategy:
+def _mirrored(
+    devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
+) -> tf.distribute.MirroredStrategy:
+    """A new strategy, with collective operations if `ops` is None."""
     reductions = {
         "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
         "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
         "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
-        # All other values are collective operations.
     }
     with tf.init_scope():  # outlives the traced function
-        reduction = reductions[ops]() if ops in reductions else None
+        reduction = None if ops is None else reductions[ops]()
         return tf.distribute.MirroredStrategy(devices, reduction)
 
 

@@ -28,8 +28,9 @@ def no_collectives_yet(monkeypatch):
 
 
 def test_collectives_over_other_devices_are_refused(cpu_devices, no_collectives_yet):
-    strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring"))
-    strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="auto"))
+    made = strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring", num_packs=2))
+    # Two strategies would number their collectives alike, and those of other shapes would fail.
+    assert strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="auto")) is made
     strategies.mirrored(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
     strategies.mirrored(cpu_devices[:4], CrossDeviceSpec(ops="hierarchical_copy"))
     with pytest.raises(UsageError, match="over 2 devices already") as error:
