@@ -180,6 +180,9 @@ def of_all_runs(folder):
     runs["steady"] = of("oracle", warmup="auto", max_warmup_batches=30, num_warmup_batches=None)
     runs["bent"] = {**runs["one tower each"], "bent": "1"}
     runs["stopped"] = {**NORMAL, "stop_at": "loss:1", "num_batches": 5, "reached_by": "0"}
+    # Twice, the second time from the checkpoint of the first.
+    timed = {"num_batches": 1_000_000, "max_seconds": 0.3, "train_dir": "{folder}/timed{worker}"}
+    runs["timed"] = runs["timed again"] = of("normal", num_gpus=1, **timed)
     runs["lost"] = of("oracle", init_learning_rate=1e30, num_batches=9)
     texts = [filled(run, folder=folder) for run in runs.values()]
     return dict(zip(runs, run_in_workers(2, texts, folder), strict=True))
@@ -324,6 +327,11 @@ def test_d9_workers_share_out_whole_files(results):
 def test_what_ends_a_run_ends_it_in_all_workers(results):
     first, second = results["steady"]
     assert len(first["warmup_losses"]) == len(second["warmup_losses"]) > 9
+    for name in ("timed", "timed again"):
+        assert {(worker["ended_by"], worker["error"]) for worker in results[name]} == {
+            ("max_seconds", "")
+        }
+        assert len({len(worker["losses"]) for worker in results[name]}) == 1
     for worker in results["lost"]:
         assert "loss" in worker["error"]
         assert len(worker["losses"]) == len(results["lost"][0]["losses"]) < 9

@@ -334,6 +334,8 @@ _WORK: tuple[Rule[RunPlan], ...] = (
     refused("input_only", on("forward_only"), "builds no network, so leave out --forward_only"),
     excluded("batch_size,global_batch_size", _ONE_OF_TWO),
     excluded("num_epochs,num_batches", _ONE_OF_TWO),
+    excluded("num_epochs,max_seconds", ", which asks for all steps of its epochs"),
+    excluded("eval,max_seconds", ", which has no timed loop of training steps"),
     excluded("num_eval_epochs,num_eval_batches", _ONE_OF_TWO),
     excluded("save_model_secs,save_model_steps", _ONE_OF_TWO),
     excluded("precision=int8,device=gpu", ", which has kernels for NHWC on CPUs alone"),

@@ -174,6 +174,7 @@ class Measurements:
     input_stages: Sequence[InputStage] = ()
     skipped_records: SkippedRecords | None = None
     target: Target | None = None
+    ended_by: str | None = None
     task_addresses: Mapping[str, str] = field(default_factory=dict)
     worker_tasks: Sequence[str] = ()
     messages_per_step: int | None = None

@@ -577,6 +577,7 @@ class SweepPlace:
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
+ENDED_BY = ("max_seconds", "stop_at")
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that the summary is computed once
@@ -613,6 +614,7 @@ class RunRecord(Document):
       sweep: place in a sweep; absent in other runs.
       target: target of --stop_at or --stop_at_top_1_accuracy; absent without one. Earlier records
         have a top-1 accuracy in `config` only.
+      ended_by: flag that ended the timed loop before --num_batches steps; absent if none did.
       turns: absent unless other processes stepped in turn with this one.
       measured: other measurements. Missing in the first documents of schema 1, which are read as
         "all unknown".
@@ -654,6 +656,7 @@ class RunRecord(Document):
     sweep: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": SweepPlace})
     turns: TurnTaking | None = field(default=None, metadata=ABSENT)
     target: Target | None = field(default=None, metadata=ABSENT)
+    ended_by: str | None = field(default=None, metadata={**ABSENT, **one_of(ENDED_BY)})
 
     def __post_init__(self) -> None:
         started(self.started_at)

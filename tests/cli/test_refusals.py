@@ -104,6 +104,9 @@ run --flagfile=latin                         | --flagfile=*cannot be read: it is
 run --eval                                   | --eval=true: needs --train_dir
 run --eval --train_dir=d --forward_only      | --forward_only=*--eval
 run --num_batches=3 --num_epochs=1           | --num_batches=*--num_epochs
+run --max_seconds=3 --num_epochs=1           | --max_seconds=3: cannot go with --num_epochs
+run --max_seconds=3 --eval --train_dir=/tmp  | --max_seconds=3: cannot go with --eval
+run --max_seconds=0                          | --max_seconds=0: must be greater than 0
 run --num_eval_batches=3 --num_eval_epochs=1 | --num_eval_batches=*--num_eval_epochs
 run --stop_at_top_1_accuracy=0               | --stop_at_top_1_accuracy=*eval_during_training
 run --stop_at=loss:2                         | --stop_at=loss:2: needs an evaluation to stop at

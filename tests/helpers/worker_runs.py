@@ -167,6 +167,7 @@ def outcome(flags):
         "global_batch": record.batch.global_,
         "sent": cluster and [cluster.messages_per_step, cluster.bytes_per_step],
         "replica_checks": record.measured.replica_checks,
+        "ended_by": record.ended_by,
         "error": error,
     }
 

@@ -33,9 +33,9 @@ from cnnbench.campaigns.processes.commands import NO_TURNS_OF_JOBS, Resolved
 from cnnbench.campaigns.processes.results_dir import AskedPlan, ResultsFolder, identity_of
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
-from cnnbench.flags.declare import specs_of
+from cnnbench.flags.declare import RunPart, named, specs_of
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import ACCEPTED, RENAMED
+from cnnbench.flags.params import ACCEPTED, FLAGS, RENAMED
 from cnnbench.flags.parse import FLAG_FILE, split
 from cnnbench.machine import repository
 from cnnbench.machine.facts import may_be_shown
@@ -45,8 +45,8 @@ from cnnbench.records.run import RunRecord, Subject
 
 # Number of timed steps of a process.
 
-LENGTHS = frozenset({"num_batches", "num_epochs"})
-"""Flags of a run that set its number of timed steps."""
+LENGTHS = frozenset(named(FLAGS, RunPart.LENGTH))
+"""Flags that decide how many timed steps a run has."""
 
 
 class StepCount:

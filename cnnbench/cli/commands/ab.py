@@ -93,7 +93,8 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
         None,
         "Seconds of timed steps in each process; their number is chosen after the burn-in. Not "
         f"given: {SECONDS:g}, or {DISTURBED_SECONDS:g} where other programs use the CPUs. 0, or "
-        "with --num_batches or --num_epochs among the flags of a side: as many as these say.",
+        "with one of these flags on a side, which decides: "
+        f"{', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
         minimum=0,
         maximum=86400,
     )

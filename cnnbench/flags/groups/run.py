@@ -143,6 +143,12 @@ class RunParams:
     num_epochs: float | None = _length(
         None, "Epochs to run instead of --num_batches, rounded up to whole steps.", above=0
     )
+    max_seconds: float | None = _length(
+        None,
+        "End the timed loop after the step with which it has taken N seconds, evaluations not "
+        "counted, if --num_batches steps are not done before. The exit code is 0.",
+        above=0,
+    )
     num_eval_batches: int | None = flag(
         None, "Steps of one evaluation; as --num_batches if not given.", minimum=1
     )

@@ -200,7 +200,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
         run.membership.turns = turns
     measurements.note(input_wait_seconds=None)  # the whole loop waits
     inputs.close()
-    examples = length.num_batches * length.global_batch
+    examples = len(measurements.step_seconds) * length.global_batch
     seconds = measurements.measured.loop_seconds
     assert seconds is not None
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 _SILENT = 60.0  # seconds of a warm-up without a terminal
 
+# Why a worker asks the others to end. Only the chief asks for the former, so that a sum over the
+# workers is the latter or more if one of them was interrupted.
+_TIME_IS_OVER, _INTERRUPTED = 1.0, 2.0
+
 
 class StepValues(NamedTuple):
     """A step's results on the host.
@@ -53,13 +57,13 @@ class StepValues(NamedTuple):
       metrics: the model's, in its order; empty where they are not computed.
       skipped, staleness: see `StepResult`.
       worker: the worker that made the update; "" where all take part in each.
-      stop: whether a worker of the job was interrupted.
+      stop: see `StepResult`; 0 where one step has all towers.
     """
 
     loss: float
     metrics: tuple[float, ...]
     skipped: bool
-    stop: bool = False
+    stop: float = 0.0
     staleness: int | None = None
     worker: str = ""
 
@@ -101,7 +105,7 @@ class Training:
         self._last = StepValues(0.0, (), False)
         self._last_save = self._silent_since = time.monotonic()
         self._unjudged: Evaluated | None = None
-        self._stopped_early = False
+        self._stopped_early = self._time_is_over = False
 
     def run(self, steps: int) -> float | None:
         """Warms up, runs `steps` timed steps, prints, saves and evaluates.
@@ -139,7 +143,7 @@ class Training:
                 self._timer = LoopTimer()
                 self._display = DisplayInterval(plan.outputs.display_every)
                 try:
-                    loop.run(steps, self._step_done, self._pause_due, self._pause)
+                    steps = loop.run(steps, self._step_done, self._pause_due, self._pause)
                     # With several processes this would contact a master, or lost processes.
                     if self._built.group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
@@ -248,9 +252,10 @@ class Training:
         run.output.console.lines("Done warm up")
 
     def _launch(self) -> StepResult:
-        if self._interrupts.pending:
+        group = self._built.group
+        if self._interrupts.pending or (group is not None and group.is_chief and self._limit()):
             assert isinstance(self._step, TrainStep)  # with a group of workers
-            self._step.request_stop()
+            self._step.request_stop(_INTERRUPTED if self._interrupts.pending else _TIME_IS_OVER)
         result = self._step(self._run.plan.rates.schedule(self.global_step))
         self.global_step += 1
         return result
@@ -300,15 +305,24 @@ class Training:
             raise NonFiniteLossError(step, values.loss)
 
     def _check_stop(self, values: StepValues) -> None:
-        if values.stop:
+        if values.stop >= _INTERRUPTED:
             raise KeyboardInterrupt
+        self._time_is_over |= values.stop >= _TIME_IS_OVER
         obey()
+
+    def _limit(self) -> bool:
+        """Whether the timed loop has taken --max_seconds, by the clock of this process."""
+        limit = self._run.plan.params.max_seconds
+        return limit is not None and self._steps > 0 and self._timer.loop().wall >= limit
 
     def _pause_due(self, step: int) -> bool:
         """Whether anything is due after this step of the warm-up or of the timed loop."""
         global_step = self._before_loop + step
+        if self._built.group is None:  # else all workers learn it from a step
+            self._time_is_over |= self._limit()
         return (
-            global_step in self._run.plan.length.eval_steps
+            (self._time_is_over and step < self._steps)
+            or global_step in self._run.plan.length.eval_steps
             or self._save_due(global_step)
             or (self._results is not None and self._results.ready)
             or (step < self._steps and self._run.membership.turns.due())
@@ -335,6 +349,12 @@ class Training:
             for observer in self._observers:
                 if observer.due(global_step):
                     observer.paused(self._moment())
+            if self._time_is_over and step < self._steps:
+                self._run.measurements.ended_by = "max_seconds"
+                self._run.output.messages.notice(
+                    f"--max_seconds ended the timed loop after {step} of {self._steps} steps"
+                )
+                return True
             if step < self._steps and self._run.membership.turns.due():
                 self._let_others()
             if global_step not in self._run.plan.length.eval_steps:
@@ -391,6 +411,7 @@ class Training:
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
         bound = "at most" if target.lower_is_better else "at least"
         console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
+        self._run.measurements.ended_by = "stop_at"
         return True
 
     def _reaches(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
@@ -458,7 +479,7 @@ class Training:
             loss=loss,
             metrics=tuple(float(result.metrics[name]) for name in names),
             skipped=result.skipped is not None and bool(result.skipped),
-            stop=result.stop is not None and bool(result.stop),
+            stop=0.0 if result.stop is None else float(result.stop),
             staleness=None if result.staleness is None else int(result.staleness),
             worker="" if result.worker is None else str(plan.place.job.workers[int(result.worker)]),
         )

@@ -298,8 +298,8 @@ class StepResult(NamedTuple):
       metrics: those of the model by name, float32; empty unless asked for.
       skipped: bool, whether an update was left out because its gradients were not finite; None
         where updates are not conditional.
-      stop: bool, whether some worker asked for the end of the run before this step; None where one
-        step has all towers.
+      stop: float32, sum over the workers of what `TrainStep.request_stop` was called with before
+        this step; None where one step has all towers.
       staleness: int64, updates by others since the variables were read; None where updates are not
         counted.
       worker: int64, number of the worker that made the update; None where it is known anyway.
@@ -389,10 +389,10 @@ class TrainStep:
         """The traced graph."""
         return self.function.concrete.graph
 
-    def request_stop(self) -> None:
-        """Lets the next step tell all workers that the run ends after it."""
+    def request_stop(self, reason: float) -> None:
+        """Lets the next step tell all workers that the run ends, and why: `StepResult.stop`."""
         assert self._stop is not None
-        self._stop.assign(1.0)
+        self._stop.assign(reason)
 
     def resume(self, global_step: int) -> None:
         """Sets the number of steps done, on which random draws depend."""
@@ -540,7 +540,7 @@ class TrainStep:
         with tf.device(self._devices[0]), tf.name_scope("means"):
             sums, stop = list(totals), None
             if self._stop is not None:
-                stop = sums.pop() > 0.0
+                stop = sums.pop()
             count = self._manager.num_towers
             loss, *metrics = sums if count == 1 else [total / float(count) for total in sums]
         with tf.device(self._devices[0]), tf.name_scope("result"):

@@ -231,6 +231,28 @@ def test_a_target_reached_in_the_warm_up_ends_the_training(run, tmp_path):
     assert (evaluation.loop_seconds, evaluation.wall_seconds) == (None, None)
 
 
+@pytest.mark.parametrize(("lag", "seconds", "steps"), [(0, 0.1, 5), (1, 0.1, 5), (0, 1e-9, 1)])
+def test_a_time_limit_ends_the_timed_loop(run, tmp_path, lag, seconds, steps):
+    script = Script([SLOW] * 10 + [FAST])
+    flags = {"train_dir": str(tmp_path), "eval_during_training_at_specified_steps": (12,)}
+    flags |= {"save_model_steps": 1000, "max_seconds": seconds}
+    record, training, _ = run(script, lag=lag, turns=InTurn(script, 2), **flags)
+    assert (record.status, record.ended_by) == ("ok", "max_seconds")
+    assert len(record.step_seconds) == steps
+    assert training.global_step == 10 + steps
+    assert record.measured.loop_seconds == pytest.approx(FAST * steps, rel=0.1)
+    # What comes at the end comes, after the evaluation on the way.
+    assert script.evaluated == [12] * (steps > 2) + [10 + steps]
+    assert script.saved == [10 + steps]
+
+
+def test_the_first_limit_ends_the_timed_loop(run):
+    record, _, _ = run(Script([FAST]), max_seconds=40 * FAST - FAST / 2)
+    assert (record.ended_by, len(record.step_seconds)) == (None, 40)
+    record, _, _ = run(Script([FAST]), max_seconds=39 * FAST - FAST / 2)
+    assert (record.ended_by, len(record.step_seconds)) == ("max_seconds", 39)
+
+
 def test_training_goes_on_while_metrics_are_computed_and_they_stay_in_order(run):
     # The second evaluation is ready before the first, which the third needs not wait for.
     script = Script([FAST], ready_at={35: [1], 40: [0]})
