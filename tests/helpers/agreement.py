@@ -384,6 +384,16 @@ class Document:
         other.values = {**self.values, path: value}
         return other
 
+    def spans_of_texts(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where a text says texts of the document: whole numbers, which may overlap."""
+        for words in self.texts:
+            at = text.find(words)
+            while at >= 0:
+                end = at + len(words)
+                if not (text[at - 1 : at].isdigit() or text[end : end + 1].isdigit()):
+                    yield at, end
+                at = text.find(words, at + 1)
+
     def paths_of(self, expression: Any) -> list[str] | None:
         """Paths of the one value that a number was computed from; None without, or of several.
 
@@ -446,17 +456,12 @@ def faults(page: Page, document: Document, known: re.Pattern[str]) -> list[str]:
         covered.append((one.start, one.end))
         if fault := document.fault_of(one, text[one.start : one.end]):
             found.append(_around(text, one.start, one.end, fault))
-    left = [one.span() for one in _DIGITS.finditer(_blanked(text, covered))]
-    if left:
-        rest = _blanked(text, covered)
-        for words in document.texts:
-            for at in re.finditer(rf"(?<!\d){re.escape(words)}(?!\d)", text):
-                covered.append(at.span())
+    rest = _blanked(text, covered)
+    if _DIGITS.search(rest):
+        covered += document.spans_of_texts(text)
         covered += [at.span() for at in known.finditer(text)]
         rest = _blanked(text, covered)
-        for one in _DIGITS.finditer(rest):
-            found.append(_around(text, *one.span(), "of no value"))
-    return found
+    return found + [_around(text, *one.span(), "of no value") for one in _DIGITS.finditer(rest)]
 
 
 def _blanked(text: str, spans: Iterable[tuple[int, int]]) -> str:
