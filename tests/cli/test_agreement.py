@@ -11,6 +11,7 @@ import atexit
 import collections
 import dataclasses
 import functools
+import math
 import random
 import re
 import shutil
@@ -55,6 +56,7 @@ from cnnbench.judge.history.steps import trend
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.judge.report.renderers import mentions, render
 from cnnbench.judge.report.sections import campaigns as campaign_sections
+from cnnbench.machine import repository as git_repository
 from cnnbench.records import codec
 from cnnbench.records.campaigns import StrategyRow
 from cnnbench.records.profiles import GAPS, INPUT_WAIT, Explanation
@@ -67,7 +69,7 @@ EXPERIMENTS = 40
 GATES = 10
 """Experiments with the flags of the gate; its others are those of ab, the same command."""
 
-COMMITS = 5
+COMMITS = 4
 """Commits of a bisection."""
 
 MUTATIONS = 500
@@ -83,6 +85,7 @@ NO_RESULTS = (
     "--num_intra_threads=1",
     "the 10 largest of",  # of --rows
     "(from 6 processes on)",
+    "steps are looked for from 6 on",
     *(f"process {place}: " for place in range(1, 7)),  # of a dot of a chart
     "exit status 4; last log line: no good",  # words of a process
 )
@@ -424,46 +427,61 @@ def paired(
 
 
 def history_of(seed: int, folder: Path, make: Any) -> Experiment:
-    """Series of commits with a step, one that was undone, or none, of one or two configurations."""
+    """Series of commits of one or two configurations: steps, trends, outliers, other machines."""
     draw = random.Random(seed)
-    commits = draw.choice([6, 20, 30])
-    first = draw.randint(3, commits - 2)
-    undone = draw.choice([commits, first + 5])
-    scatter, factor = draw.choice([0.003, 0.015]), draw.choice([1, 0.9, 0.95, 1.1])
-    records = [
-        make(
-            100 * (factor if first <= commit < undone else 1) * (1 + draw.gauss(0, scatter)),
-            flags={"batch_size": batch, "result_label": f"commit=c{commit:03}"},
+    commits, per_commit = draw.choice([4, 6, 20, 30]), draw.choice([1, 3])
+    kind = draw.choice(["step", "undone", "trend", "outlier", "slow", "hosts", "machines", "facts"])
+    first, scatter = draw.randint(3, max(3, commits - 3)), draw.choice([0.003, 0.015])
+    factor = draw.choice([1, 0.9, 0.95, 1.1])
+
+    def record(commit: int, batch: int) -> RunRecord:
+        facts = {"hostname": f"box{draw.randint(1, 2)}"} if kind == "hosts" else {}
+        steps = [8 / 100] * 24
+        changes = {
+            "trend": factor ** min(max(commit - first, 0) / 10, 1.0),
+            "undone": factor if first <= commit < first + 5 else 1.0,
+            "outlier": 0.7 if commit == first else 1.0,
+            "hosts": 0.9 if facts == {"hostname": "box1"} else 1.0,
+        }
+        if kind == "slow" and commit >= first:
+            steps[::3] = [0.16] * 8
+        if kind == "machines":
+            facts["cpu_model"] = f"CPU {commit % 2}"
+        if kind == "facts":
+            facts["kernel"] = "5.1" if commit < first else "5.2"
+        speed = changes.get(kind, factor if commit >= first else 1.0) * math.exp(
+            draw.gauss(0, scatter)
         )
+        return make(
+            100.0,
+            flags={"batch_size": batch, "result_label": f"commit=c{commit:03}"},
+            environment=facts,
+            step_seconds=tuple(seconds / speed for seconds in steps),
+            losses=(1.0,) * len(steps),
+        )
+
+    records = [
+        record(commit, batch)
         for batch in draw.sample([8, 16], draw.choice([1, 2]))
         for commit in range(commits)
-        for _ in range(3)
+        for _ in range(per_commit)
     ]
-    documents: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch, tracked():
+    with tracked():
         entries = [entry for one in records for entry in HistoryEntry.all_of(one)]
-        found = tuple(trend(one, THROUGHPUT) for one in all_series(entries, THROUGHPUT))
-        patch.setattr(formats.HistoryDocument, "to_dict", lambda self: documents.append(self) or {})
-        formats.json_text(found, THROUGHPUT)
-        patch.undo()
+        found = [trend(one, THROUGHPUT) for one in all_series(entries, THROUGHPUT)]
+        remarks = formats.remarks(found, THROUGHPUT, None)
+        document = formats.HistoryDocument.of(found, THROUGHPUT, remarks)
         outputs: dict[str, Callable[[Any], str]] = {
-            "table": lambda those: formats.table_text(those, THROUGHPUT),
-            "csv": lambda those: formats.csv_text(those, THROUGHPUT),
-            "page": lambda those: page_text(history_text(those, "x.html")),
-            "markdown": lambda those: unescaped(history_text(those, "x.md")),
+            "table": formats.table_text,
+            "csv": formats.csv_text,
+            "page": lambda one: page_text(history_page.render("x.html", one).decode()),
+            "markdown": lambda one: unescaped(history_page.render("x.md", one).decode()),
         }
         starts = [point.started for one in found for point in one.series.points]
         forms = ("%Y-%m-%d %H:%M", "%m-%d %H:%M", "%Y-%m-%d")
         phrases = {f"{start:{form}}" for start in starts for form in forms}
         phrases |= {f"c{commit:03}" for commit in range(commits)}
-        # Numbers of regressions and of outliers are not yet those of the document.
-        phrases |= {"1 regression", "2 regressions", *(f"{at} outlier" for at in range(1, 9))}
-        return Experiment.of(found, documents[0], outputs, sorted(phrases))
-
-
-def history_text(found: Sequence[Any], name: str) -> str:
-    """The page of a history, or its Markdown."""
-    return history_page.render(name, found, THROUGHPUT).decode()
+        return Experiment.of(document, document, outputs, sorted(phrases))
 
 
 @functools.cache
@@ -484,6 +502,10 @@ def repository() -> Path:
     finished([*of_folder, "fast-import", "--quiet"], input="\n".join(stream) + "\n")
     finished([*of_folder, "reset", "--quiet", "--hard"])
     return folder
+
+
+git = functools.cache(git_repository.git)
+"""What git says of the repository, which does not change, is asked once."""
 
 
 @functools.cache
@@ -509,7 +531,7 @@ def bisect_of(seed: int, folder: Path, make: Any) -> Experiment:
     """A commit that made runs slower, or none, among others that may not run."""
     draw = random.Random(seed)
     first, factor = draw.randint(1, COMMITS - 1), draw.choice([1, 0.97, 0.9, 0.6])
-    scatter, broken = draw.choice([0.001, 0.01, 0.03]), draw.choice([-1, -1, 2, 3])
+    scatter, broken = draw.choice([0.001, 0.01, 0.03]), draw.choice([-1, -1, 1, 2])
 
     def record(flags: Mapping[str, str], place: str, name: str) -> Any:
         number = commits().index(Path(place).name)
@@ -519,6 +541,8 @@ def bisect_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     reported: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
+        for owner in (bisect_session, git_repository):
+            patch.setattr(owner, "git", git)
         patch.setattr(bisect, "_report", lambda found, *_: reported.append(found) or 0)
         run(
             *("bisect", commits()[0], commits()[-1], f"--repository={repository()}"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import html
 import itertools
 import operator
@@ -194,7 +195,13 @@ def _transparent(function: Callable[..., Any]) -> Callable[..., Any]:
 _kept: list[Any] = []
 
 
-def _result_types() -> Iterator[type]:
+@functools.cache
+def _result_types(modules: int) -> list[type]:
+    """Classes of results in the modules that are loaded, of which there are this many."""
+    return [*_classes_of_results()]
+
+
+def _classes_of_results() -> Iterator[type]:
     for name, module in [*sys.modules.items()]:
         if name.startswith(_RESULTS) and name not in _NO_RESULTS:
             for one in vars(module).values():
@@ -234,7 +241,7 @@ def tracked() -> Iterator[None]:
         return csv_cell(value)
 
     with pytest.MonkeyPatch.context() as patch:
-        for cls in set(_result_types()):
+        for cls in set(_result_types(len(sys.modules))):
             patch.setattr(cls, "__init__", watched(cls))
         patch.setattr(terminal, "csv_cell", cell)
         for name, module in [*sys.modules.items()]:

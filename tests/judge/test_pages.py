@@ -15,6 +15,7 @@ from studies import ROWS, roofline, step_profile, strategies, tuning
 
 from cnnbench.judge.explain import explain
 from cnnbench.judge.history import METRICS, page, trend
+from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.report import build, gather, render
 from cnnbench.records.load import Loaded
 
@@ -41,7 +42,7 @@ def history(commits, series_of):
     """A page with a step for the worse and an outlier."""
     found = commits.history([100.0] * 8 + [90.0] * 6 + [70.0] + [90.0] * 6)
     speed = METRICS["throughput"]
-    return page.page([trend(one, speed) for one in series_of(found)], speed)
+    return page.page(HistoryDocument.of([trend(one, speed) for one in series_of(found)], speed))
 
 
 def explanation(lenet):

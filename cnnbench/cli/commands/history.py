@@ -31,7 +31,7 @@ from cnnbench.judge.history import (
     page,
     trend,
 )
-from cnnbench.judge.history.formats import figures, remarks
+from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.history.page import DOCUMENTS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.machine.commits import Commits
@@ -143,10 +143,12 @@ def main(argv: Sequence[str]) -> int:
     warn_of_skipped(one for one in found.skipped if one.defect or one.differs)
     warn_of_unknown(entry.subject for entry in found.entries)
     trends = _trends(options, found, metric, since, commits)
-    _write(options, trends, metric, found, remarks(trends, metric, commits))
+    remarks = formats.remarks(trends, metric, commits)
+    document = HistoryDocument.of(trends, metric, remarks, found.skipped)
+    _write(options, document)
     shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
     if options.fail_on == "step" and any(one.setbacks for one in trends):
-        print_notice(f"--fail_on=step: {page.answers(trends, metric)[0].text}")
+        print_notice(f"--fail_on=step: {page.answers(document)[0].text}")
         return ExitCode.REGRESSION
     unsure = defects or (shallow and options.fail_on == "step")
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
@@ -242,22 +244,16 @@ def _refuse_selection(
     raise UsageError(f"{words}: {nothing}")
 
 
-def _write(
-    options: HistoryFlags,
-    trends: Sequence[Trend],
-    metric: Metric,
-    found: Contents,
-    remarks: Sequence[str],
-) -> None:
+def _write(options: HistoryFlags, found: HistoryDocument) -> None:
     if options.format == "table":
-        text = formats.table_text(trends, metric, options.last, remarks)
+        text = formats.table_text(found, options.last)
     elif options.format == "csv":
-        text = formats.csv_text(trends, metric)
+        text = formats.csv_text(found)
     elif options.format == "json":
-        text = formats.json_text(trends, metric, found.skipped, remarks)
+        text = found.to_json()
     else:
-        text = exported(figures(trends, metric), options.format)
+        text = exported(formats.figures(found), options.format)
     write_output(options.output, text)
     if options.plot is not None:
-        content = page.render(options.plot, trends, metric, options.commit_url, Progress(), remarks)
+        content = page.render(options.plot, found, options.commit_url, Progress())
         write_bytes("plot", options.plot, content)

@@ -22,7 +22,7 @@ from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.configuration import measurements
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
-from cnnbench.judge.history.formats import remarks
+from cnnbench.judge.history.formats import HistoryDocument, remarks
 from cnnbench.judge.history.page import answers, over_commits
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
@@ -153,9 +153,10 @@ def _over_commits(
         if len({one.origin.code for one in of if one.commit}) > 1:
             order = None if commits is None else commits.places
             trends = [trend(one, metric) for one in all_series(of, metric, order=order)]
+            history = HistoryDocument.of(trends, metric, remarks(trends, metric, commits))
             if any(one.enough for one in trends):
-                found += answers(trends, metric)
-            sections.append(over_commits(trends, metric, remarks(trends, metric, commits)))
+                found += answers(history)
+            sections.append(over_commits(history))
     return found, sections
 
 

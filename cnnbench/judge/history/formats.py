@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import ClassVar
 
 from cnnbench.base import terminal as tables
@@ -16,15 +17,17 @@ from cnnbench.judge.history.steps import (
     MIN_SERIES,
     TWO_MACHINES,
     LevelChange,
+    SharedOutlier,
     SharedStep,
     Trend,
+    shared_outliers,
     shared_steps,
 )
-from cnnbench.judge.metrics.measurement import THROUGHPUT, readable_fact, slow_steps_text
+from cnnbench.judge.metrics.measurement import readable_fact, slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.machine.commits import Commits
-from cnnbench.records.codec import Document, gathered
+from cnnbench.records.codec import Document, part, written
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
 
@@ -33,24 +36,77 @@ _MOST_SERIES = 2
 """Most series that are named where a step is not in all of them."""
 
 
-def table_text(
-    trends: Sequence[Trend], metric: Metric, last: int = 0, remarks: Sequence[str] = ()
-) -> str:
+@dataclass(frozen=True, kw_only=True)
+class HistoryDocument(Document):
+    """Result of ``cnnbench history``, schema 1.
+
+    Attributes:
+      metric: name of the metric.
+      unit: unit of its values.
+      higher_is_better: whether higher values are better.
+      relative: whether changes are shares of the level before; otherwise they are differences.
+      series: series, each of one configuration on one machine.
+      shared_steps: all steps of all series by the commit that explains them.
+      remarks: sentences on machines and on commits, such as those that no branch has any more.
+      skipped: files that gave no record.
+      regressions: indices in `shared_steps` of regressions that have not been undone.
+      shared_outliers: outliers of all series by their point.
+    """
+
+    kind: ClassVar[str] = "history"
+    schema: ClassVar[int] = 1
+    indented: ClassVar[bool] = True
+
+    metric: Metric = field(metadata=written(value=attrgetter("name"), form=str))
+    series: tuple[Trend, ...]
+    shared_steps: tuple[SharedStep, ...]
+    remarks: tuple[str, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
+    regressions: tuple[int, ...]
+    shared_outliers: tuple[SharedOutlier, ...]
+
+    unit = part("metric.unit", str, before="series")
+    higher_is_better = part("metric.higher_is_better", bool, before="series")
+    relative = part("metric.relative", bool, before="series")
+
+    @classmethod
+    def of(
+        cls,
+        trends: Sequence[Trend],
+        metric: Metric,
+        remarks: Sequence[str] = (),
+        skipped: Sequence[SkippedFile] = (),
+    ) -> HistoryDocument:
+        """The document of some series."""
+        shared = shared_steps(trends)
+        return cls(
+            metric=metric,
+            series=tuple(trends),
+            shared_steps=tuple(shared),
+            remarks=tuple(remarks),
+            skipped=tuple(skipped),
+            regressions=tuple(
+                place for place, one in enumerate(shared) if one.worse and one.stands
+            ),
+            shared_outliers=tuple(shared_outliers(trends)),
+        )
+
+
+def table_text(found: HistoryDocument, last: int = 0) -> str:
     """A block per series with the last points (0: all) and the steps between them.
 
-    Then the steps that several series share, and `remarks` on the commits.
+    Then the steps that several series share, and the remarks on the commits.
     """
+    metric = found.metric
     direction = "higher" if metric.higher_is_better else "lower"
     head = Text(f"{metric.title}; {direction} is better", whole=True)
-    shared = [one for one in shared_steps(trends) if len(one.steps) > 1]
+    shared = [one for one in found.shared_steps if len(one.steps) > 1]
     texts = (
-        Text(f"{_sign(one.steps[0][1])} {shared_text(one, trends, metric)}", hanging=2)
-        for one in shared
+        Text(f"{_sign(one.steps[0][1])} {shared_text(one, found)}", hanging=2) for one in shared
     )
-    ends = [*texts, *(Text(one, hanging=2) for one in remarks)]
-    return writers.text_of(
-        [[head], *(_section(found, metric, last) for found in trends), *([ends] if ends else [])]
-    )
+    ends = [*texts, *(Text(one, hanging=2) for one in found.remarks)]
+    blocks = [_section(one, metric, last) for one in found.series]
+    return writers.text_of([[head], *blocks, *([ends] if ends else [])])
 
 
 def _section(found: Trend, metric: Metric, last: int) -> Section:
@@ -161,7 +217,7 @@ def step_text(step: LevelChange, metric: Metric) -> str:
         if step.earliest is not step.latest:
             text += f" (95 %: between {step.range_start.short} and {step.latest.short})"
     text += undone_text(step)
-    if metric is not THROUGHPUT or step.slow is None:
+    if step.slow is None:
         return text
     return f"{text}; {'then' if step.worse else 'before'} {slow_steps_text(step.slow)}"
 
@@ -183,21 +239,21 @@ def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
     return "both series" if len(some) == 2 else f"all {len(some)} series"
 
 
-def changes_text(changes: Sequence[float], metric: Metric) -> str:
+def changes_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
     """The smallest and the largest of some changes, or one text for equal ones."""
-    ends = min(changes), max(changes)
+    ends = shared.smallest, shared.largest
     texts = {metric.change_text(end) for end in ends}
     return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
 
 
-def shared_text(shared: SharedStep, trends: Sequence[Trend], metric: Metric) -> str:
+def shared_text(shared: SharedStep, of: HistoryDocument) -> str:
     """The steps of several of all series in one sentence; a single step with its series."""
     (found, step), *others = shared.steps
     if not others:
-        return f"{found.series.configuration}: {step_text(step, metric)}"
-    who = series_text([one for one, _ in shared.steps], trends)
+        return f"{found.series.configuration}: {step_text(step, of.metric)}"
+    who = series_text([one for one, _ in shared.steps], of.series)
     text = f"{'worse' if step.worse else 'better'} in {who} at {shared.first_bad.short}: "
-    text += changes_text([one.change for _, one in shared.steps], metric)
+    text += changes_text(shared, of.metric)
     last = {one.last_good.short for _, one in shared.steps}
     if len(last) == 1:
         text += f"; {'last good' if step.worse else 'last without'} {last.pop()}"
@@ -222,7 +278,7 @@ def outcome(found: Trend, metric: Metric) -> str:
     """Why a series has no steps, what hides or feigns them, and the network before it; or ""."""
     parts = []
     if not found.enough:
-        points = count(len(found.series.points), "point", "points")
+        points = count(found.series.points, "point", "points")
         parts = [points, f"steps are looked for from {MIN_SERIES} on"]
     elif not found.steps:
         parts = ["no step"]
@@ -303,9 +359,10 @@ _COLUMNS = (
 )
 
 
-def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
+def csv_text(found: HistoryDocument) -> str:
     """CSV with a header and a row per point; no cell is a formula."""
-    return tables.csv_text(_COLUMNS, (row for found in trends for row in _rows(found, metric)))
+    rows = (row for one in found.series for row in _rows(one, found.metric))
+    return tables.csv_text(_COLUMNS, rows)
 
 
 def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
@@ -313,7 +370,6 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
     outliers = {one.index: one for one in found.outliers}
     for index, point in enumerate(found.series.points):
         step = steps.get(index)
-        level = next(one for one in found.levels if one.start <= index < one.stop)
         yield (
             found.series.configuration,
             found.series.machine,
@@ -327,7 +383,7 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
             max(point.values),
             number_of(point.values),
             point.failed,
-            level.at(index, metric.relative),
+            found.fitted[index],
             step is not None,
             *(getattr(step, name, None) for name in ("change", "worse", "stands")),
             point.origin.side or None,
@@ -339,11 +395,11 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
         )
 
 
-def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
+def figures(found: HistoryDocument) -> list[Figure]:
     """A figure for each point of each series, in their order."""
     return [
         Figure(
-            metric=metric,
+            metric=found.metric,
             sample=ProcessValues(point.values),
             configuration=point.runs[0].configuration,
             origin=point.origin,
@@ -352,53 +408,6 @@ def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
             labels=shared_labels(run.labels for run in point.runs),
             current=point.newest,
         )
-        for one in trends
+        for one in found.series
         for point in one.series.points
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryDocument(Document):
-    """Result of ``cnnbench history``, schema 1.
-
-    Attributes:
-      metric: name of the metric.
-      unit: unit of its values.
-      higher_is_better: whether higher values are better.
-      relative: whether changes are shares of the level before; otherwise they are differences.
-      series: series, each of one configuration on one machine.
-      shared_steps: all steps of all series by the commit that explains them.
-      remarks: sentences on machines and on commits, such as those that no branch has any more.
-      skipped: files that gave no record.
-    """
-
-    kind: ClassVar[str] = "history"
-    schema: ClassVar[int] = 1
-    indented: ClassVar[bool] = True
-
-    metric: str
-    unit: str
-    higher_is_better: bool
-    relative: bool
-    series: tuple[Trend, ...]
-    shared_steps: tuple[SharedStep, ...]
-    remarks: tuple[str, ...]
-    skipped: tuple[SkippedFile, ...]
-
-
-def json_text(
-    trends: Sequence[Trend],
-    metric: Metric,
-    skipped: Sequence[SkippedFile] = (),
-    remarks: Sequence[str] = (),
-) -> str:
-    """The document, indented; `remarks` are those on the commits."""
-    return gathered(
-        HistoryDocument,
-        metric,
-        metric=metric.name,
-        series=tuple(trends),
-        shared_steps=tuple(shared_steps(trends)),
-        remarks=tuple(remarks),
-        skipped=tuple(skipped),
-    ).to_json()

@@ -20,18 +20,17 @@ from cnnbench.base.document import (
     table,
     writers,
 )
-from cnnbench.base.stats import grouped, median
+from cnnbench.base.stats import median
 from cnnbench.base.terminal import Progress
 from cnnbench.base.text import count, first_few, integer, number_of
 from cnnbench.judge.history import formats
-from cnnbench.judge.history.formats import is_commit, linked
+from cnnbench.judge.history.formats import HistoryDocument, is_commit, linked
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
     MIN_SERIES,
     LevelChange,
     SharedStep,
     Trend,
-    shared_steps,
 )
 from cnnbench.records.files import PICTURES
 from cnnbench.records.metric import Metric
@@ -55,47 +54,37 @@ _LEAST_SPAN = 0.1
 
 
 def render(
-    path: str,
-    trends: Sequence[Trend],
-    metric: Metric,
-    commit_url: str = "",
-    progress: Progress | None = None,
-    remarks: Sequence[str] = (),
+    path: str, found: HistoryDocument, commit_url: str = "", progress: Progress | None = None
 ) -> bytes:
     """The content of a page or picture; the suffix of the path determines the format."""
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
-        made = page(trends, metric, commit_url, remarks)
-        text = writers.render_report(made, DOCUMENTS[suffix], progress)
+        text = writers.render_report(page(found, commit_url), DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
-    charts = _charts(trends, metric)
-    return draw.render(charts, suffix.lstrip("."), f"history of {metric.name}")
+    charts = _charts(found.series, found.metric)
+    return draw.render(charts, suffix.lstrip("."), f"history of {found.metric.name}")
 
 
-def page(
-    trends: Sequence[Trend],
-    metric: Metric,
-    commit_url: str = "",
-    remarks: Sequence[str] = (),
-) -> Report:
+def page(found: HistoryDocument, commit_url: str = "") -> Report:
     """Page of a history: steps first, then a chart for each series, then all points.
 
     Commits link to `commit_url` with {commit} replaced; "" for no links.
     """
-    valued = [(found, point) for found in trends for point in found.series.points]
-    points = [*valued, *((found, point) for found in trends for point in found.series.empty)]
+    trends, metric = found.series, found.metric
+    valued = [(one, point) for one in trends for point in one.series.points]
+    points = [*valued, *((one, point) for one in trends for point in one.series.empty)]
     newest = points[::-1][:_MOST_LISTED]
     listed = f"The newest {integer(_MOST_LISTED)} of {integer(len(points))} are listed; "
     return Report(
         title=f"History of {metric.name}{_period(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
-        answers=answers(trends, metric),
+        answers=answers(found),
         highlights=(
             ("series", count(trends, "configuration", "configurations and machines")),
             ("points", integer(sum(number_of(one.series.points) for one in trends))),
         ),
         sections=(
-            Section.of("steps", "Steps", [*_steps(trends, metric, commit_url), *remarks]),
+            Section.of("steps", "Steps", _steps(found, commit_url)),
             Section.of("series", "Series", _series(trends, metric)),
             Section.of(
                 "points",
@@ -110,15 +99,16 @@ def page(
     )
 
 
-def answers(trends: Sequence[Trend], metric: Metric) -> tuple[Answer, ...]:
+def answers(found: HistoryDocument) -> tuple[Answer, ...]:
     """The regressions that were not undone, and the outliers if there are some."""
-    return tuple(filter(None, (_verdict(trends, metric), _outliers(trends, metric))))
+    return (_verdict(found), *_outliers(found))
 
 
-def over_commits(trends: Sequence[Trend], metric: Metric, remarks: Sequence[str] = ()) -> Section:
+def over_commits(found: HistoryDocument) -> Section:
     """Section of a report whose records are of several commits: steps, remarks and charts."""
-    contents = [*_steps(trends, metric, ""), *remarks, *_series(trends, metric)]
-    return Section.of(f"commits_{metric.name}", f"Over commits: {metric.name}", contents)
+    name = found.metric.name
+    contents = [*_steps(found, ""), *_series(found.series, found.metric)]
+    return Section.of(f"commits_{name}", f"Over commits: {name}", contents)
 
 
 def _series(trends: Sequence[Trend], metric: Metric) -> list[Content]:
@@ -134,40 +124,33 @@ def _period(trends: Sequence[Trend]) -> str:
     return f", {ends}" if ends else ""
 
 
-def _verdict(trends: Sequence[Trend], metric: Metric) -> Answer:
+def _verdict(found: HistoryDocument) -> Answer:
     """The regressions that were not undone, each with the series that share it."""
-    shared = shared_steps(trends)
-    worse = [one for one in shared if one.steps[0][1].worse]
-    standing = [one for one in worse if one.steps[0][1].stands]
-    if standing:
-        text = count(len(standing), *OPEN)
-        return Answer("Steps", text, "bad", _first(_texts(standing, trends, metric)))
-    if not any(found.enough for found in trends):
+    shared = found.shared_steps
+    if found.regressions:
+        text = count(found.regressions, *OPEN)
+        return Answer("Steps", text, "bad", _texts([shared[at] for at in found.regressions], found))
+    if not any(one.enough for one in found.series):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
         return Answer("Steps", text, "unsure")
-    text = "Every regression was undone" if worse else "No regression"
-    return Answer("Steps", text, "good", _first(_texts(shared, trends, metric)))
+    is_undone = any(one.worse for one in shared)
+    text = "Every regression was undone" if is_undone else "No regression"
+    return Answer("Steps", text, "good", _texts(shared, found))
 
 
-def _texts(shared: Sequence[SharedStep], trends: Sequence[Trend], metric: Metric) -> list[str]:
-    return [formats.shared_text(one, trends, metric) for one in shared]
+def _texts(shared: Sequence[SharedStep], found: HistoryDocument) -> tuple[str, ...]:
+    return _first([formats.shared_text(one, found) for one in shared])
 
 
-def _outliers(trends: Sequence[Trend], metric: Metric) -> Answer | None:
-    found = [
-        (one, one.series.points[outlier.index], outlier.change)
-        for one in trends
-        for outlier in one.outliers
-    ]
-    if not found:
-        return None
+def _outliers(found: HistoryDocument) -> list[Answer]:
     texts = []
-    for alike in grouped(found, lambda one: one[1].name).values():
-        change = formats.changes_text([change for *_, change in alike], metric)
-        place = f"at {alike[0][1].short}, {formats.time_text(alike[0][1])} UTC"
-        who = formats.series_text([one for one, *_ in alike], trends)
+    for one in found.shared_outliers:
+        who = formats.series_text([found.series[at] for at in one.series], found.series)
+        change = formats.changes_text(one, found.metric)
+        place = f"at {one.point.short}, {formats.time_text(one.point)} UTC"
         texts.append(f"{who}: {change} {place}")
-    return Answer("Outliers", count(len(texts), "outlier", "outliers"), "unsure", _first(texts))
+    text = count(found.shared_outliers, "outlier", "outliers")
+    return [Answer("Outliers", text, "unsure", _first(texts))] if texts else []
 
 
 def _first(texts: Sequence[str]) -> tuple[str, ...]:
@@ -209,7 +192,7 @@ def _chart(found: Trend, metric: Metric, most: int | None = None) -> Lines:
         spans=tuple(_span(points, group, scale) for group in groups),
     )
     level = [
-        (float(place), one.at(place, metric.relative) * scale)
+        (float(place), found.fitted[place] * scale)
         for one in found.levels
         for place in (one.start, one.stop - 1)
     ]
@@ -297,19 +280,21 @@ def _hint(point: SeriesPoint, metric: Metric) -> str:
     return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
 
 
-def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Content]:
-    steps = (_step_row(one, step, metric, commit_url) for one in trends for step in one.steps)
-    few = [found.series.configuration for found in trends if not found.enough]
+def _steps(found: HistoryDocument, commit_url: str) -> list[Content]:
+    metric = found.metric
+    rows = (_step_row(one, step, metric, commit_url) for one in found.series for step in one.steps)
+    few = [one.series.configuration for one in found.series if not one.enough]
     text = f"Too few points for steps: {first_few(few, _MOST_NAMED)}."
     noises = [
-        f"{found.series.configuration}: {noise}"
-        for found in trends
-        for noise in formats.noise_texts(found, metric)
+        f"{one.series.configuration}: {noise}"
+        for one in found.series
+        for noise in formats.noise_texts(one, metric)
     ]
     return [
-        table(steps) or "No step was found.",
+        table(rows) or "No step was found.",
         Text(text, "unsure") if few else None,
         *(Text(noise, "unsure") for noise in _first(noises)),
+        *found.remarks,
     ]
 
 

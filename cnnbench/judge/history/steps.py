@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnnbench.base.slow_steps import SlowSteps, shared_slow_steps
-from cnnbench.base.stats import MAD_TO_SIGMA, median
+from cnnbench.base.stats import MAD_TO_SIGMA, grouped, median
 from cnnbench.base.time_series import Segment, growing_deviations, segments
 from cnnbench.judge.compare.configuration import Effect, fact
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
-from cnnbench.judge.metrics.measurement import Policy, further_cost
+from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy, further_cost, slow_steps_text
 from cnnbench.records.codec import HIDDEN, INLINE, written
 from cnnbench.records.metric import Metric
 
@@ -345,6 +345,7 @@ class ChangedFact:
 
 _TITLE = written(value=lambda point: point and point.title, form=str)
 _VALUE = written(value=attrgetter("value"), form=float)
+_SLOW = written("slow_steps", lambda slow: slow and slow_steps_text(slow), str | None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,8 +367,8 @@ class LevelChange:
       range_start: the point before `earliest`; it and `latest` are GOOD and BAD of cnnbench bisect.
       undone: first point of the level that undid the change; null if it stands.
       facts: other facts that changed between last_good and first_bad.
-      slow: slow steps of runs that explain a change of speed: those that one level has and the
-        other one lacks; None without.
+      slow: slow steps of runs that explain a change of speed, in words: those that one level has
+        and the other one lacks; null without.
     """
 
     kind: str = STEP
@@ -384,7 +385,7 @@ class LevelChange:
     latest: SeriesPoint = field(metadata=_TITLE)
     undone: SeriesPoint | None = field(default=None, metadata={**_TITLE, "type": str | None})
     facts: tuple[ChangedFact, ...]
-    slow: SlowSteps | None = field(default=None, metadata=HIDDEN)
+    slow: SlowSteps | None = field(default=None, metadata=_SLOW)
 
     @property
     def is_trend(self) -> bool:
@@ -414,6 +415,7 @@ class Trend:
     Attributes:
       enough: whether there are enough points to look for steps.
       levels: levels in order.
+      fitted: value of the level, or of the trend, at each point.
       steps: steps between levels.
       outliers: points far from their level.
       noise: recognized kinds of noise that are easily taken for steps.
@@ -422,6 +424,7 @@ class Trend:
     series: TimeSeries = field(metadata=INLINE)
     enough: bool = field(metadata=written("enough_points"))
     levels: tuple[SeriesLevel, ...]
+    fitted: tuple[float, ...]
     steps: tuple[LevelChange, ...]
     outliers: tuple[Outlier, ...] = ()
     noise: RecognizedNoise = field(default_factory=RecognizedNoise)
@@ -446,6 +449,9 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     return Trend(
         series=series,
         levels=tuple(levels),
+        fitted=tuple(
+            one.at(place, metric.relative) for one in levels for place in range(one.start, one.stop)
+        ),
         steps=tuple(_changes(series.points, noisy, levels, metric, floor)),
         enough=len(runs) >= MIN_SERIES,
         outliers=_outliers(noisy, levels, metric, far),
@@ -634,7 +640,9 @@ def _changes(
                 earliest=points[low],
                 latest=points[high],
                 facts=changed,
-                slow=_slow_steps(points, *((before, after) if moved > 0 else (after, before))),
+                slow=_slow_steps(points, *((before, after) if moved > 0 else (after, before)))
+                if metric is THROUGHPUT
+                else None,
             )
         )
     return _with_undone(points, found, metric, floor)
@@ -765,6 +773,36 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
         taken = {id(step) for _, step in steps}
         left = [one for one in left if id(one[1]) not in taken]
     return sorted(shared, key=lambda one: places[id(one.steps[0][1])])
+
+
+@dataclass(frozen=True)
+class SharedOutlier:
+    """Outliers of one or several series at one point.
+
+    Attributes:
+      point: name of the point.
+      series: indices in `series` of the document, ascending.
+      smallest, largest: the most negative and the most positive of the changes.
+    """
+
+    point: SeriesPoint = field(metadata=_TITLE)
+    series: tuple[int, ...]
+    smallest: float
+    largest: float
+
+
+def shared_outliers(trends: Sequence[Trend]) -> list[SharedOutlier]:
+    """All outliers by the names of their points, in the order of their first series."""
+    found = [
+        (number, one.series.points[outlier.index], outlier.change)
+        for number, one in enumerate(trends)
+        for outlier in one.outliers
+    ]
+    shared = []
+    for alike in grouped(found, lambda one: one[1].name).values():
+        numbers, points, changes = zip(*alike, strict=True)
+        shared.append(SharedOutlier(points[0], numbers, min(changes), max(changes)))
+    return shared
 
 
 def _kind(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
