@@ -72,7 +72,7 @@ def test_a_record_holds_every_step_and_what_the_defaults_became():
     assert record.placement.num_towers == 2
     assert record.placement.devices[1].endswith("CPU:1")
     assert record.config["data_format"] == "NHWC"
-    here = cpu.conv_gradients(cpu.Host())["cpu_conv_gradients"]
+    here = cpu.processor(cpu.Host())["cpu_conv_gradients"]
     assert record.config["conv_gradients"] == here.partition(" ")[0]
     assert record.measured.loop_images == 16
     assert record.measured.loop_seconds >= sum(record.step_seconds)
