@@ -26,7 +26,7 @@ DEFAULT_COMMAND = "run"
 BROKEN_PIPE = 141
 
 # Their exit code 1 is a verdict; NumPy's OpenBLAS ends a process with it where memory is short.
-_JUDGING = ("ab", "bisect", "compare", "explain", "history", "report", "sweep", "tune")
+_JUDGING = ("ab", "bisect", "compare", "explain", "gate", "history", "report", "sweep", "tune")
 
 _EVERYTHING = "helpfull"
 _XML = "helpxml"

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "allreduce": "measure and check reductions between devices by themselves",
     "compare": "judge two sets of run records: faster, slower, same or unknown",
     "ab": "measure two sides in turn and judge the second against the first",
+    "gate": "measure a commit against its merge base, for CI systems",
     "explain": "name the layers and causes of a difference between two sides",
     "bisect": "find the commit that made a run slower",
     "roofline": "show where the time of a step goes, layer by layer",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from cnnbench.base.terminal import Reporter
 from cnnbench.base.text import count, duration
@@ -120,21 +120,29 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
 
 
 _SPECS = specs_of(AbFlags)
-_SECTIONS = {
+SECTIONS = {
     "a": "Definition of the sides",
     "pairs": "How it is measured",
     "timeout": "Processes and records",
     "threshold": "How it is judged and printed",
     "explain": "How it is judged and printed",
 }
-HELP = (_ABOUT, tuple(sections_of(AbFlags, _SECTIONS).items()), _EXIT_CODES)
+"""Titles of the sections of --help, by the flags with which they begin."""
+
+HELP = (_ABOUT, tuple(sections_of(AbFlags, SECTIONS).items()), _EXIT_CODES)
 
 _OF_ONE_EXPERIMENT = ("results", "seed")
 _OF_ONE_SESSION = ("resume", "results", "pairs", "format", "output", "explain", *sides.VARIABLES)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs an experiment; after a UsageError nothing has been run."""
+Publish: TypeAlias = Callable[[Comparison], None]
+
+
+def main(argv: Sequence[str], publish: Publish = lambda comparison: None) -> int:
+    """Runs an experiment; after a UsageError nothing has been run.
+
+    `publish` gets the comparison after it was printed, also of an interrupted experiment.
+    """
     given, common = _parsed(argv)
     command = sides.without(argv, _SPECS, sides.VARIABLES)
     earlier = None
@@ -157,7 +165,7 @@ def main(argv: Sequence[str]) -> int:
     with sides.sides_of(options, options.layout_if_several, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
         experiment = _experiment(options, both, campaign, command, earlier)
-        return _run(experiment, options, campaign, argv)
+        return _run(experiment, options, campaign, argv, publish)
 
 
 def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -254,7 +262,13 @@ def _experiment(
     )
 
 
-def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Sequence[str]) -> int:
+def _run(
+    experiment: Experiment,
+    options: AbFlags,
+    campaign: Campaign,
+    argv: Sequence[str],
+    publish: Publish,
+) -> int:
     reporter = campaign.reporter
     needed = processes_needed(experiment.policy, paired=True)
     if experiment.pairs < needed and not options.aa:
@@ -296,6 +310,7 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
         explanation=explanation,
     )
     options.write(comparison)
+    publish(comparison)
     if pairs.failure:
         reporter.error(f"{pairs.failure}; see {results.log('*')}")
     if options.aa and not pairs.failure:

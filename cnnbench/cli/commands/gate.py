@@ -1,0 +1,208 @@
+"""``cnnbench gate BASE [HEAD]``: whether a change of a repository made training slower."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata, resources
+from pathlib import Path
+
+from cnnbench.base.terminal import print_notice, print_result
+from cnnbench.cli.commands import ab, sides
+from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
+from cnnbench.judge.compare import Comparison
+from cnnbench.judge.report.renderers import render
+from cnnbench.machine import repository
+from cnnbench.machine.repository import GitError, commit_of, git, why_missing
+from cnnbench.records.files import refusing, write_text
+
+_ABOUT = """\
+Usage: cnnbench gate BASE [HEAD] [FLAGS] [-- FLAGS OF cnnbench run]
+       cnnbench gate --init=github|gitlab|jenkins [-- FLAGS OF cnnbench run]
+
+Answers whether a change made training slower: measures the commit HEAD (the current one if not
+given) and its merge base with BASE, each in a temporary worktree, in interleaved pairs of fresh
+processes as cnnbench ab does. Prints the verdict and leaves a folder with comment.md (for the pull
+request), junit.xml and runs, all records. On GitHub's runners it also prints annotations.
+docs/ci.md is about gates; --init writes the files of a CI system that runs one.
+
+  cnnbench gate main
+  cnnbench gate main change --timeout=300 -- --plugin=bench/nets.py --model=ours
+  cnnbench gate --resume --results=DIR --pairs=28
+  cnnbench gate --init=github -- --plugin=bench/nets.py --model=ours
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 no regression; 1 HEAD is a regression, or other work; 3 inconclusive or not
+comparable; 4 a process failed, or processes were killed too often; 2 wrong use; 130 interrupted.
+"""
+
+OUTPUT = "GATE_OUTPUT"
+"""Environment variable with the folder for results where --results is not given."""
+
+_RUNS = "runs"
+_FILES = {"comment.md": "markdown", "junit.xml": "junit"}
+_EXAMPLE = ("--model=lenet",)
+
+# By CI system: the files below the top of a repository, by the names of their templates.
+_WORKFLOWS = ".github/workflows"
+_CI_FILES = {
+    "github": {
+        "github.yml": f"{_WORKFLOWS}/benchmark.yml",
+        "github-comment.yml": f"{_WORKFLOWS}/benchmark-comment.yml",
+    },
+    "gitlab": {"gitlab.yml": ".gitlab-ci.yml"},
+    "jenkins": {"jenkins.groovy": "Jenkinsfile"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateFlags(ab.AbFlags):
+    """Flags of the command."""
+
+    init: str | None = flag(
+        None,
+        "Write the files with which this CI system measures every change, with the flags behind "
+        "--, and measure nothing. Existing files are not replaced.",
+        choices=tuple(_CI_FILES),
+    )
+    results: str | None = flag_of(
+        sides.CampaignFlags,
+        "results",
+        help=f"Where all results go; if not given the folder of {OUTPUT}, or a new one in the "
+        "temporary directory, which is printed.",
+    )
+
+
+# The commits define the sides.
+_NOT_OF_GATES = {spec.name for spec in specs_of(sides.SideFlags)} | {"aa"}
+_SECTIONS = {"init": "What to do", **ab.SECTIONS}
+_FLAGS = {
+    title: tuple(spec for spec in specs if spec.name not in _NOT_OF_GATES)
+    for title, specs in sections_of(GateFlags, _SECTIONS).items()
+}
+_SPECS = tuple(spec for specs in _FLAGS.values() for spec in specs)
+HELP = (_ABOUT, [(title, specs) for title, specs in _FLAGS.items() if specs], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures two commits, or writes the files of a CI system."""
+    given, commits, common = sides.parse(argv, _SPECS, "gate BASE HEAD")
+    if given.get("init"):
+        if rest := [*commits, *(f"--{name}" for name in given if name != "init")]:
+            raise UsageError(f"{rest[0]}: --init writes files only; give flags of runs behind --")
+        _initialize(given["init"], common or _EXAMPLE)
+        if not common:
+            print_notice(f"they measure {' '.join(_EXAMPLE)}: replace it by your own flags of runs")
+        return ExitCode.OK
+    is_resumed = given.get("resume", False)
+    if len(commits) not in ((0,) if is_resumed else (1, 2)):
+        wants = "no commits with --resume" if is_resumed else "BASE, and HEAD if it is another one"
+        raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
+    own = [] if is_resumed else _checkouts(*commits)
+    results = given.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
+    if is_resumed and results is None:
+        raise FlagError("resume", "true", "needs --results, the folder to go on with")
+    with _folder(results, is_resumed) as folder:
+        added = [*own, f"--results={folder / _RUNS}"]
+        words = sides.without(argv, _SPECS, ("init", "results"), added)[len(commits) :]
+        return ab.main(words, partial(_publish, folder))
+
+
+def _checkouts(base: str, head: str = "HEAD") -> list[str]:
+    """Flags for the sides: the commit that a change started from, not what BASE has since."""
+    try:
+        commit_of(base)
+        tip = commit_of(head)
+        try:
+            start = git("merge-base", base, head)
+        except GitError:
+            reason = f"{base} and {head} have no common ancestor"
+            missing = why_missing()
+            raise GitError(f"{reason}: {missing}" if missing else reason) from None
+    except GitError as error:
+        raise UsageError(f"{base} {head}: {error}") from None
+    name = tip[:12] if os.path.isdir(head) else head
+    return [f"--a_checkout={start[:12]}", f"--b_checkout={name}"]
+
+
+@contextlib.contextmanager
+def _folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
+    """The folder for results: an empty one, unless resumed; removed again if it stays empty."""
+    if results is None:
+        folder = Path(tempfile.mkdtemp(prefix="cnnbench-gate-"))
+    else:
+        folder = Path(results)
+        with refusing("results", results, "used"):
+            if not is_resumed and folder.is_dir() and any(folder.iterdir()):
+                raise FlagError("results", results, "is not empty; name another folder")
+            folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        if results is None:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _publish(folder: Path, comparison: Comparison) -> None:
+    for name, format in _FILES.items():
+        write_text("results", str(folder / name), render(comparison, format))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        print_result(render(comparison, "github"))
+    print_notice(f"results in {folder}: {', '.join(_FILES)}, {_RUNS}")
+
+
+def _initialize(system: str, flags: Sequence[str]) -> None:
+    """Writes the files of a CI system below the top of the repository; refuses to replace any."""
+    try:
+        top = Path(git("rev-parse", "--show-toplevel"))
+    except GitError as error:
+        raise UsageError(f"--init={system}: needs a git repository: {error}") from None
+    if "\n" in "".join(flags):
+        raise UsageError(f"--init={system}: a flag of runs contains a line break")
+    made = {}
+    for template, name in _CI_FILES[system].items():
+        if (top / name).exists() or (top / name).is_symlink():
+            raise FlagError("init", system, f"{top / name} exists; remove or rename it")
+        text = resources.files("cnnbench.cli").joinpath(f"ci/{template}").read_text("utf-8")
+        values = {"@CNNBENCH@": shlex.quote(_requirement()), "@FLAGS@": shlex.join(flags)}
+        for mark, value in values.items():
+            if system == "jenkins":  # within '''...''' of Groovy
+                value = value.replace("\\", "\\\\").replace("'", "\\'")
+            text = text.replace(mark, value)
+        made[top / name] = text
+    with refusing("init", system, "written"):
+        for path, text in made.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+            print_result(str(path))
+
+
+def _requirement() -> str:
+    """What pip installs to get this cnnbench: the revision it was installed from, or its version.
+
+    Without a revision or a remote repository, the requirement contains OWNER and REVISION.
+    """
+    with contextlib.suppress(metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
+        found = json.loads(metadata.distribution("cnnbench").read_text("direct_url.json") or "")
+        if "vcs_info" in found:
+            return f"cnnbench @ git+{found['url']}@{found['vcs_info']['commit_id']}"
+    checkout = Path(__file__).resolve().parents[3]
+    with contextlib.suppress(GitError):
+        if (checkout / ".git").exists():
+            url = git("config", "--get", "remote.origin.url", folder=checkout)
+            address = repository.address(url)
+            if address and "/" in address and url != address:
+                commit = git("rev-parse", "HEAD", folder=checkout)
+                return f"cnnbench @ git+https://{address}@{commit}"
+    print_notice("it is not known where cnnbench can be installed from: replace OWNER and REVISION")
+    return "cnnbench @ git+https://github.com/OWNER/cnnbench@REVISION"

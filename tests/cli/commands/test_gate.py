@@ -1,0 +1,232 @@
+"""cnnbench gate: two commits measured by a stand-in, and the files of CI systems."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from cnnbench.campaigns.ab.side import Side
+from cnnbench.cli.commands import ab, gate
+
+FLAGS = ("--burn_in=0", "--pairing=alternate", "--explain=never", "--seed=3", "--pairs=8")
+NETWORK = ("--", "--model=lenet")
+
+
+@pytest.fixture
+def repository(tmp_path, git, monkeypatch):
+    """main has gone on, and slower, since change left it; change has 80 % of its speed."""
+    folder = tmp_path / "repository"
+    git(tmp_path, "init", "--quiet", "--initial-branch=main", "repository")
+
+    def commit(speed, message):
+        (folder / "fake.json").write_text(json.dumps({"speed": speed, "salt": message}))
+        git(folder, "add", "fake.json")
+        git(folder, "commit", "--quiet", "-m", message)
+
+    commit(100, "start")
+    git(folder, "branch", "change")
+    commit(50, "others went on")
+    git(folder, "switch", "--quiet", "change")
+    commit(80, "the change")
+    monkeypatch.chdir(folder)
+    for name in (gate.OUTPUT, "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    return folder
+
+
+@pytest.fixture
+def measured(repository, fake_python, quick_processes, quick_answers, monkeypatch):
+    """Runs are made by the stand-in, which reads fake.json of its worktree."""
+    command = Side.command
+    monkeypatch.setattr(
+        Side, "command", lambda side, record: (fake_python, *command(side, record)[1:])
+    )
+
+
+@pytest.fixture
+def given(repository, monkeypatch):
+    """The command lines that cnnbench ab gets."""
+    lines = []
+    monkeypatch.setattr(ab, "main", lambda words, publish: lines.append(words) or 0)
+    return lines
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_change_is_measured_against_the_commit_that_it_started_from(
+    call, repository, git, tmp_path
+):
+    done = call("gate", "main", *FLAGS, *NETWORK, code=1)
+    assert done.out.startswith("B is 20")
+    assert git(repository, "status", "--porcelain") == ""
+    (folder,) = (tmp_path / "temporary").glob("cnnbench-gate-*")
+    assert f"results in {folder}: comment.md, junit.xml, runs" in done.err
+    assert (folder / "comment.md").read_text().startswith("### ")
+    assert len(ElementTree.parse(folder / "junit.xml").findall(".//failure")) == 1
+    commits = [
+        json.loads((folder / "runs" / name).read_text())["subject"]["revision"]
+        for name in ("a/0001-a.json", "b/0001-b.json")
+    ]
+    assert commits == git(repository, "rev-parse", "main~1", "change").split()
+
+
+@pytest.mark.usefixtures("measured")
+def test_annotations_on_runners_of_github_and_resuming(call, monkeypatch, tmp_path):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    results = f"--results={tmp_path}/results"
+    done = call("gate", "main", "change", results, *FLAGS[:-1], "--pairs=2", *NETWORK, code=3)
+    assert "\n::warning title=" in done.out
+    before = (tmp_path / "results" / "comment.md").read_text()
+    done = call("gate", "--resume", results, "--pairs=12", "--explain=never", code=1)
+    assert "\n::error title=" in done.out
+    assert (tmp_path / "results" / "comment.md").read_text() != before
+
+
+def test_where_results_go(call, given, monkeypatch, tmp_path):
+    call("gate", "main", *NETWORK)
+    assert given[-1][-2:] == [*NETWORK]
+    assert list((tmp_path / "temporary").iterdir()) == []  # nothing was measured
+    monkeypatch.setenv(gate.OUTPUT, "gate")
+    call("gate", "main", "change")
+    assert given[-1][-1] == "--results=gate/runs"
+    call("gate", "main", "change", "--results=other", "--pairs=7")
+    assert {"--pairs=7", "--results=other/runs"} <= {*given[-1]}
+    Path("other/file").touch()
+    assert "--results=other: is not empty" in call("gate", "main", "--results=other", code=2).err
+
+
+def test_a_branch_with_the_name_of_a_folder_is_a_branch(call, given, repository, git):
+    (repository / "change").mkdir()
+    call("gate", "main", "change")
+    assert f"--b_checkout={git(repository, 'rev-parse', 'change')[:12]}" in given[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "cnnbench gate takes BASE, and HEAD if it is another one, not 0 arguments"),
+        (("main", "change", "x"), "not 3 arguments"),
+        (("nothing",), "nothing HEAD: "),
+        (("main", "."), "main .: "),
+        (("--resume",), "--resume=true: needs --results"),
+        (("main", "--resume", "--results=x"), "takes no commits with --resume"),
+        (("main", "--b_checkout=x"), "unknown flag --b_checkout"),
+        (("main", "--model=lenet"), "--model is a flag of the sides, not of gate"),
+        (("main", "--init=github"), "main: --init writes files only"),
+        (("--init=github", "--pairs=7"), "--pairs: --init writes files only"),
+        (("--init=travis",), "--init=travis: must be one of github, gitlab, jenkins"),
+        (("--init=gitlab", "--", "--model=a\nb"), "--init=gitlab: a flag of runs contains a line"),
+        (("main", "other"), "main other have no common ancestor"),
+        (("main", "--results=fake.json"), "--results=fake.json: "),
+    ],
+)
+def test_wrong_use(call, given, repository, git, words, reason):
+    if "other" in words:
+        tree = git(repository, "rev-parse", "HEAD^{tree}")
+        git(repository, "branch", "other", git(repository, "commit-tree", tree, "-m", "x"))
+        reason = reason.replace("main other have", "main and other have")
+    done = call("gate", *words, code=2)
+    assert reason in done.err
+    assert done.err.count("\n") == 1
+    assert (given, git(repository, "status", "--porcelain")) == ([], "")
+
+
+OWN = ("--plugin=bench/nets.py", "--model=ours", "--result_label=it's=$x\\")
+
+
+def init(call, repository, system):
+    """The files that --init writes, by their names."""
+    done = call("gate", f"--init={system}", "--", *OWN)
+    files = [Path(line) for line in done.out.splitlines()]
+    return {str(file.relative_to(repository)): file.read_text() for file in files}
+
+
+@pytest.mark.parametrize("system", ["github", "gitlab", "jenkins"])
+def test_files_of_ci_systems_are_complete_and_never_replaced(call, repository, system):
+    made = init(call, repository, system)
+    assert made
+    assert not any(mark in text for text in made.values() for mark in ("@CNNBENCH@", "@FLAGS@"))
+    for name in made:
+        (repository / name).write_text("mine")
+    assert f"--init={system}: " in call("gate", f"--init={system}", code=2).err
+    assert {(repository / name).read_text() for name in made} == {"mine"}
+
+
+def commands(text):
+    """The words of the call of cnnbench gate in a script."""
+    (line,) = (line for line in text.splitlines() if "cnnbench gate" in line)
+    return shlex.split(line.partition("||")[0])
+
+
+def test_gitlab_runs_what_is_asked(call, repository):
+    job = yaml.safe_load(init(call, repository, "gitlab")[".gitlab-ci.yml"])["benchmark"]
+    words = commands(job["script"][1])
+    assert words[words.index("--") + 1 :] == [*OWN]
+    assert job["artifacts"]["reports"]["junit"] == "gate/junit.xml"
+    assert job["allow_failure"] == {"exit_codes": 3}
+
+
+def test_jenkins_runs_what_is_asked(call, repository):
+    text = init(call, repository, "jenkins")["Jenkinsfile"]
+    assert text.count("'''") == 4
+    words = commands(text.replace("\\'", "'").replace("\\\\", "\\"))  # as Groovy reads it
+    assert words[words.index("--") + 1 :] == [*OWN]
+
+
+def workflows(call, repository):
+    made = init(call, repository, "github")
+    assert [*made] == [".github/workflows/benchmark.yml", ".github/workflows/benchmark-comment.yml"]
+    return [yaml.safe_load(text) for text in made.values()]
+
+
+def test_code_of_strangers_meets_no_secret_and_no_token_that_can_write(call, repository):
+    measuring, commenting = workflows(call, repository)
+    assert True in measuring  # "on", as YAML 1.1 reads it
+    assert measuring[True] == "pull_request"
+    assert measuring["permissions"] == {"contents": "read"}
+    checkout = measuring["jobs"]["gate"]["steps"][0]
+    assert checkout["with"]["persist-credentials"] is False
+    assert "secrets." not in str((measuring, commenting))
+    assert set(commenting[True]) == {"workflow_run"}
+    assert commenting["permissions"] == {"actions": "read", "pull-requests": "write"}
+    used = [step.get("uses", "") for step in commenting["jobs"]["comment"]["steps"]]
+    assert not any("checkout" in one for one in used)
+
+
+def test_no_expression_is_written_into_a_script(call, repository):
+    for workflow in workflows(call, repository):
+        for job in workflow["jobs"].values():
+            for step in job["steps"]:
+                assert "${{" not in step.get("run", "")
+                if "cnnbench gate" in step.get("run", ""):
+                    assert commands(step["run"])[-3:] == [*OWN]
+
+
+@pytest.mark.parametrize(
+    ("origin", "wanted"),
+    [
+        (None, "cnnbench @ git+https://github.com/OWNER/cnnbench@REVISION"),
+        ("git@example.org:tools/cnnbench.git", "cnnbench @ git+https://example.org/tools/cnnbench"),
+    ],
+)
+def test_what_ci_systems_install(repository, git, monkeypatch, origin, wanted, tmp_path):
+    """Of a checkout: the address of its origin, at its commit."""
+    place = tmp_path / "checkout" / "cnnbench" / "cli" / "commands"
+    place.mkdir(parents=True)
+    git(tmp_path, "clone", "--quiet", "repository", "made")
+    os.rename(tmp_path / "made" / ".git", tmp_path / "checkout" / ".git")
+    if origin is None:
+        git(tmp_path / "checkout", "remote", "remove", "origin")
+    else:
+        git(tmp_path / "checkout", "remote", "set-url", "origin", origin)
+        wanted = f"{wanted}@{git(repository, 'rev-parse', 'change')}"
+    monkeypatch.setattr(gate, "__file__", str(place / "gate.py"))
+    assert gate._requirement() == wanted
