@@ -502,9 +502,9 @@ def contents(
 ) -> Contents:
     """Reads the records of a directory and all below it, without hidden files and folders.
 
-    Entries that started in the same second are in the order of their pairs, else of their file
-    names. What the files say is kept in a `ValueTable`, from which only values of some metrics are
-    read. `progress` shows how many unknown files have been read.
+    Entries that started in the same second are in the order of their pairs, else of their run_id,
+    whatever the names of their files. What the files say is kept in a `ValueTable`, from which only
+    values of some metrics are read. `progress` shows how many unknown files have been read.
     """
     said = _said(folder, metrics, progress or Progress.silent())
     paths: dict[str, list[str]] = {}
@@ -521,7 +521,7 @@ def contents(
             entries += [one for record in loaded.everything for one in HistoryEntry.all_of(record)]
         elif isinstance(process, Process):
             entries += process.entries
-    entries.sort(key=lambda entry: (entry.started, entry.pair[1] if entry.pair else 0))
+    entries.sort(key=lambda one: (one.started, one.pair[1] if one.pair else 0, one.run_id))
     return Contents(tuple(entries), tuple(skipped[path] for path in said if path in skipped))
 
 
