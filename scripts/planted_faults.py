@@ -142,6 +142,51 @@ FAULTS = {
     "explain joins updates only to layers with all parameters": Fault(
         "_MUCH = 0.4  # share", "_MUCH = 0.99  # share", "tests/judge/explain"
     ),
+    "the time of the build is in milliseconds": Fault(
+        "self.measurements.build_seconds = time.perf_counter() - start",
+        "self.measurements.build_seconds = 1000.0 * (time.perf_counter() - start)",
+        "tests/run/driver/test_benchmark_cnn.py",
+    ),
+    "a column of --result_csv has the time of another part": Fault(
+        '"startup_build_seconds": "record.startup_seconds.build"',
+        '"startup_build_seconds": "record.startup_seconds.first_step"',
+        "tests/records/test_result_files.py",
+    ),
+    "bounds of paired differences mix samples": Fault(
+        "means.shape[1] - left_out), axis=1)",
+        "means.shape[1] - left_out), axis=0)",
+        "tests/base/stats",
+    ),
+    "a training is planned with one step too many": Fault(
+        "return self.warm_up.least + self.num_batches",
+        "return self.warm_up.least + self.num_batches + 1",
+        "tests/plan",
+    ),
+    "gradients are clipped by norm": Fault(
+        "tf.clip_by_value(g, -bound, bound)",
+        "tf.clip_by_norm(g, bound)",
+        "tests/run/step/test_clipping.py tests/run/step/test_sparse_gradients.py",
+    ),
+    "--max_seconds includes the warm-up": Fault(
+        "limit is not None and self._steps > 0 and",
+        "limit is not None and",
+        "tests/run/driver/test_training.py",
+    ),
+    "ab and tune choose the steps of runs with a time limit": Fault(
+        "LENGTHS = frozenset(named(FLAGS, RunPart.LENGTH))",
+        'LENGTHS = frozenset({"num_batches", "num_epochs"})',
+        "tests/campaigns/tune/test_bench.py",
+    ),
+    "a resumed training makes all steps again": Fault(
+        "steps = plan.length.num_batches - restored.global_step",
+        "steps = plan.length.num_batches",
+        "tests/run/driver/test_benchmark_cnn.py",
+    ),
+    "the L2 loss is added twice": Fault(
+        "loss = loss + self._update.l2_loss(weight_losses)",
+        "loss = loss + 2.0 * self._update.l2_loss(weight_losses)",
+        "tests/run/step/test_train_step.py tests/run/step/test_copied_tower.py",
+    ),
 }
 
 

@@ -29,6 +29,7 @@ def test_batches_and_epochs(flags, batch, batches):
     plan = make_plan(Params(model="trivial", data_name="cifar10", batch_size=batch, **flags))
     assert plan.length.num_batches == batches
     assert plan.length.num_epochs == pytest.approx(batches * batch / 50_000)
+    assert plan.length.training_steps == 10 + batches  # the steps of the warm-up train, too
 
 
 ONE_LAYER = """

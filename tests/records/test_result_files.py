@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 import math
 import multiprocessing
 import os
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -21,8 +23,16 @@ from cnnbench.records.files import check_written
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY
-from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles, run_row
-from cnnbench.records.run import Batch, Conditions, Evaluation, Measured, Placement, Subject
+from cnnbench.records.result_files import _RUN, REDUCTIONS, RUNS, ResultFiles, run_row
+from cnnbench.records.run import (
+    Batch,
+    Conditions,
+    Evaluation,
+    Measured,
+    Placement,
+    StartupSeconds,
+    Subject,
+)
 
 
 def a_run(**config):
@@ -232,6 +242,32 @@ def test_cells_of_a_run(runs, path, name):
     (row,) = rows(path)
     assert {column: row[column] for column in cells} == cells
     assert path.read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("column", [*_RUN, *SUMMARY])
+def test_a_column_is_the_value_of_its_key_in_the_document(runs, column):
+    """Without a factor, and none is another column's: all numbers of the record differ."""
+    parts, _ = CELLS["complete"]
+    times = StartupSeconds(import_=1.5, build=0.625, first_step=2.25)
+    during = Conditions(before={}, during={"other_cpus": 1.125})
+    whole = replace(parts["measured"], input_wait_seconds=0.375, peak_flops_per_sec=3e12)
+    whole = replace(whole, peak_memory_bytes=3 << 30, peak_flops_source="given")
+    more = {"startup_seconds": times, "conditions": during, "measured": whole}
+    record = runs(**{**parts, **more})
+    document = json.loads(record.to_json())
+    evaluation = document["evaluations"][-1]
+    sources = {"record": document, "summary": document["summary"], "evaluation": evaluation}
+    top, *path = _RUN.get(column, f"summary.{column}").split(".")
+    found = sources.get(top)
+    for key in path:
+        found = None if found is None else found.get(key.rstrip("_"))
+    cell = RUNS.cells(run_row(record))[column]
+    if isinstance(found, (int, float)) and not isinstance(found, bool):
+        assert float(cell) == pytest.approx(found, rel=1e-12)
+    elif isinstance(found, str):
+        assert cell == found
+    elif top in sources and found is None and column != "last_loss":
+        assert cell == ""
 
 
 @pytest.mark.parametrize(

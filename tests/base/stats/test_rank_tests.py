@@ -116,6 +116,16 @@ def test_tiny_samples_have_an_estimate_but_no_interval(size):
     assert interval == inference.Interval(1.0, None, None)
 
 
+def test_bounds_of_many_samples_are_those_of_each():
+    samples = np.random.default_rng(1).normal(size=(5, 45))
+    for size in (4, 8, 45):  # too few, exact, approximated
+        low, high = inference.paired_bounds(samples[:, :size], 0.96)
+        for row, ends in zip(samples[:, :size], zip(low, high, strict=True), strict=True):
+            one = inference.paired_shift(row.tolist(), 0.96)
+            expected = (one.low, one.high) if one.low is not None else (-math.inf, math.inf)
+            assert ends == pytest.approx(expected)
+
+
 def test_paired_shift_by_hand():
     # Means of all pairs of 1 2 6, each with itself too: 1 1.5 3.5 2 4 6, median (2 + 3.5) / 2.
     assert inference.paired_shift([1, 2, 6], 0.9).estimate == 2.75

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from cnnbench.base.inference import paired_shift
 from cnnbench.campaigns.ab.pairs import chance
 from cnnbench.judge.compare import Policy, TwoSamples
 from cnnbench.judge.compare.estimate import InterimAnalysis
@@ -45,17 +44,3 @@ def test_a_wider_floor_and_more_pairs_change_it():
     assert chance(case, [InterimAnalysis(200, 0.04)], Policy()) > narrow
     # Whoever asks again gets the same answer.
     assert chance(case, LAST, Policy()) == narrow
-
-
-def test_bounds_of_many_samples_are_those_of_each():
-    import numpy as np
-
-    from cnnbench.base.inference import paired_bounds
-
-    samples = np.random.default_rng(1).normal(size=(5, 45))
-    for size in (4, 8, 45):  # too few, exact, approximated
-        low, high = paired_bounds(samples[:, :size], 0.96)
-        for row, ends in zip(samples[:, :size], zip(low, high, strict=True), strict=True):
-            one = paired_shift(row.tolist(), 0.96)
-            expected = (one.low, one.high) if one.low is not None else (-math.inf, math.inf)
-            assert ends == pytest.approx(expected)

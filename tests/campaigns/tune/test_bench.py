@@ -159,7 +159,9 @@ def test_processes_of_the_final_time_more_steps(
     lengths = Lengths((), record)
     assert lengths.flags(FINAL)["num_batches"] == final
     assert lengths.longer == pytest.approx(longer)
-    assert Lengths(("num_epochs",), record).longer == 0.0
+    for flag in ("num_epochs", "max_seconds"):
+        assert Lengths((flag,), record).longer == 0.0
+        assert "num_batches" not in Lengths((flag,), record).flags(FINAL)
 
 
 def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(

@@ -34,6 +34,7 @@ from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import Membership
+from cnnbench.run.driver.step_loop import StepTime
 from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import TrainStep
@@ -170,7 +171,9 @@ def test_record_and_csv_agree(tmp_path, holds):
     json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
     given = {"result_json": str(json_path), "result_csv": str(csv_path), "peak_flops": 1e12}
     for _ in range(2):
+        start = StepTime.now()
         record = run(**given).record
+        spent = StepTime.now().since(start)
     document = json.loads(json_path.read_text())
     holds("run", document)
     assert document["summary"]["achieved_flops_per_sec"] > 0
@@ -178,6 +181,23 @@ def test_record_and_csv_agree(tmp_path, holds):
     assert len(rows) == 2
     assert rows.iloc[1]["images_per_sec"] == pytest.approx(record.summary().images_per_sec)
     assert rows.iloc[1]["run_id"] == record.run_id
+    row = rows.iloc[1].dropna()
+    names = [name for name in row.index if name.endswith("_seconds") and "import" not in name]
+    assert {"startup_build_seconds", "startup_first_step_seconds", "loop_user_seconds"} <= {*names}
+    for name in names:  # in other units they would be longer than the whole run, or than no time
+        of_cpus = name in ("loop_user_seconds", "loop_system_seconds")
+        assert 0 <= row[name] <= (spent.cpu_seconds if of_cpus else spent.seconds), name
+    assert row["startup_build_seconds"] > 1e-3 * spent.seconds
+    steps, images = len(record.step_seconds), record.batch.global_
+    # Rates are work by seconds, in units without a prefix.
+    assert row["total_images_per_sec"] == pytest.approx(
+        steps * images / record.measured.loop_seconds
+    )
+    assert row["achieved_flops_per_sec"] == pytest.approx(
+        row["images_per_sec"] * row["training_flops_per_image"]
+    )
+    assert row["mfu"] == pytest.approx(row["achieved_flops_per_sec"] / row["peak_flops_per_sec"])
+    assert 2**20 < row["peak_memory_bytes"] < 2**40
 
 
 def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, monkeypatch):
