@@ -409,10 +409,6 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "csv": _ANY_CSV,
     "junit": _begins(rb'<\?xml[^>]*>\s*<testsuites name="cnnbench'),
     "github": _begins(rb"::(error|warning|notice) title="),
-    "bencher": _begins(rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)'),
-    "github-action-benchmark": _begins(rb'\[(\s*\{\s*"name": |\]\s*$)'),
-    "mlflow": _begins(rb'\{\s*"runs": \['),
-    "openmetrics": _begins(rb"# (TYPE cnnbench_|EOF)"),
     "table of comparison": _begins(rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
     "table of explanation": _begins(
         rb"(A step takes |Whether a step takes longer |Nothing |Not distinguishable )"
@@ -425,7 +421,12 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "graph as text": _begins(rb"node \{"),
 }
 """Checks whether content was written by cnnbench, by format or suffix, or by "format of command"
-where commands write different content in one format."""
+where commands write different content in one format. `recognise` adds formats."""
+
+
+def recognise(kind: str, beginning: bytes) -> None:
+    """Adds a kind of files to `KINDS`, by a regular expression for how their content begins."""
+    KINDS[kind] = _begins(beginning)
 
 
 # Checkpoint files of a folder: complete ones, obsolete ones, remains of killed processes.

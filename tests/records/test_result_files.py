@@ -258,6 +258,7 @@ def test_a_column_is_the_value_of_its_key_in_the_document(runs, column):
     evaluation = document["evaluations"][-1]
     sources = {"record": document, "summary": document["summary"], "evaluation": evaluation}
     top, *path = _RUN.get(column, f"summary.{column}").split(".")
+    assert path[-1].rstrip("_") in column  # the column of another key would have its name
     found = sources.get(top)
     for key in path:
         found = None if found is None else found.get(key.rstrip("_"))

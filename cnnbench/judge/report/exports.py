@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from cnnbench.base.stats import grouped
 from cnnbench.base.terminal import csv_text
@@ -26,6 +26,7 @@ from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text, part_text
 from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject
 from cnnbench.records.codec import started
+from cnnbench.records.files import recognise
 from cnnbench.records.metric import BOUNDS, HISTORY, Metric
 from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
 from cnnbench.records.run import run_steady_state
@@ -342,6 +343,23 @@ def _key(figure: Figure) -> tuple[str, str]:
 Exported: TypeAlias = tuple[str, str]
 """The document of a format, and a sentence on values that the format cannot hold, or ""."""
 
+FORMATS: dict[str, Callable[[Sequence[Figure]], Exported]] = {}
+"""Functions by name of the format."""
+
+_Export = TypeVar("_Export", bound=Callable[[Sequence[Figure]], Exported])
+
+
+def export_format(name: str, beginning: bytes) -> Callable[[_Export], _Export]:
+    """Registers a function as a format; `beginning` matches its files, which ``-o`` replaces."""
+
+    def registered(export: _Export) -> _Export:
+        FORMATS[name] = export
+        recognise(name, beginning)
+        return export
+
+    return registered
+
+
 _LONGEST_NAME = 1024
 """Largest number of bytes in the name of a benchmark of Bencher."""
 
@@ -366,6 +384,7 @@ _UNITS: dict[str, tuple[str, float]] = {
 """Base unit of OpenMetrics and factor of units of metrics; others have no base unit."""
 
 
+@export_format("bencher", rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)')
 def bencher(figures: Sequence[Figure]) -> Exported:
     """Bencher Metric Format (as of Bencher 0.6.12), for ``bencher run --adapter json``.
 
@@ -385,6 +404,7 @@ def bencher(figures: Sequence[Figure]) -> Exported:
     return _json(benchmarks), left_out
 
 
+@export_format("github-action-benchmark", rb'\[(\s*\{\s*"name": |\]\s*$)')
 def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
     """Custom JSON of the action benchmark-action/github-action-benchmark (v1, as of 1.22).
 
@@ -424,6 +444,7 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
     return _json(entries), "; ".join(remarks)
 
 
+@export_format("mlflow", rb'\{\s*"runs": \[')
 def mlflow(figures: Sequence[Figure]) -> Exported:
     """Bodies of requests to MLflow's REST API 2.0 (MLflow 3.17): a run per subject.
 
@@ -479,6 +500,7 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": name, "value": text[:_LONGEST]} for name, text in values.items()]
 
 
+@export_format("openmetrics", rb"# (TYPE cnnbench_|EOF)")
 def openmetrics(figures: Sequence[Figure]) -> Exported:
     """OpenMetrics 1.0 text, for Prometheus: ``promtool tsdb create-blocks-from openmetrics``.
 
@@ -541,12 +563,3 @@ def _escaped(text: str) -> str:
 
 def _json(document: object) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-FORMATS: dict[str, Callable[[Sequence[Figure]], Exported]] = {
-    "bencher": bencher,
-    "github-action-benchmark": github_action_benchmark,
-    "openmetrics": openmetrics,
-    "mlflow": mlflow,
-}
-"""Functions by name of the format."""
