@@ -503,6 +503,14 @@ ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *has
 ab --workers=2 --b=--xla --pairing=turns -- RING | --pairing=*: a job of several processes
 ab --b=--xla -- --graph_file=/proc/none/g    | --graph_file=/proc/none/g: there is no folder
 
+gate                                         | cnnbench gate takes BASE, and HEAD if it is another
+gate main v1 x                               | not 3 arguments
+gate nothing-of-the-kind                     | nothing-of-the-kind HEAD:
+gate --resume                                | --resume=true: needs --results
+gate main --a_checkout=.                     | unknown flag --a_checkout
+gate main --results=records                  | --results=records: is not empty; name another folder
+gate --init=travis                           | --init=travis: must be one of github, gitlab, jenkins
+gate --init=github --pairs=8                 | --pairs: --init writes files only
 explain a.json                               | takes two arguments, profiles of A and of B, not 1
 explain a.json b.json --rounds=2             | --rounds=2: is for processes
 explain a.json none                          | none: cannot be read
