@@ -450,6 +450,9 @@ compare records records --allow_different=cpu_modle | did you mean cpu_model?
 compare records records --allow_different=iters_per_stop | did you mean iters_per_step?
 compare records records --baseline_aa=gone   | --baseline_aa=gone: no such file or folder
 compare records records --baseline_aa=empty  | empty: no run records; cnnbench run
+compare records records --fail_on=step       | --fail_on=step: must be one of slower, faster
+compare records records --fail_on=never,slower | --fail_on=never,slower: must be one or more of its
+compare records records --fail_on=changed --allow_changed_work | --fail_on=changed: contradicts
 compare records records --tresholds=1        | did you mean --threshold?
 
 ab                                           | the two sides are the same; say with --a and --b
@@ -652,6 +655,7 @@ report records --threshold=5                 | --threshold=5: needs --baseline
 report records --output=/gone/x.html         | --output=/gone/x.html
 report records --output=records/0.json       | --output=records/0.json: is a file of another kind
 report records/0.json --output=records/0.json | --output=records/0.json: *that this command reads
+report records --fail_on=slower              | --fail_on=slower: needs --baseline, or the results
 report records --baseline=gone               | --baseline=gone: no such file
 report records --baseline=empty              | --baseline=empty: neither run records nor all-reduce
 report records --baseline=records --allow_different=tensorflow,cpu_modle | --allow*mean cpu_model?

@@ -58,9 +58,9 @@ faster it profiles both sides and names the layers and causes of the difference 
 _EXIT_CODES = """\
 Differences between the definitions of the sides are always allowed.
 
-Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive or not
-comparable; 4 a process failed, or processes were killed too often; 2 wrong use; 130 interrupted:
-the verdict on the pairs so far is printed (continue with --resume).
+Exit codes: 0 no regression; 1 B is a regression, or other work (or what --fail_on names); 3
+inconclusive or not comparable; 4 a process failed, or processes were killed too often; 2 wrong use;
+130 interrupted: the verdict on the pairs so far is printed (continue with --resume).
 """
 
 SECONDS, DISTURBED_SECONDS = 5.0, 10.0
@@ -132,7 +132,16 @@ SECTIONS = {
 HELP = (_ABOUT, tuple(sections_of(AbFlags, SECTIONS).items()), _EXIT_CODES)
 
 _OF_ONE_EXPERIMENT = ("results", "seed")
-_OF_ONE_SESSION = ("resume", "results", "pairs", "format", "output", "explain", *sides.VARIABLES)
+_OF_ONE_SESSION = (
+    "resume",
+    "results",
+    "pairs",
+    "format",
+    "output",
+    "explain",
+    "fail_on",
+    *sides.VARIABLES,
+)
 
 
 Publish: TypeAlias = Callable[[Comparison], None]
@@ -291,7 +300,8 @@ def _run(
         if not (pairs.failure or pairs.interrupted) and _is_to_explain(pairs.comparison, options):
             profiled = partial(_profiled, experiment, results, reporter)
             explanation = explained(profiled, "verdict", reporter.notice)
-    code = _exit_code(pairs, options)
+    judged = options.failing_on(pairs.comparison)
+    code = _exit_code(pairs, options.aa, judged)
     settled = options.aa or pairs.failure or pairs.interrupted
     earlier = resumable(results.folder)
     enough = 0 if settled else _enough(pairs.comparison)
@@ -304,7 +314,7 @@ def _run(
         others = sides.without(argv, _SPECS, _OF_ONE_EXPERIMENT)
         next_step = sides.again("ab", others, _SPECS, pairs=enough)
     comparison = replace(
-        pairs.comparison,
+        judged,
         ends_with=code,
         next_step=next_step,
         explanation=explanation,
@@ -363,12 +373,12 @@ def _profiled(experiment: Experiment, results: ResultsFolder, reporter: Reporter
     return found
 
 
-def _exit_code(pairs: Pairs, options: AbFlags) -> ExitCode:
+def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
     if pairs.interrupted:
         return ExitCode.INTERRUPTED
     if pairs.failure:
         return ExitCode.FAILED
-    return ExitCode.OK if options.aa else pairs.comparison.exit_code
+    return ExitCode.OK if is_aa else judged.exit_code
 
 
 def _enough(comparison: Comparison) -> int:
@@ -389,6 +399,7 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
         "metrics": ",".join(options.metric_names or ()),
+        "fail_on": ",".join(options.fail_on or ()),
     }
     flags["allow_changed_work"] = options.allow_changed_work
     given = command_words({name: value for name, value in flags.items() if value})

@@ -41,9 +41,9 @@ At least 4 runs per side are needed; alternate between the sides when measuring 
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 no regression; 1 a regression or changed work, whatever else there is; 4 a run
-failed; 3 the question is open: inconclusive, not measured, not comparable, missing on one side,
-or a faulty file was skipped; 2 wrong use.
+Exit codes: 0 none of the following; 1 a regression or changed work, or what --fail_on names,
+whatever else there is; 4 a run failed; 3 the question is open: inconclusive, not measured, not
+comparable, missing on one side, or a faulty file was skipped; 2 wrong use.
 """
 
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     options = CompareFlags(**given)
     options.check(arguments)
     earlier = continued(*arguments)
-    comparison = _compare(arguments, options, earlier)
+    comparison = options.failing_on(_compare(arguments, options, earlier))
     warn_of_skipped(comparison.skipped)
     comparison, commands = with_next_step(comparison, earlier)
     options.write(comparison)

@@ -40,8 +40,9 @@ docs/ci.md is about gates; --init writes the files of a CI system that runs one.
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 no regression; 1 HEAD is a regression, or other work; 3 inconclusive or not
-comparable; 4 a process failed, or processes were killed too often; 2 wrong use; 130 interrupted.
+Exit codes: 0 no regression; 1 HEAD is a regression, or other work (or what --fail_on names); 3
+inconclusive or not comparable; 4 a process failed, or processes were killed too often; 2 wrong use;
+130 interrupted.
 """
 
 OUTPUT = "GATE_OUTPUT"
@@ -168,12 +169,12 @@ def _initialize(system: str, flags: Sequence[str]) -> None:
         raise UsageError(f"--init={system}: needs a git repository: {error}") from None
     if "\n" in "".join(flags):
         raise UsageError(f"--init={system}: a flag of runs contains a line break")
-    made = {}
+    made, requirement = {}, _requirement()
     for template, name in _CI_FILES[system].items():
         if (top / name).exists() or (top / name).is_symlink():
             raise FlagError("init", system, f"{top / name} exists; remove or rename it")
         text = resources.files("cnnbench.cli").joinpath(f"ci/{template}").read_text("utf-8")
-        values = {"@CNNBENCH@": shlex.quote(_requirement()), "@FLAGS@": shlex.join(flags)}
+        values = {"@CNNBENCH@": shlex.quote(requirement), "@FLAGS@": shlex.join(flags)}
         for mark, value in values.items():
             if system == "jenkins":  # within '''...''' of Groovy
                 value = value.replace("\\", "\\\\").replace("'", "\\'")

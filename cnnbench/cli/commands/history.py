@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +14,13 @@ from cnnbench.base import plugins
 from cnnbench.base.terminal import Progress, print_notice, print_warning
 from cnnbench.base.text import count
 from cnnbench.cli.commands import output_file, output_flag, write_output
-from cnnbench.cli.commands.judging import exported, warn_of_skipped, warn_of_unknown
+from cnnbench.cli.commands.judging import (
+    exported,
+    fail_on_flag,
+    failing,
+    warn_of_skipped,
+    warn_of_unknown,
+)
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
@@ -53,9 +59,9 @@ names the last commit before and the first after each. docs/history.md explains 
 _COMMIT_URL = re.compile(r"https?://[\w.~:/?#@!$&*+,;=%{}-]+")
 
 _EXIT_CODES = """\
-Exit codes: 0 done, whatever was found; 1 with --fail_on=step, a regression has not been undone;
-3 a faulty file was skipped, or with --fail_on=step the clone of --git is shallow and lacks measured
-commits; 2 wrong use; 4 a file or standard output could not be written.
+Exit codes: 0 done, whatever was found; 1 what --fail_on names was found; 3 a faulty file was
+skipped, or with --fail_on the clone of --git is shallow and lacks measured commits; 2 wrong use; 4
+a file or standard output could not be written.
 """
 
 
@@ -109,10 +115,11 @@ class HistoryFlags:
         "Address of a commit with {commit} in its place, such as "
         "https://github.com/OWNER/REPO/commit/{commit}: points of a page lead to it.",
     )
-    fail_on: str = flag(
+    fail_on: tuple[str, ...] | None = fail_on_flag(
+        "What sets exit code 1, comma-separated: step or slower, a regression that has not been "
+        "undone; faster, a gain that has not been undone; never or nothing, as if not given.",
+        "step",
         "nothing",
-        "Exit with code 1 if there is a regression that has not been undone (step), or never.",
-        choices=("nothing", "step"),
     )
 
 
@@ -129,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
     SPECS["metric"].check(options.metric)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
-    since = _since(options.since)
+    since, fails_on = _since(options.since), failing(options.fail_on, ())
     _check_outputs(options, arguments[0])
     folder = Path(arguments[0])
     if not os.path.isdir(folder):
@@ -147,11 +154,17 @@ def main(argv: Sequence[str]) -> int:
     document = HistoryDocument.of(trends, metric, remarks, found.skipped)
     _write(options, document)
     shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
-    if options.fail_on == "step" and any(one.setbacks for one in trends):
-        print_notice(f"--fail_on=step: {page.answers(document)[0].text}")
+    if is_failing(fails_on, trends):
+        print_notice(f"--fail_on={','.join(fails_on)}: {page.answers(document)[0].text}")
         return ExitCode.REGRESSION
-    unsure = defects or (shallow and options.fail_on == "step")
+    unsure = defects or (shallow and fails_on)
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
+
+
+def is_failing(words: Collection[str], trends: Iterable[Trend]) -> bool:
+    """Whether a change that persists is one that --fail_on names."""
+    directions = {word != "faster" for word in words}  # step and slower: for the worse
+    return any(step.stands and step.worse in directions for found in trends for step in found.steps)
 
 
 def commits_of(folder: str | None) -> Commits | None:

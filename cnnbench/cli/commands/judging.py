@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import print_notice, print_warning
@@ -14,6 +15,7 @@ from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, flag_of, words
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
+from cnnbench.judge.compare.result import USUAL_FAIL_ON
 from cnnbench.judge.metrics.measurement import DEFAULT_METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.judge.report.exports import Figure, of_comparison
@@ -21,6 +23,24 @@ from cnnbench.judge.report.renderers import render, table_text, wants_colour
 from cnnbench.records.files import check_outputs
 from cnnbench.records.metric import METRICS
 from cnnbench.records.run import Subject
+
+
+def fail_on_flag(help: str, *words: str) -> Any:
+    """Declares --fail_on of a command; its words are slower, faster, `words` and never."""
+    return flag(None, help, choices=("slower", "faster", *words, "never"))
+
+
+def failing(given: Sequence[str] | None, usual: Sequence[str]) -> tuple[str, ...]:
+    """What sets exit code 1, by the value of --fail_on; () for never. FlagError if unclear."""
+    if given is None:
+        return tuple(usual)
+    found = tuple(dict.fromkeys(given))
+    never = {"never", "nothing"}.intersection(found)
+    if not found or (never and len(found) > 1):
+        reason = "must be one or more of its words, or never alone"
+        raise FlagError("fail_on", ",".join(given), reason)
+    return () if never else found
+
 
 _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 
@@ -62,6 +82,11 @@ class JudgingFlags:
         False,
         "A network of other FLOPs or parameters, or another batch, is shown and is no regression.",
     )
+    fail_on: tuple[str, ...] | None = fail_on_flag(
+        "What sets exit code 1, comma-separated; slower,changed if not given, without changed if "
+        "--allow_changed_work is given. The other exit codes stay.",
+        "changed",
+    )
     baseline_aa: str | None = flag(
         None, "Runs of an A/A measurement; their spread raises the threshold.", path="folder"
     )
@@ -69,7 +94,10 @@ class JudgingFlags:
     output: str | None = output_flag("Write the output to this file; the table goes to stdout.")
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
-        """Refuses unknown metrics, and an output that cannot be written."""
+        """Refuses unknown metrics, unclear --fail_on, and an output that cannot be written."""
+        if "changed" in failing(self.fail_on, ()) and self.allow_changed_work:
+            reason = "contradicts --allow_changed_work; leave out one of them"
+            raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
         plugins.load_all(vars(self))
         for name in () if self.metrics is None else words(self.metrics) or ("",):
             if name not in METRICS:
@@ -108,6 +136,10 @@ class JudgingFlags:
             return load(self.baseline_aa, reductions)
         except PathError as error:
             raise FlagError("baseline_aa", error.path, error.reason) from None
+
+    def failing_on(self, comparison: Comparison) -> Comparison:
+        """The comparison with the exit code that --fail_on asks for."""
+        return replace(comparison, fail_on=failing(self.fail_on, USUAL_FAIL_ON))
 
     def write(self, comparison: Comparison) -> None:
         """Prints the comparison, or writes it to the file and prints the table."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -13,14 +13,21 @@ from cnnbench.base.terminal import LineWriter, Progress
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.pairs import begun_below
 from cnnbench.cli.commands import output_flag, write_output
-from cnnbench.cli.commands.history import HistoryFlags, commits_of
-from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped, warn_of_unknown
+from cnnbench.cli.commands.history import HistoryFlags, commits_of, is_failing
+from cnnbench.cli.commands.judging import (
+    JudgingFlags,
+    fail_on_flag,
+    failing,
+    warn_of_skipped,
+    warn_of_unknown,
+)
 from cnnbench.cli.commands.sides import next_experiment
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.configuration import measurements
+from cnnbench.judge.compare.result import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
 from cnnbench.judge.history.formats import HistoryDocument, remarks
 from cnnbench.judge.history.page import answers, over_commits
@@ -42,8 +49,9 @@ files, folders with all *.json below them, or quoted patterns. docs/report.md ex
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 the report is written, whatever its verdicts (cnnbench compare is the gate); 3 it is,
-but a faulty file was skipped; 2 wrong use; 4 it could not be written.
+Exit codes: 0 the report is written, whatever its verdicts (cnnbench compare is the gate); 1 it is,
+and what --fail_on names was found; 3 it is, but a faulty file was skipped; 2 wrong use; 4 it could
+not be written.
 """
 
 
@@ -65,6 +73,12 @@ class ReportFlags:
     )
     threshold: float | None = flag_of(JudgingFlags, "threshold")
     allow_different: str = flag_of(JudgingFlags, "allow_different")
+    fail_on: tuple[str, ...] | None = fail_on_flag(
+        "What sets exit code 1, comma-separated: slower, faster or changed, the verdict on NEW; "
+        "step, a regression over commits that has not been undone; never, as if not given.",
+        "changed",
+        "step",
+    )
 
 
 HELP = (_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
@@ -90,10 +104,18 @@ def main(argv: Sequence[str]) -> int:
     loaded = _load(arguments)
     order = None if commits is None else commits.places
     results = _gather(options, loaded, arguments, order)
+    fails_on = failing(options.fail_on, ())
+    verdicts = tuple(word for word in fails_on if word in FAIL_ON)
+    if verdicts and results.comparison is None:
+        raise FlagError("fail_on", ",".join(fails_on), _NO_VERDICT)
+    if results.comparison is not None and options.fail_on is not None:
+        judged = replace(results.comparison, fail_on=verdicts)
+        results = replace(results, comparison=judged)
+    histories = _histories(results, commits)
     if options.format == "csv":
         text = csv(results, options.table)
     else:
-        page = build(results, options.title, *_over_commits(results, commits))
+        page = build(results, options.title, *_over_commits(histories))
         text = render(page, options.format, Progress())
     write_output(output, text)
     check_written()
@@ -103,6 +125,9 @@ def main(argv: Sequence[str]) -> int:
     skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
     warn_of_skipped(skipped)
     warn_of_unknown(one.subject for one in loaded.everything)
+    is_worse = verdicts and comparison is not None and comparison.exit_code == ExitCode.REGRESSION
+    if is_worse or any(is_failing({"step"} & {*fails_on}, one.series) for one in histories):
+        return ExitCode.REGRESSION
     return ExitCode.INCONCLUSIVE if any(one.defect for one in skipped) else ExitCode.OK
 
 
@@ -127,6 +152,7 @@ def _check_number(paths: Sequence[str]) -> None:
 
 
 _MOST_FILES = 10_000
+_NO_VERDICT = "needs --baseline, or the results of cnnbench ab"
 
 
 def _load(paths: Sequence[str]) -> Loaded:
@@ -136,15 +162,12 @@ def _load(paths: Sequence[str]) -> Loaded:
     return loaded
 
 
-def _over_commits(
-    results: ReportSubject, commits: Commits | None
-) -> tuple[Sequence[Answer], Sequence[Section]]:
-    """Answers and sections of histories, if the records are of several commits and not compared."""
-    found: list[Answer] = []
-    sections: list[Section] = []
+def _histories(results: ReportSubject, commits: Commits | None) -> list[HistoryDocument]:
+    """The histories of records that are of several commits and not compared."""
+    found = []
     records: list[RunRecord | AllReduceRecord] = [*results.runs, *results.allreduces]
     if results.comparison is not None:
-        return (), ()
+        return []
     metrics = (THROUGHPUT, METRICS["bus_bandwidth"])
     names = [metric.name for metric in metrics]
     entries = [one for record in records for one in HistoryEntry.all_of(record, names)]
@@ -153,10 +176,20 @@ def _over_commits(
         if len({one.origin.code for one in of if one.commit}) > 1:
             order = None if commits is None else commits.places
             trends = [trend(one, metric) for one in all_series(of, metric, order=order)]
-            history = HistoryDocument.of(trends, metric, remarks(trends, metric, commits))
-            if any(one.enough for one in trends):
-                found += answers(history)
-            sections.append(over_commits(history))
+            found.append(HistoryDocument.of(trends, metric, remarks(trends, metric, commits)))
+    return found
+
+
+def _over_commits(
+    histories: Iterable[HistoryDocument],
+) -> tuple[Sequence[Answer], Sequence[Section]]:
+    """Answers and sections of histories."""
+    found: list[Answer] = []
+    sections: list[Section] = []
+    for history in histories:
+        if any(one.enough for one in history.series):
+            found += answers(history)
+        sections.append(over_commits(history))
     return found, sections
 
 
@@ -171,9 +204,7 @@ def _gather(
         earlier = begun_below(Path(paths[0])) if len(paths) == 1 else None
         found = None if earlier is None else earlier.verdict()
         if found is None and options.table == "comparison":
-            raise FlagError(
-                "table", "comparison", "needs --baseline, or the results of cnnbench ab"
-            )
+            raise FlagError("table", "comparison", _NO_VERDICT)
         return gather(loaded, comparison=found, order=order)
     try:
         baseline = _load([options.baseline])

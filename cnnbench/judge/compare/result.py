@@ -50,6 +50,16 @@ _TEXT: Mapping[str, Any] = {**written(form=str | None, if_any=True), **ABSENT}
 """Rules of a key of a text that is left out if it is empty."""
 
 
+FAIL_ON: Mapping[str, Verdict] = {
+    "slower": Verdict.SLOWER,
+    "faster": Verdict.FASTER,
+    "changed": Verdict.CHANGED_WORK,
+}
+"""Verdicts that may set exit code 1, by their words in --fail_on."""
+
+USUAL_FAIL_ON = ("slower", "changed")
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricResult:
     """One metric of one configuration.
@@ -282,6 +292,7 @@ class Comparison(Document):
       base_label, new_label: paths of the records, as given.
       paired: whether runs were compared pair by pair.
       allow_changed_work: whether a network or batch of another size is no regression.
+      fail_on: words of the verdicts with exit code 1, see `FAIL_ON`; absent for the usual ones.
       policy: constants of the verdicts.
       metrics: names of the judged metrics, whose order changes nothing.
       geometric_mean: mean change of throughput; None without runs that can be compared.
@@ -305,6 +316,16 @@ class Comparison(Document):
     new_label: str = field(default="NEW", metadata=written("new"))
     paired: bool = False
     allow_changed_work: bool = field(default=False, metadata=OPTIONAL)
+    fail_on: tuple[str, ...] = field(
+        default=USUAL_FAIL_ON,
+        metadata={
+            **written(
+                value=lambda those: None if those == USUAL_FAIL_ON else those,
+                form=tuple[str, ...] | None,
+            ),
+            **ABSENT,
+        },
+    )
     policy: Policy
     metrics: tuple[Metric, ...] = field(
         metadata=written(value=lambda those: [one.name for one in those], form=tuple[str, ...])
@@ -317,12 +338,12 @@ class Comparison(Document):
     ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
 
     def is_regression(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
-        """Whether a result sets the exit code of a regression."""
-        if not entry.decides:
+        """Whether a result sets exit code 1: by default, for a regression or changed work."""
+        if not entry.decides or result.verdict not in map(FAIL_ON.get, self.fail_on):
             return False
         if result.verdict is Verdict.CHANGED_WORK:
             return not self.allow_changed_work
-        return result.verdict is Verdict.SLOWER and (result.asked or result.metric.gates)
+        return result.asked or result.metric.gates
 
     def level(self, entry: ComparedConfiguration, result: MetricResult) -> Level:
         """Level of a verdict: errors set the exit code, warnings are other bad news."""
@@ -487,6 +508,8 @@ class Comparison(Document):
         )
 
 
+_DIRECTIONS = (Verdict.SLOWER, Verdict.FASTER)
+
 _GAP = 1.5
 """Ratio of two speeds of like processes, with each group of processes within its square root."""
 
@@ -573,7 +596,7 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
             open_question = result.asked and result.verdict is Verdict.INCONCLUSIVE
             if result.verdict is Verdict.NOT_MEASURED:
                 text = f"Not measured: {result.judgement.reason}"
-            elif result.verdict is Verdict.SLOWER and comparison.is_regression(entry, result):
+            elif result.verdict in _DIRECTIONS and comparison.is_regression(entry, result):
                 text = f"{metric.name.capitalize()}: {entry.decided_by(result).magnitude}"
             elif open_question and result.judgement.low is not None:
                 text = f"{metric.name.capitalize()}: undecided, {result.estimate}"

@@ -21,7 +21,12 @@ from cnnbench.base.text import NONE, code, count, markdown, number_of, plain
 from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.compare.configuration import label
 from cnnbench.judge.compare.estimate import Level, Verdict
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.result import (
+    USUAL_FAIL_ON,
+    ComparedConfiguration,
+    Comparison,
+    MetricResult,
+)
 from cnnbench.judge.explain import explanation
 from cnnbench.judge.explain.explanation import markdown_body
 from cnnbench.judge.metrics.measurement import SPEEDS, THROUGHPUT
@@ -66,12 +71,16 @@ def ending(comparison: Comparison) -> str:
     code = comparison.exit_code
     if code == 0 and replace(comparison, ends_with=None).exit_code:
         return "an A/A measurement, whatever the verdict"
-    if code == 1 and not any(
-        result.verdict is Verdict.SLOWER and comparison.is_regression(entry, result)
+    verdicts = {
+        result.verdict
         for entry in comparison.entries
         for result in entry.results
-    ):
-        return Verdict.CHANGED_WORK.value
+        if comparison.is_regression(entry, result)
+    }
+    if code == 1 and Verdict.SLOWER not in verdicts:
+        return "an unexpected gain" if Verdict.FASTER in verdicts else Verdict.CHANGED_WORK.value
+    if code == 0 and replace(comparison, fail_on=USUAL_FAIL_ON).exit_code == 1:
+        return "a regression, which --fail_on does not name"
     return _ENDINGS[code]
 
 

@@ -28,6 +28,20 @@ def test_the_verdict_is_printed_and_is_the_exit_code(
     assert err == ""
 
 
+def test_other_work_fails_where_fail_on_names_it(call, save, base, tmp_path):
+    text = Path(base, "base0.json").read_text()
+    parameters = json.loads(text)["model"]["parameters"]
+    new = save(tmp_path / "new")
+    for path in Path(new).iterdir():
+        text = path.read_text()
+        path.write_text(
+            text.replace(f'"parameters": {parameters}', f'"parameters": {parameters + 1}')
+        )
+    codes = {"changed": 1, "slower": 0, "never": 0}
+    for words, code in codes.items():
+        call("compare", base, new, f"--fail_on={words}", code=code)
+
+
 def test_patterns_and_single_files(call, save, base, tmp_path):
     save(tmp_path / "new", 0.9)
     call("compare", f"{base}/*.json", f"{tmp_path}/n*", code=1)

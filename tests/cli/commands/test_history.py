@@ -241,3 +241,23 @@ def test_a_step_between_two_branches_is_called_so(call, over_branches):
         "remarks"
     ]
     assert f"{made['r1'][:12]} does not contain" not in " ".join(remarks)  # it has no place
+
+
+def test_a_gain_fails_where_that_is_asked_for(call, folder, lenet_runs, saved, tmp_path):
+    for words in ("slower", "step,faster"):
+        call("history", folder, f"--fail_on={words}", code=1)
+    for words in ("faster", "never", "nothing"):
+        call("history", folder, f"--fail_on={words}")
+    run = lenet_runs()
+    speeds = [(100.0, 100.4, 99.7)[n % 3] * (1.0 if n < 8 else 1.2) for n in range(12)]
+    gain = [
+        run(
+            v,
+            started_at=f"2026-11-{n + 1:02}T00:00:00+00:00",
+            flags={"result_label": f"commit=c{n}"},
+        )
+        for n, v in enumerate(speeds)
+    ]
+    better = saved(tmp_path / "better", gain)
+    call("history", better, "--fail_on=step")
+    call("history", better, "--fail_on=faster", code=1)

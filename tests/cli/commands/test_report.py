@@ -58,6 +58,15 @@ def test_a_regression_is_shown_and_is_no_failure(call, save, records, tmp_path):
     assert "- slower" not in call("report", records, *many).out
 
 
+def test_fail_on_makes_a_report_a_gate(call, save, records, over_commits, tmp_path):
+    against = ["report", records, f"--baseline={save(tmp_path / 'base', 1.2)}", "--format=csv"]
+    for words, code in {"slower": 1, "faster": 0, "changed,step": 0, "never": 0}.items():
+        call(*against, f"--fail_on={words}", code=code)
+    assert "needs --baseline" in call("report", records, "--fail_on=slower", code=2).err
+    call("report", over_commits, "--format=csv", "--fail_on=step", code=1)
+    call("report", over_commits, "--format=csv", "--fail_on=never")
+
+
 def test_what_may_differ_is_not_held_against_the_baseline(call, save, records, tmp_path):
     baseline = f"--baseline={save(tmp_path / 'base', 1.2, flags={'xla': True})}"
     assert "x not comparable" in call("report", records, baseline, "--format=markdown").out
