@@ -171,6 +171,7 @@ class Reference(InOrder):
 def test_its_logits(frames, training, make_weights):
     model = get_model("deepspeech2", "librispeech")
     model.max_frames, model.units, model.recurrent_layers = frames, 6, 3
+    model.num_classes = CLASSES
     variables = declare(model, CLASSES).variables
     weights = make_weights(variables)
     spectrogram = np.random.default_rng(2).normal(0, 3, (2, frames, 161)).astype(np.float32)
