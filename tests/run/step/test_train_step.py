@@ -187,6 +187,15 @@ def test_a_changing_learning_rate_is_an_argument_of_the_step(mode, monkeypatch):
     assert built.step.function.traces == 1
 
 
+@pytest.mark.parametrize("towers", [1, 2])
+def test_the_loss_of_a_step_has_the_l2_loss_of_its_weights_once(towers):
+    first, decayed = (
+        float(build(model="oracle", num_gpus=towers, weight_decay=decay).step(0.0).loss)
+        for decay in (0.0, 0.5)
+    )
+    assert decayed - first == pytest.approx(0.5 * (1.0**2 + 2.0**2) / 2, rel=1e-5)
+
+
 def test_forward_only_has_no_gradients_and_no_updates():
     step = build(model="lenet", num_gpus=2, batch_size=2, forward_only=True).step
     types = {o.type for o in step.graph.get_operations()}
