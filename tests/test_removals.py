@@ -33,7 +33,7 @@ ALLOWED = {
     "campaigns/processes/results_dir.py move": "files of its own processes, locked",
     "campaigns/processes/results_dir.py remove": "what earlier processes of the campaign have left",
     "campaigns/processes/results_dir.py take": "what a process has left in a temporary folder",
-    "cli/commands/gate.py _folder": "the temporary folder that this process has made, if it is empty",
+    "cli/commands/gate.py _folder": "the temporary folder that it has made, if empty",
     "campaigns/ab/keeper.py main": "the worktree that this process has made",
     "judge/history/reading.py write": "its own table, damaged; the records are the only copy",
     "scripts/measure_results.py template": "its own temporary record",
