@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.errors import ExitCode
 from cnnbench.plan import parse_run
 
 ROOT = Path(__file__).parents[1]
@@ -54,9 +55,11 @@ def test_text_is_wrapped(document):
 
 
 def _anchors(document):
-    """Those that GitHub makes of the headings."""
+    """Anchors of a page: GitHub's of its headings, and explicit ones, which keep moved headings."""
     headings = [line.lstrip("# ") for line in _lines(document) if line.startswith("#")]
-    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+    explicit = re.findall(r'<a id="([^"]+)"></a>', document.read_text(encoding="utf-8"))
+    slugs = {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+    return slugs.union(explicit)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -84,3 +87,49 @@ def test_messages_of_troubleshooting_are_those_of_the_program():
     assert [
         piece for piece in sorted(pieces - {""}) if not any(piece in source for source in sources)
     ] == []
+
+
+def _published_anchors():
+    """Anchors that pages had at an earlier revision, by page; other sites may link to them."""
+    path = ROOT / "tests" / "data" / "docs" / "anchors.txt"
+    by_page = {}
+    for line in path.read_text(encoding="utf-8").split():
+        page, _, anchor = line.partition("#")
+        by_page.setdefault(page, set()).update({anchor} - {""})
+    return by_page
+
+
+# Remove an entry once its page has the anchor again.
+BROKEN_ANCHORS = {"docs/ci.md": {"a-shell-script"}}
+
+
+@pytest.mark.parametrize(
+    ("page", "anchors"), [pytest.param(*row, id=row[0]) for row in _published_anchors().items()]
+)
+def test_earlier_links_to_pages_and_headings_work(page, anchors):
+    """A moved heading leaves `<a id="old-anchor"></a>` at its new place on the same page."""
+    assert (ROOT / page).is_file()
+    broken = anchors - _anchors(ROOT / page)
+    assert sorted(broken - BROKEN_ANCHORS.get(page, set())) == []
+
+
+def _exit_code_tables(document):
+    """The codes of each table whose first column is `exit code`."""
+    text = document.read_text(encoding="utf-8")
+    tables = re.findall(r"^\| exit code \|.*\n\|[-:| ]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [[int(code) for code in re.findall(r"^\| (\d+) \|", rows, re.M)] for rows in tables]
+
+
+def test_the_readme_has_every_exit_code_once():
+    assert _exit_code_tables(ROOT / "README.md") == [[code.value for code in ExitCode]]
+
+
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
+def test_documents_name_only_exit_codes_that_exist(document):
+    """In tables, lists and sentences; a table has a code once, in ascending order."""
+    text = " ".join(document.read_text(encoding="utf-8").split())
+    named = re.findall(r"[Ee]xit codes?:? (?:is |of )?(\d+)\b", text)
+    assert {int(code) for code in named} <= {code.value for code in ExitCode}
+    for codes in _exit_code_tables(document):
+        assert codes == sorted(set(codes))
+        assert set(codes) <= {code.value for code in ExitCode}
