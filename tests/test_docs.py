@@ -99,18 +99,13 @@ def _published_anchors():
     return by_page
 
 
-# Remove an entry once its page has the anchor again.
-BROKEN_ANCHORS = {"docs/ci.md": {"a-shell-script"}}
-
-
 @pytest.mark.parametrize(
     ("page", "anchors"), [pytest.param(*row, id=row[0]) for row in _published_anchors().items()]
 )
 def test_earlier_links_to_pages_and_headings_work(page, anchors):
     """A moved heading leaves `<a id="old-anchor"></a>` at its new place on the same page."""
     assert (ROOT / page).is_file()
-    broken = anchors - _anchors(ROOT / page)
-    assert sorted(broken - BROKEN_ANCHORS.get(page, set())) == []
+    assert sorted(anchors - _anchors(ROOT / page)) == []
 
 
 def _exit_code_tables(document):
