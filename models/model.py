@@ -28,7 +28,7 @@ from cnnbench.models.spec import (
 # The base class of all networks.
 
 LARGEST_IMAGE = 2**14
-"""Largest height and width of images in pixels; reveals typing errors at once."""
+"""Largest height and width of images in pixels: a larger number is a typing error."""
 
 # Types of results. If a plug-in defines a method, its results are checked. -----------------
 

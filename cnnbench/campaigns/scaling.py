@@ -1,8 +1,8 @@
 """Scaling of a job: images per second over the number of workers, beside the cost model.
 
 Weak scaling: every worker has the same batch. Strong scaling: all workers share the batch that one
-worker has alone. A step without any exchange is measured by one
-process whose towers do not exchange gradients, on the processors of one process of the largest job.
+worker has alone. A step without any exchange is measured by one process whose towers do not
+exchange gradients, on the processors of one process of the largest job.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Length:
 
 
 def _share(global_batch: int, devices: int) -> int:
-    """Images of a device and pass; FlagError where the global batch does not divide."""
+    """Images of a device; FlagError where the global batch does not divide."""
     if global_batch % devices:
         lower = global_batch // devices * devices
         near = f"{lower} or {lower + devices}" if lower else f"{devices}"

@@ -89,7 +89,9 @@ class KerasModel(Model):
         own = image_size in (None, self.image_size) and num_classes in (None, self.classes)
         if self._application and not own:
             size = image_size or self.image_size
-            self._make = partial(_application, self._application, (size, num_classes or 1000))
+            self._make = partial(
+                _application, self._application, (size, num_classes or self.classes)
+            )
             self._use(_in_child(self._declare))
             self._built.clear()
         super().resize(image_size, num_classes)

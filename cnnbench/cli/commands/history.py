@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -154,17 +154,17 @@ def main(argv: Sequence[str]) -> int:
     document = HistoryDocument.of(trends, metric, remarks, found.skipped)
     _write(options, document)
     shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
-    if is_failing(fails_on, trends):
+    if is_failing(fails_on, document):
         print_notice(f"--fail_on={','.join(fails_on)}: {page.answers(document)[0].text}")
         return ExitCode.REGRESSION
     unsure = defects or (shallow and fails_on)
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
 
 
-def is_failing(words: Collection[str], trends: Iterable[Trend]) -> bool:
-    """Whether a change that persists is one that --fail_on names."""
+def is_failing(words: Collection[str], found: HistoryDocument) -> bool:
+    """Whether a history has a step that has not been undone and that --fail_on names."""
     directions = {word != "faster" for word in words}  # step and slower: for the worse
-    return any(step.stands and step.worse in directions for found in trends for step in found.steps)
+    return any(step.stands and step.worse in directions for step in found.shared_steps)
 
 
 def commits_of(folder: str | None) -> Commits | None:

@@ -126,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
     warn_of_skipped(skipped)
     warn_of_unknown(one.subject for one in loaded.everything)
     is_worse = verdicts and comparison is not None and comparison.exit_code == ExitCode.REGRESSION
-    if is_worse or any(is_failing({"step"} & {*fails_on}, one.series) for one in histories):
+    if is_worse or any(is_failing({"step"} & {*fails_on}, one) for one in histories):
         return ExitCode.REGRESSION
     return ExitCode.INCONCLUSIVE if any(one.defect for one in skipped) else ExitCode.OK
 

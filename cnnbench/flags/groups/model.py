@@ -29,15 +29,15 @@ class ModelParams:
     )
     image_size: int | None = flag(
         None,
-        "Height and width of the images in pixels, for networks whose layers take others than "
-        "their own; that of the model if not given.",
+        "Height and width of the images in pixels. If not given: the size of the model. A network "
+        "whose layers do not take the size refuses it.",
         minimum=1,
         maximum=LARGEST_IMAGE,
     )
     num_classes: int | None = flag(
         None,
-        "Outputs of the network, one of which ImageNet and CIFAR-10 do not use; labels must be "
-        "smaller. That of the data set if not given.",
+        "Number of outputs of the network. Labels must be smaller. If not given: the number of the "
+        "data set, of which ImageNet and CIFAR-10 leave one output unused.",
         minimum=1,
         maximum=2**20,
     )

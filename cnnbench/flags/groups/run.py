@@ -145,8 +145,8 @@ class RunParams:
     )
     max_seconds: float | None = _length(
         None,
-        "End the timed loop after the step with which it has taken N seconds, evaluations not "
-        "counted, if --num_batches steps are not done before. The exit code is 0.",
+        "End the timed loop after the first step at whose end it has taken N seconds. Evaluations "
+        "do not count. The loop never makes more than --num_batches steps. The exit code is 0.",
         above=0,
     )
     num_eval_batches: int | None = flag(

@@ -337,8 +337,8 @@ class Comparison(Document):
     names: tuple[str, str] = field(default=("BASE", "NEW"), metadata=HIDDEN)
     ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
 
-    def is_regression(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
-        """Whether a result sets exit code 1: by default, for a regression or changed work."""
+    def fails(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
+        """Whether a result sets exit code 1, which `fail_on` decides."""
         if not entry.decides or result.verdict not in map(FAIL_ON.get, self.fail_on):
             return False
         if result.verdict is Verdict.CHANGED_WORK:
@@ -350,7 +350,7 @@ class Comparison(Document):
         verdict = result.verdict
         bad = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK, Verdict.FAILED)
         failed = entry.decides and result.asked and verdict is Verdict.FAILED
-        if failed or self.is_regression(entry, result):
+        if failed or self.fails(entry, result):
             return Level.ERROR
         if entry.decides and (bad or (result.asked and verdict.undecided)):
             return Level.WARNING
@@ -363,7 +363,7 @@ class Comparison(Document):
         if self.ends_with is not None:
             return self.ends_with
         entries = self.deciding
-        if any(self.is_regression(entry, one) for entry in entries for one in entry.results):
+        if any(self.fails(entry, one) for entry in entries for one in entry.results):
             return ExitCode.REGRESSION
         verdicts = {one.verdict for entry in entries for one in entry.asked}
         if Verdict.FAILED in verdicts:
@@ -596,7 +596,7 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
             open_question = result.asked and result.verdict is Verdict.INCONCLUSIVE
             if result.verdict is Verdict.NOT_MEASURED:
                 text = f"Not measured: {result.judgement.reason}"
-            elif result.verdict in _DIRECTIONS and comparison.is_regression(entry, result):
+            elif result.verdict in _DIRECTIONS and comparison.fails(entry, result):
                 text = f"{metric.name.capitalize()}: {entry.decided_by(result).magnitude}"
             elif open_question and result.judgement.low is not None:
                 text = f"{metric.name.capitalize()}: undecided, {result.estimate}"

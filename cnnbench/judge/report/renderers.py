@@ -75,7 +75,7 @@ def ending(comparison: Comparison) -> str:
         result.verdict
         for entry in comparison.entries
         for result in entry.results
-        if comparison.is_regression(entry, result)
+        if comparison.fails(entry, result)
     }
     if code == 1 and Verdict.SLOWER not in verdicts:
         return "an unexpected gain" if Verdict.FASTER in verdicts else Verdict.CHANGED_WORK.value
