@@ -32,7 +32,7 @@ INSIDE = {
     "base": (
         ("files", "interrupts", "stats", "text"),
         ("charts", "job", "inference", "plugins", "slow_steps", "terminal", "time_series"),
-        ("document", "rendezvous"),
+        ("document", "levels", "rendezvous"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
     "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),

@@ -10,12 +10,11 @@ from typing import ClassVar
 
 from cnnbench.base import terminal as tables
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, writers
+from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
 from cnnbench.base.stats import median
 from cnnbench.base.text import count, first_few, integer, number_of
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
-    MIN_SERIES,
-    TWO_MACHINES,
     LevelChange,
     SharedOutlier,
     SharedStep,
