@@ -45,7 +45,7 @@ INSIDE = {
         ("strategies",),
         ("tune",),
     ),
-    "cli": (("commands",), ("documents", "schemas", "__init__")),
+    "cli": (("commands",), ("documents", "__init__")),
 }
 """The same for the packages and modules of a wing that consists of packages."""
 

@@ -25,10 +25,10 @@ from cnnbench.judge.history.steps import (
 from cnnbench.judge.metrics.measurement import readable_fact, slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
-from cnnbench.machine.commits import Commits
+from cnnbench.machine.repository import Commits
 from cnnbench.records.codec import Document, part, written
-from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
+from cnnbench.records.result_files import SkippedFile
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2
