@@ -133,6 +133,13 @@ RECIPES = (
         {"cnnbench/records/metrics/longest.py": "metric_plugin.py"},
     ),
     Recipe(
+        "A reader",
+        "from cnnbench.records.reader import READERS, load_readers\n"
+        "load_readers()\n"
+        "assert READERS['speed_log'].pattern.search(b'resnet50, batch 64: 812.4 images/sec')\n",
+        {"cnnbench/records/readers/speed_log.py": "reader_plugin.py"},
+    ),
+    Recipe(
         "A variable manager",
         "from cnnbench.flags.help import run_help\n"
         "from cnnbench.variable_mgr.modes import BUILT_IN\n"

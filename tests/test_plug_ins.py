@@ -99,6 +99,9 @@ def test_a_job_takes_names_of_plug_ins(tmp_path):
     assert record["model"]["name"] == "tiny"
 
 
+_READER = "from cnnbench.records.reader import register_reader as read\nread"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -108,6 +111,9 @@ def test_a_job_takes_names_of_plug_ins(tmp_path):
             "from cnnbench.variable_mgr.all_reduce import register\nregister('xring')(print)",
             "all-reduce algorithm 'xring' is already registered",
         ),
+        (f"{_READER}('tf_cnn_benchmarks', b'x')(print)", "'tf_cnn_benchmarks' is registered alr"),
+        (f"{_READER}('own', b'(')(print)", "reader 'own': b'(' is no pattern: missing )"),
+        (f"{_READER}('', b'x')(print)", "a reader needs a name of printable characters, not ''"),
     ],
 )
 def test_a_file_without_use_is_refused(text, reason, call, tmp_path):

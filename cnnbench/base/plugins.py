@@ -142,6 +142,7 @@ _REGISTRIES = (
     "cnnbench.variable_mgr.all_reduce.registry",
     "cnnbench.optimizers.registry",
     "cnnbench.records.metric",
+    "cnnbench.records.reader",
 )
 
 

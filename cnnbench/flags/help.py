@@ -91,10 +91,9 @@ def overview(commands: Mapping[str, str]) -> str:
         [
             "cnnbench: how fast convolutional networks train on TensorFlow",
             "",
-            "Usage: cnnbench [run] [FLAGS]",
-            "       cnnbench COMMAND ...   (cnnbench help COMMAND explains it)",
+            "Usage: cnnbench [COMMAND] [FLAGS]",
             "",
-            "Commands:",
+            "Commands (cnnbench help COMMAND explains one):",
             *(f"  {name:<{width}}  {text}" for name, text in commands.items()),
             "",
             "Flags of run that are used most (cnnbench run --help has all of them):",

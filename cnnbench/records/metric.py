@@ -11,9 +11,9 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import print_warning
@@ -182,6 +182,7 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
         told = {"about": about, **usual, **rules}
+        value = _with_imported(name, value) if is_run else value
         metric = Metric(name=name, unit=unit, value=value, **told)
         followed = name if metric.followed else ""
         further = (
@@ -200,6 +201,17 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         return value
 
     return register
+
+
+def _with_imported(name: str, value: F) -> F:
+    """A metric of runs which, of an imported record, is the value that the record's file has."""
+
+    @wraps(value)
+    def of(record: Any) -> Any:
+        imported = getattr(record, "imported", None)
+        return value(record) if imported is None else imported.values.get(name)
+
+    return cast("F", of)
 
 
 @cache

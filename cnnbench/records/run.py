@@ -573,6 +573,57 @@ class SweepPlace:
     command: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedSpeed:
+    """A row of the table of speeds that a program printed.
+
+    Attributes:
+      step: number of the timed step.
+      images_per_sec: mean speed of the timed steps so far, as printed.
+      uncertainty, jitter: as printed, in images per second; None if not printed.
+      loss: loss of the step; None if not printed.
+    """
+
+    step: int
+    images_per_sec: float
+    uncertainty: float | None = None
+    jitter: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """The file of another program that `cnnbench import` made a record from.
+
+    Attributes:
+      program: program that wrote the file.
+      file: name of the file, without its folder.
+      sha256: digest of its content.
+      part: number of the process in the file, from 1.
+      values: values that the file has, by name of the metric. All other metrics are unknown.
+      printed: rows of its table of speeds.
+      unknown: what the program does not say: names of flags, facts and measurements.
+      skipped_lines: numbers of the lines that were not understood, from 1.
+    """
+
+    program: str
+    file: str
+    sha256: str
+    part: int = 1
+    values: Mapping[str, float] = field(default_factory=dict)
+    printed: tuple[PrintedSpeed, ...] = ()
+    unknown: tuple[str, ...] = ()
+    skipped_lines: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            # In JSON, numbers that are not finite are words.
+            numbers = {name: float(value) for name, value in self.values.items()}
+        except (TypeError, ValueError):
+            raise ValueError(f"imported.values: {self.values} are not all numbers") from None
+        object.__setattr__(self, "values", numbers)
+
+
 # The record of one run, schema 1: raw measurements, and statistics computed from them.
 
 STATUSES = ("ok", "failed", "interrupted")
@@ -616,6 +667,8 @@ class RunRecord(Document):
         have a top-1 accuracy in `config` only.
       ended_by: flag that ended the timed loop before --num_batches steps; absent if none did.
       turns: absent unless other processes stepped in turn with this one.
+      imported: the file of another program that the record was made from; absent in records of
+        cnnbench's own runs.
       measured: other measurements. Missing in the first documents of schema 1, which are read as
         "all unknown".
     """
@@ -657,6 +710,7 @@ class RunRecord(Document):
     turns: TurnTaking | None = field(default=None, metadata=ABSENT)
     target: Target | None = field(default=None, metadata=ABSENT)
     ended_by: str | None = field(default=None, metadata={**ABSENT, **one_of(ENDED_BY)})
+    imported: Imported | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         started(self.started_at)

@@ -63,6 +63,12 @@ SHORT = {
 
 TABLE = r"""
 # The command line
+import                                       | cnnbench import takes files or folders of results
+import old.log                               | --results=DIR is missing: the folder for the records
+import nowhere.log --results=out             | nowhere.log: no such file or folder
+import old.log --results=out --strict        | old.log: line 2: 'no result' is not understood*
+import old.log --results=out --reader=perf   | --reader=perf: must be one of *tf_cnn_benchmarks
+import old.log --results=out --label=commit  | --label=commit: 'commit' is not a label
 run resnet50                                 | stray argument 'resnet50': flags are written
 run --model=lenet -- x                       | stray argument 'x': flags are written --flag=value
 run --xla True                               | stray argument 'True' after --xla: write --xla=true
@@ -744,6 +750,7 @@ def place(tmp_path_factory, lenet_runs, git):
     for name in ("a", "b"):
         (folder / f"{name}.json").write_text(Profiles(make)(None).to_json())
     (folder / "x.json").write_text("{}")
+    (folder / "old.log").write_text("Model:       lenet\nno result\n")
     (folder / "images" / "left" / "0.jpg").touch()
     for name in ("reduced", "measured"):
         frozen = Path(__file__).parents[1] / "frozen" / "allreduce.json"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from repositories import grown
 
-from cnnbench.machine.repository import Commits, GitError, in_order
+from cnnbench.machine.commits import Commits, in_order
+from cnnbench.machine.repository import GitError
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "launch": "run all processes of a job on this machine",
     "report": "write results as one HTML page, Markdown or a table",
     "history": "follow a metric over commits and find where it took a step",
+    "import": "make records of the results of other programs",
     "completion": "print the completion of this command line for bash or zsh",
     "env": "show the machine and software a record would name",
 }

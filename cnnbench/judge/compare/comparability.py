@@ -13,16 +13,18 @@ from cnnbench.base.text import nearest
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import Counted, RunPart, named
-from cnnbench.flags.params import having
+from cnnbench.flags.identity import having
 from cnnbench.judge.compare.configuration import (
     FACTS,
     FLAG,
     FLAG_PLACE,
     GROUPS,
+    IMPORTED,
     OWN,
     UNKNOWN,
     Configuration,
     Effect,
+    Fact,
     allowed,
     fact,
 )
@@ -91,7 +93,7 @@ class Group:
         seen = grouped((one for record in self.records for one in _facts(record)), itemgetter(0))
         found = {
             name: frozenset(value for _, value in pairs)
-            | (frozenset() if len(pairs) == len(self.records) else {fact(name).absent})
+            | (frozenset() if len(pairs) == len(self.records) else {self.absent(fact(name))})
             for name, pairs in seen.items()
         }
         flags = {
@@ -100,6 +102,10 @@ class Group:
             if name not in _PLACES
         }
         return {**flags, **found}
+
+    def absent(self, rule: Fact) -> str:
+        """What a missing fact means: of imported records, never that there is nothing."""
+        return UNKNOWN if IMPORTED in self.configuration.flags else rule.absent
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
@@ -117,7 +123,10 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
             continue
         else:
             rule = fact(name)
-        values = [side.get(name, frozenset([rule.absent])) for side in sides]
+        values = [
+            side.get(name, frozenset([rule.absent if name in flags else of.absent(rule)]))
+            for side, of in zip(sides, (base, new), strict=True)
+        ]
         both = values[0] | values[1]
         certain, blocks = len(both - {UNKNOWN}) > 1, rule.effect is Effect.BLOCKS
         if rule.effect is not Effect.IGNORED and len(both) > 1 and (certain or blocks):
@@ -125,8 +134,11 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
             blocks = blocks and certain and not allowed(name, patterns)
             found.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     given = {flag for one in (*base.records, *new.records) for flag in one.explicit_flags}
-    # Flags that were given before those that follow from them.
-    return tuple(sorted(found, key=lambda one: (not one.blocks, one.fact not in given)))
+    # Flags that were given before those that follow from them; another program before all.
+    given.add(IMPORTED)
+    return tuple(
+        sorted(found, key=lambda one: (not one.blocks, one.fact not in given, one.fact != IMPORTED))
+    )
 
 
 def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:

@@ -24,11 +24,13 @@ from cnnbench.judge.compare.comparability import (
     sides_of_experiment,
 )
 from cnnbench.judge.compare.configuration import (
+    IMPORTED,
     MODEL_SIZE,
     NOTHING,
     UNKNOWN,
     WORK,
     expand,
+    imported_text,
     label,
     labels,
     measurements,
@@ -65,9 +67,9 @@ from cnnbench.judge.metrics.measurement import (
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import gathered
+from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
 # The values of a configuration that are judged, and verdicts that need no test.
@@ -441,6 +443,9 @@ def _notes(
 ) -> Iterator[str]:
     if any(one.environment.get("emulated_gpus") for side in processes for one in side):
         yield EMULATED_NOTICE
+    yield from filter(
+        None, [imported_text(one.config.get(IMPORTED) for side in processes for one in side)]
+    )
     yield from _unsuccessful(entries)
     _, repeated = measured_again(run for one in entries for run in one.runs)
     yield from filter(None, [repeated])

@@ -1,6 +1,6 @@
 """Which runs repeat each other, and which facts must agree.
 
-Runs repeat each other if their flags do (`cnnbench.flags.params`). Flags are facts too: those of
+Runs repeat each other if their flags do (`cnnbench.flags.identity`). Flags are facts too: those of
 a configuration block a verdict, places are mentioned. A difference in a fact that is not in `FACTS`
 is mentioned.
 
@@ -9,7 +9,7 @@ of devices, or all devices copying memory at once. It has one value per process 
 on other rows: their wrong sums, or a later failure of the process, do not affect it. Rows that a
 failed process did not reach have failed; they are known from processes with the same flags.
 
-`cnnbench.flags.params` has the flags that count; facts that are not flags are compared in
+`cnnbench.flags.identity` has the flags that count; facts that are not flags are compared in
 `cnnbench.judge.compare.comparability`.
 """
 
@@ -30,7 +30,8 @@ from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import truth
 from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.params import ACCEPTED, FLAGS, identity
+from cnnbench.flags.identity import identity
+from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.judge.metrics.measurement import (
     ALL_REDUCE,
     BUILD,
@@ -508,6 +509,9 @@ def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
 
 # Configurations: which measurements repeat each other, and their names.
 
+IMPORTED = "imported_from"
+"""Key in the `config` of imported records: the program that was measured."""
+
 UNRESOLVED = GROUPS["device"]
 """Flags whose values are not resolved in the record of a run that failed early, among others."""
 
@@ -531,7 +535,8 @@ class Configuration:
     @classmethod
     def of(cls, measurement: Measurement) -> Configuration:
         """The configuration that a measurement repeats."""
-        usual = _defaults(measurement.kind)
+        # What an imported record lacks is not known to have its default.
+        usual = {} if IMPORTED in measurement.config else _defaults(measurement.kind)
         # Many records repeat a configuration; it is made once. 0, 0.0 and False are told apart.
         changed = {
             name: value
@@ -549,6 +554,10 @@ class Configuration:
     def differing(self, other: Configuration) -> tuple[str, ...]:
         """Names of the flags by which two configurations of a kind differ."""
         names = dict.fromkeys((*self.flags, *other.flags))
+        if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
+            # What a program does not say is no difference.
+            both = [(name, self.flags.get(name), other.flags.get(name)) for name in names]
+            names = dict.fromkeys((IMPORTED, *(one for one, *values in both if None not in values)))
         found = (name for name in names if self.flags.get(name) != other.flags.get(name))
         if self.resolved and other.resolved:
             return tuple(found)
@@ -560,7 +569,8 @@ def _configuration(
     kind: str, changed: str, resolved: bool, given: tuple[str, ...]
 ) -> Configuration:
     """The configuration with these flags in JSON, all others at their defaults."""
-    flags: dict[str, Any] = {**_default_identities(kind), **json.loads(changed)}
+    flags: dict[str, Any] = json.loads(changed)
+    flags = flags if IMPORTED in flags else {**_default_identities(kind), **flags}
     if "precision" in flags:
         flags.pop("use_fp16", None)  # the old name of `precision`
     flags = dict(sorted(flags.items()))
@@ -577,7 +587,7 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
         parts = _run_label(flags)
     else:
         parts = reduction_label(configuration.kind, flags)
-    parts += [f"{name}={_shown(flags.get(name))}" for name in distinguishing]
+    parts += [f"{name}={_shown(flags[name])}" for name in distinguishing if name in flags]
     return ", ".join(parts)
 
 
@@ -603,10 +613,10 @@ def work(flags: Mapping[str, Any]) -> list[str]:
     """Network, data set, batch and devices, as parts of a name."""
     data = flags.get("data_name")
     return [
-        str(flags.get("model")),
+        str(flags.get("model") or UNKNOWN),
         *([] if data in (None, "imagenet") else [str(data)]),
-        f"batch {flags.get('batch_size')}",
-        f"{flags.get('num_gpus')} {flags.get('device')}",
+        f"batch {flags.get('batch_size') or UNKNOWN}",
+        f"{flags.get('num_gpus') or UNKNOWN} {flags.get('device') or 'devices'}",
     ]
 
 
@@ -614,9 +624,24 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
     parts = work(flags)
     if flags.get("variable_update") not in (None, DEFAULT) or flags.get("num_gpus") != 1:
         parts.append(str(flags.get("variable_update")))
-    if flags.get("precision") != "fp32":
+    if flags.get("precision") not in ("fp32", None):  # None: of an imported record, not known
         parts.append(str(flags.get("precision")))
+    program = flags.get(IMPORTED)
+    parts += [] if program is None else [f"from {program}"]
     return parts + [name for name in named(FLAGS, RunPart.WORK) if flags.get(name)]
+
+
+def imported_text(programs: Iterable[object]) -> str:
+    """What cannot be judged of imported measurements, given their `IMPORTED`; "" without any."""
+    found = Counter(str(program) for program in programs if program is not None)
+    if not found:
+        return ""
+    of = ", ".join(f"{number} from {program}" for program, number in found.items())
+    return (
+        f"Imported: {of}. Each has one value and no step times, so slow steps, disturbances and "
+        "the noise within a process are not judged. Facts that it lacks, such as the machine, "
+        "are not compared."
+    )
 
 
 def _shown(value: Any) -> str:

@@ -10,11 +10,13 @@ from typing import ClassVar
 
 from cnnbench.base import terminal as tables
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, writers
-from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
 from cnnbench.base.stats import median
 from cnnbench.base.text import count, first_few, integer, number_of
+from cnnbench.judge.compare.configuration import IMPORTED, imported_text
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
+    MIN_SERIES,
+    TWO_MACHINES,
     LevelChange,
     SharedOutlier,
     SharedStep,
@@ -25,10 +27,10 @@ from cnnbench.judge.history.steps import (
 from cnnbench.judge.metrics.measurement import readable_fact, slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
-from cnnbench.machine.repository import Commits
+from cnnbench.machine.commits import Commits
 from cnnbench.records.codec import Document, part, written
+from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
-from cnnbench.records.result_files import SkippedFile
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2
@@ -310,7 +312,7 @@ def noise_texts(found: Trend, metric: Metric) -> list[str]:
 
 
 def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) -> list[str]:
-    """Sentences on machines and commits of some series; `commits` are those of --git."""
+    """Sentences on machines, imports and commits of some series; `commits` are those of --git."""
     machines: dict[str, set[str]] = {}
     names: dict[str, None] = {}
     for one in trends:
@@ -323,6 +325,9 @@ def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) ->
         found.append(
             f"{len(machines)} machines are not compared with each other: {'; '.join(shares)}."
         )
+    runs = (run for one in trends for point in one.series.points for run in point.runs)
+    if imported := imported_text(run.configuration.flags.get(IMPORTED) for run in runs):
+        found.append(imported)
     if commits is None:
         return found
     for shared in shared_steps(trends):

@@ -21,17 +21,14 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     """Images per second of each of some runs: those of one configuration, of both sides.
 
     It is the global batch over the mean time of the timed steps, without disturbances that are rare
-    among the runs; of an evaluation run, the images of its evaluations over their time. None if it
-    was not measured.
+    among the runs; of an evaluation run, the images of its evaluations over their time; of an
+    imported record, what its file has. None if it was not measured.
     """
     # Late: a run that only writes its record needs no NumPy.
     from cnnbench.base.slow_steps import mean_step_seconds
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
-    return [
-        _of_evaluations(run) if not run.step_seconds else _ratio(_images(run), next(means))
-        for run in runs
-    ]
+    return [_ratio(_images(run), next(means)) if run.step_seconds else _other(run) for run in runs]
 
 
 @register_metric(
@@ -54,7 +51,10 @@ def _images(record: RunRecord) -> int | None:
     return None if record.batch is None else record.batch.global_
 
 
-def _of_evaluations(run: RunRecord) -> float | None:
+def _other(run: RunRecord) -> float | None:
+    """Images per second of a run without timed steps, see `throughputs`."""
+    if run.imported is not None:
+        return run.imported.values.get("throughput")
     if not run.config.get("eval") or not run.evaluations:
         return None
     timed = [one for one in run.evaluations if one.images_per_sec > 0]

@@ -7,6 +7,7 @@ from typing import Any
 
 from cnnbench.base.document import Answer, Content, Report, Section
 from cnnbench.base.text import count, counted, first_few, integer
+from cnnbench.judge.compare.configuration import IMPORTED, imported_text
 from cnnbench.judge.metrics.measurement import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import campaigns, profiles, quantities, runs, scaling
@@ -165,6 +166,8 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
     measured = [count(len(those), one, many) for those, one, many in found if those]
     if measured:
         yield "measured", ", ".join(measured)
+    if imported := imported_text(one.config.get(IMPORTED) for _, one in results.processes):
+        yield "not judged", imported
     environments = [one.environment for _, one in results.processes]
     environments += [one.environment for one in results.strategies]
     for title, names in _FACTS:

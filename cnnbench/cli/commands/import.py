@@ -1,0 +1,165 @@
+"""``cnnbench import FILE...``: results of other programs become records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cnnbench.base import plugins
+from cnnbench.base.document import Row, TableCell, numeric, table, writers
+from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
+from cnnbench.base.text import count, fault, first_few
+from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.groups.run import RunParams
+from cnnbench.records.files import prove_folder, write_whole
+from cnnbench.records.metrics.figures import throughput
+from cnnbench.records.reader import READERS, Skipped, load_readers, read_results
+from cnnbench.records.run import RunRecord
+
+_ABOUT = """\
+Usage: cnnbench import FILE... --results=DIR [FLAGS]
+
+Makes a record of each process whose results other programs have written, for history, report
+and compare: logs of tf_cnn_benchmarks. All files of a folder are read. The name of a record
+follows from the content of its file, so importing twice changes nothing. What a file does not
+say stays unknown, and what is not understood is named. docs/integrations.md lists what is read.
+"""
+_EXIT_CODES = """\
+Exit codes: 0 everything was imported; 3 lines or files were not understood and left out; 2 wrong
+use, or with --strict such lines or files (then nothing is written); 4 a record could not be
+written.
+"""
+_MOST_NAMED = 3
+
+
+def _readers() -> Sequence[str]:
+    load_readers()
+    return tuple(READERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportFlags:
+    """Flags of the command."""
+
+    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
+    results: str | None = flag(None, "Folder for the records; required.", path="folder")
+    label: str = flag(
+        "",
+        "Labels of the records, as of --result_label: commit=... is the measured commit.",
+        fault=fault,
+    )
+    reader: str = flag(
+        "", "Read all files as those of this program, however they begin.", known=_readers
+    )
+    strict: bool = flag(False, "Refuse files with lines that are not understood; write nothing.")
+    dry_run: bool = flag(False, "Only list what would be imported.")
+
+
+HELP = (_ABOUT, [("Flags", specs_of(ImportFlags))], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Reads all files, then writes the new records."""
+    given, paths = parse_command(argv, specs_of(ImportFlags))
+    options = ImportFlags(**given)
+    if not paths:
+        raise UsageError("cnnbench import takes files or folders of results")
+    if not options.results:
+        raise UsageError("--results=DIR is missing: the folder for the records")
+    plugins.load_all(given)
+    if options.reader and options.reader not in (names := _readers()):
+        raise FlagError("reader", options.reader, f"must be one of {', '.join(names)}")
+    files = [*_files(paths)]
+    records, skipped = _read(files, options)
+    if skipped and options.strict:
+        raise UsageError(f"{skipped[0]}{_and_more(len(skipped) - 1)} (--strict)")
+    if not records and not skipped:
+        raise UsageError(f"{', '.join(paths)}: no files")
+    if not options.dry_run:
+        prove_folder("results", options.results)
+    for text in _warnings(skipped):
+        print_warning(text)
+    if options.dry_run:
+        print_result(writers.text_of([[table(map(_row, records))]]) if records else "no records")
+    else:
+        new = sum(_write(Path(options.results), one) for one in records)
+        known = f"; {len(records) - new} were there already" if new < len(records) else ""
+        print_notice(f"{count(new, 'record', 'records')} written to {options.results}{known}")
+    return ExitCode.INCONCLUSIVE if skipped else ExitCode.OK
+
+
+def _files(paths: Sequence[str]) -> Iterator[str]:
+    """The given files, and those of folders and of all folders below, in natural order."""
+    for path in paths:
+        if not os.path.isdir(path):
+            if not os.path.exists(path):
+                raise PathError(path, "no such file or folder")
+            yield path
+        found = (os.path.join(at, name) for at, _, names in os.walk(path) for name in names)
+        yield from sorted(found, key=natural_key)
+
+
+def _read(
+    files: Sequence[str], options: ImportFlags
+) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
+    """One record for each name; the same content twice is one record."""
+    records: dict[str, RunRecord] = {}
+    skipped: list[Skipped] = []
+    progress = Progress()
+    progress.start("reading", len(files))
+    for number, path in enumerate(files):
+        progress.update(number)
+        try:
+            found, problems = read_results(path, options.label, options.reader)
+        except PathError as error:
+            found, problems = (), (Skipped(path, 0, error.reason),)
+        for record in found:
+            records.setdefault(record.run_id, record)
+        skipped += problems
+    progress.finish()
+    return tuple(records.values()), skipped
+
+
+def _warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
+    """One line for each file: the first lines that are not understood, and how many follow."""
+    by_file: dict[str, list[Skipped]] = {}
+    for one in skipped:
+        by_file.setdefault(one.path, []).append(one)
+    for path, places in by_file.items():
+        texts = [str(one).removeprefix(f"{path}: ") for one in places]
+        yield f"{path}: {first_few(texts, _MOST_NAMED)}; left out"
+
+
+def _and_more(number: int) -> str:
+    return f" and {number} more" if number else ""
+
+
+def _write(folder: Path, record: RunRecord) -> bool:
+    """Writes a record unless it is there; returns whether it is new."""
+    # In small folders: a writer lists the folder of its file.
+    assert record.imported is not None
+    path = folder / record.imported.sha256[:2] / f"{record.run_id}.json"
+    if path.exists():
+        return False
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path.resolve(), record.to_json().encode())
+    return True
+
+
+def _row(record: RunRecord) -> Row:
+    assert record.imported is not None
+    config = record.config
+    return {
+        "file": TableCell(record.imported.file, kinds="code"),
+        "program": record.imported.program,
+        "model": str(config.get("model") or "unknown"),
+        "batch": numeric(config.get("batch_size"), "{:.0f}".format),
+        "devices": f"{config.get('num_gpus') or '?'} {config.get('device') or ''}".strip(),
+        "status": record.status,
+        "images/sec": numeric(throughput(record)),
+        "started (UTC)": record.started_at[:16].replace("T", " "),
+    }

@@ -1,0 +1,264 @@
+"""Readers of results that other programs wrote, which `cnnbench import` makes records of.
+
+A reader is a function of a `ResultFile` with `@register_reader`, in a module of
+`cnnbench.records.readers` or in a plug-in. It never guesses: what the file does not say stays
+unknown in the record, and a line or value that it does not understand is passed to
+`ResultFile.skip`, which names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cache, cached_property
+from typing import Any, TypeAlias, TypeVar
+
+from cnnbench.base import plugins
+from cnnbench.base.files import read_file
+from cnnbench.base.text import FLAG as RESULT_LABEL
+from cnnbench.base.text import parse
+from cnnbench.errors import UsageError
+from cnnbench.records import readers
+from cnnbench.records.run import Imported, RunRecord, Subject
+
+ENTRY_POINT_GROUP = "cnnbench.readers"
+
+Line: TypeAlias = "tuple[int, str]"
+"""Number from 1, and text without the end of the line."""
+
+# Before each line: "[1,0]<stdout>:" of mpirun --tag-output, the time of kubectl logs --timestamps.
+_PREFIX = re.compile(r"(?:\[\d+,(\d+)\](?:<std(?:out|err)>)?: ?)?(?:(\d{4}-\d\d-\d\dT[\d:.]+Z) )?")
+# Of the logs of TensorFlow, absl, glog and Python's warnings, which are mixed with the output.
+_LOGGED = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]*: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
+    r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|.*\.py:\d+: \w*Warning: |"
+    r"Instructions for updating:"
+)
+_MOST_SHOWN = 60
+_RUN = ("model", "batch_size", "num_gpus", "device", "precision", "variable_update")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A place in a file that a reader does not understand; `line` is 0 for the whole file."""
+
+    path: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"{self.path}: line {self.line}" if self.line else self.path
+        return f"{where}: {self.reason}"
+
+
+@dataclass
+class ResultFile:
+    """A file that is read.
+
+    Attributes:
+      path: its path.
+      data: its content.
+      labels: text as of --result_label, for the records.
+      skipped: what was not understood.
+      others: paths of further files that are part of the same results.
+    """
+
+    path: str
+    data: bytes
+    labels: str = ""
+    skipped: list[Skipped] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of the content, by which the records are named."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def changed_at(self) -> str:
+        """Time of the last change of the file, ISO 8601, UTC: when its process ended, or later."""
+        return datetime.fromtimestamp(os.stat(self.path).st_mtime, timezone.utc).isoformat()
+
+    @property
+    def lines(self) -> Iterator[Line]:
+        """All lines; undecodable bytes are replaced."""
+        text = self.data.decode("utf-8-sig", "replace")
+        return enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+
+    def processes(self) -> Iterator[tuple[Sequence[Line], str]]:
+        """Lines of each process, without prefixes, logs of libraries and empty lines.
+
+        Also returns the time of the first line, ISO 8601; "" if lines have no time.
+        """
+        by_rank: dict[str, list[Line]] = {}
+        times: dict[str, str] = {}
+        is_logged: dict[str, bool] = {}
+        for number, whole in self.lines:
+            found = _PREFIX.match(whole)
+            assert found is not None  # it may match nothing
+            rank, text = found[1] or "", whole[found.end() :].rstrip()
+            times.setdefault(rank, found[2] or "")
+            lines = by_rank.setdefault(rank, [])
+            if _LOGGED.match(text):
+                is_logged[rank] = True
+            elif text and not (is_logged.get(rank) and text[:2] == "  "):  # log lines go on so
+                is_logged[rank] = False
+                lines.append((number, text))
+        yield from ((lines, times[rank]) for rank, lines in by_rank.items())
+
+    def skip(self, line: int, text: str, reason: str = "is not understood") -> None:
+        """Names a line that does not fit, or with `line` 0 a value of the file."""
+        shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+        self.skipped.append(Skipped(self.path, line, f"{shown!r} {reason}"))
+
+    def run(
+        self,
+        program: str,
+        config: Mapping[str, Any],
+        *,
+        started_at: str = "",
+        status: str = "ok",
+        part: int = 1,
+        environment: Mapping[str, Any] | None = None,
+        **imported: Any,
+    ) -> RunRecord:
+        """The record of a run of a network.
+
+        Args:
+          program: program that wrote the file.
+          config: known flags. Those that name a configuration are None if they are not known.
+          started_at: ISO 8601; "": `changed_at`.
+          status: "ok", or "interrupted" if the results are not complete.
+          part: number of the process in the file, from 1.
+          environment: known facts.
+          **imported: further attributes of `Imported`, and of `RunRecord` such as `batch`.
+        """
+        known = {one: imported.pop(one) for one in ("batch", "placement") if one in imported}
+        labels = {RESULT_LABEL: self.labels} if self.labels else {}
+        config = {**dict.fromkeys(_RUN), **config, "imported_from": program, **labels}
+        return RunRecord(
+            run_id=f"{program}-{self.sha256[:20]}-{part}",
+            started_at=started_at or self.changed_at,
+            status=status,
+            command=(),
+            config=config,
+            environment=environment or {},
+            subject=Subject().labelled(parse(self.labels)),
+            imported=Imported(
+                program=program,
+                file=os.path.basename(self.path),
+                sha256=self.sha256,
+                part=part,
+                skipped_lines=tuple(one.line for one in self.skipped if one.line),
+                **imported,
+            ),
+            **known,
+        )
+
+
+Read: TypeAlias = "Callable[[ResultFile], Iterable[RunRecord]]"
+_R = TypeVar("_R", bound=Read)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader.
+
+    Attributes:
+      name: name of the program, as in --reader.
+      pattern: regular expression that the beginning of its files contains, and of no others.
+      read: makes the records of a file.
+    """
+
+    name: str
+    pattern: re.Pattern[bytes]
+    read: Read
+
+
+READERS: dict[str, Reader] = {}
+"""All readers by name. The first whose pattern is found reads a file."""
+
+
+def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
+    """Decorator that makes a function of a `ResultFile` a reader.
+
+    Args:
+      name: name of the program.
+      pattern: regular expression, in which ^ matches at every line, for what the first 64 KiB of
+        its files contain.
+
+    Raises:
+      UsageError: a name that is taken, or a pattern that is none.
+    """
+
+    def register(read: _R) -> _R:
+        load_readers()  # those of cnnbench are the first
+        plugins.check_name("a reader", name)
+        if name in READERS:
+            raise UsageError(f"reader {name!r} is registered already; choose another name")
+        try:
+            compiled = re.compile(pattern, re.MULTILINE)
+        except (re.error, TypeError) as error:
+            raise UsageError(f"reader {name!r}: {pattern!r} is no pattern: {error}") from None
+        checked = plugins.checked(read, Iterable[RunRecord])
+        READERS[name] = Reader(name, compiled, checked)
+        return read
+
+    return register
+
+
+@cache
+def load_readers() -> None:
+    """Registers the readers of cnnbench; those of plug-ins are added by these."""
+    for module in plugins.modules_of(readers):
+        importlib.import_module(f"{readers.__name__}.{module}")
+
+
+_BEGINNING = 1 << 16
+
+
+def read_results(
+    path: str, labels: str = "", reader: str = ""
+) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
+    """The records of a file, and what in it is not understood.
+
+    Args:
+      path: path of the file.
+      labels: text as of --result_label, for the records.
+      reader: name of the reader; "": the first whose pattern fits.
+
+    Raises:
+      PathError: the file cannot be read.
+    """
+    load_readers()
+    plugins.load_entry_points(ENTRY_POINT_GROUP)
+    file = ResultFile(path, read_file(path), labels)
+    beginning = file.data[:_BEGINNING]
+    fitting = (one for one in READERS.values() if one.pattern.search(beginning))
+    chosen = READERS[reader] if reader else next(fitting, None)
+    if chosen is None:
+        return (), (Skipped(path, 0, "no reader knows this kind of file"),)
+    try:
+        with plugins.reported(UsageError):
+            records = tuple(chosen.read(file))
+    except ValueError as error:
+        return (), (*file.skipped, Skipped(path, 0, f"{chosen.name}: {error}"))
+    if not records and not file.skipped and not file.others:
+        return (), (Skipped(path, 0, f"holds no complete result of {chosen.name}"),)
+    return records, tuple(file.skipped)
+
+
+plugins.add_kind(
+    plugins.Kind(
+        flag="reader",
+        noun="reader",
+        call="cnnbench.records.reader.register_reader(name, pattern)",
+        table=lambda: READERS,
+        prepare=load_readers,
+    )
+)

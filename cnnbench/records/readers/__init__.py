@@ -1,0 +1,1 @@
+"""Readers of `cnnbench import`, one program each; see `cnnbench.records.reader`."""

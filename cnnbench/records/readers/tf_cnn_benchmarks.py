@@ -1,0 +1,211 @@
+"""Standard output of tf_cnn_benchmarks, of its versions from TensorFlow 1.4 on, and of its forks.
+
+cnnbench prints the same. A log may have several runs, one after the other, or the output of all
+processes of a job as mpirun tags it; messages of TensorFlow may be mixed in.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from cnnbench.records.codec import is_amount
+from cnnbench.records.reader import Line, ResultFile, register_reader
+from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
+
+PROGRAM = "tf_cnn_benchmarks"
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
+_HEADER = re.compile(
+    r"(TensorFlow|Model|Dataset|Mode|SingleSess|Batch size|Num batches|Num epochs|Devices|"
+    r"NUMA bind|Data format|Layout optimizer|RewriterConfig|Optimizer|Variables|AllReduce|"
+    r"Sync|Staged vars|Horovod on):(?:\s+(.*))?$"
+)
+_GROUP = "batches per prepocessing group"
+_MORE = re.compile(rf"\s{{2,}}(\S+) (per device|{_GROUP})$")
+_ROW = re.compile(
+    rf"(\d+)\s+images/sec: ({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)"
+    rf"((?:\s+{_NUMBER})*)$"
+)
+_ACCURACY = re.compile(rf"Accuracy @ 1 = ({_NUMBER}) Accuracy @ 5 = ({_NUMBER}) \[\d+ examples\]$")
+_TOTAL = re.compile(rf"total images/sec: ({_NUMBER})$")
+_GPU = re.compile(rb"device:GPU:(\d+) with .*-> physical GPU \(device: \d+, name: ([^,\n]+),")
+# Lines without a value that is kept.
+_OTHER = re.compile(
+    r"=+$|-+$|Generating (?:training |evaluation )?model$|Initializing graph$|Running warm up$|"
+    r"Done warm up$|Waiting for other replicas to finish warm up$|Round up warm up steps|"
+    r"Starting real work at step|Finishing real work at step|Step\s+Img/sec|"
+    r"Running (?:final )?evaluation at global_step \d+$|Resuming training$|Done with training$|"
+    r"Stopping, as eval accuracy at least|Successfully loaded model from|Checkpoint not found in|"
+    rf"Attempting to restore|\d+\s+{_NUMBER} examples/sec$|:::MLP|Running parameter server"
+)
+_UNKNOWN = ("precision", "commit", "step_seconds", "memory", "startup")
+
+
+@register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Model: +\S|.*total images/sec: )")
+def read(file: ResultFile) -> Iterable[RunRecord]:
+    """A record for each run in the log; the values are those that it printed."""
+    gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
+    part = 0
+    for lines, time in file.processes():
+        for run in _runs(lines):
+            log = _Log(file, run)
+            if log.header or log.rows:
+                part += 1
+                yield log.record(part, time, gpus)
+
+
+def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+    """The lines of each run: a header begins it."""
+    begun: set[str] = set()
+    run: list[Line] = []
+    for line in lines:
+        label = line[1].partition(":")[0] if _HEADER.match(line[1]) else ""
+        if label in ("TensorFlow", "Model"):
+            if label in begun or "Model" in begun:
+                yield run
+                begun, run = set(), []
+            begun.add(label)
+        run.append(line)
+    yield run
+
+
+class _Log:
+    """The lines of one run, understood."""
+
+    def __init__(self, file: ResultFile, lines: Iterable[Line]) -> None:
+        self.file = file
+        self.header: dict[str, str] = {}
+        self.rows: list[PrintedSpeed] = []
+        self.values: dict[str, float] = {}
+        self.is_complete = False
+        for number, text in lines:
+            self._understand(number, text)
+
+    def _understand(self, number: int, text: str) -> None:
+        if found := _HEADER.match(text):
+            self.header[found[1]] = (found[2] or "").strip()
+        elif found := _MORE.match(text):
+            self.header[found[2]] = found[1]
+        elif found := _ROW.match(text):
+            speed, uncertainty, jitter, *loss = map(
+                float, (*found.groups()[1:4], *found[5].split())
+            )
+            if not is_amount(speed):
+                return self.file.skip(number, text, "is no speed")
+            of = {"uncertainty": uncertainty, "jitter": jitter, "loss": loss[0] if loss else None}
+            self.rows.append(PrintedSpeed(step=int(found[1]), images_per_sec=speed, **of))
+        elif found := _ACCURACY.match(text):
+            top_1, top_5 = map(float, found.groups())
+            self.values |= {"accuracy": top_1, "top_1": top_1, "top_5": top_5}
+        elif found := _TOTAL.match(text):
+            if not is_amount(float(found[1])):
+                return self.file.skip(number, text, "is no speed")
+            self.values["total_images_per_sec"] = float(found[1])
+            self.is_complete = True
+        elif not _OTHER.match(text):
+            self.file.skip(number, text)
+        # Training with evaluations prints no total.
+        self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
+        return None
+
+    def record(self, part: int, time: str, gpus: dict[int, str]) -> RunRecord:
+        """The record; `gpus` are the names of the GPUs in the messages of TensorFlow."""
+        header = self.header
+        places = self._devices()
+        last = self.rows[-1] if self.rows else None
+        if last is not None:
+            loss = None if self._config()["forward_only"] else last.loss
+            printed = {
+                "images_per_sec": last.images_per_sec,
+                "images_per_sec_uncertainty": last.uncertainty,
+                "images_per_sec_jitter": last.jitter,
+                "final_loss": loss,
+            }
+            self.values |= {name: one for name, one in printed.items() if one is not None}
+        per_device, whole = (self._number(name) for name in ("per device", "Batch size"))
+        batch, workers = None, 1
+        if per_device and whole:
+            batch = Batch(per_device=per_device, global_=whole)
+            workers = max(1, whole // (per_device * max(1, len(places))))
+        # What its users compare. Without it, the last row has the mean of all steps of one worker.
+        speed = self.values.get("total_images_per_sec")
+        if speed is None and last and workers == 1 and last.step == self._config()["num_batches"]:
+            speed = last.images_per_sec
+        if speed is not None:
+            self.values["throughput"] = speed
+        version = header.get("TensorFlow")
+        placement = Placement(
+            device="gpu" if places and "gpu" in places[0].lower() else "cpu",
+            devices=tuple(places),
+            num_towers=len(places) * workers,
+            num_workers=workers,
+            variable_update=header.get("Variables", "unknown"),
+            all_reduce=tuple(filter(None, [header.get("AllReduce")])),
+        )
+        return self.file.run(
+            PROGRAM,
+            self._config() | {"batch_size": per_device, "num_gpus": len(places) or None},
+            started_at=time,
+            status="ok" if self.is_complete else "interrupted",
+            part=part,
+            environment={
+                **({"tensorflow_version": version} if version else {}),
+                **({"gpu_names": [gpus[one] for one in sorted(gpus)]} if gpus else {}),
+            },
+            values=self.values,
+            printed=tuple(self.rows),
+            unknown=(
+                *_UNKNOWN,
+                *(() if version else ("tensorflow_version",)),
+                *(() if gpus else ("machine",)),
+                *(() if places else ("devices",)),
+                *(() if batch else ("batch",)),
+            ),
+            batch=batch,
+            placement=placement if places else None,
+        )
+
+    def _config(self) -> dict[str, Any]:
+        """The flags that the header names, except those of the batch and of the devices."""
+        header, mode = self.header, self.header.get("Mode", "")
+        dataset, _, synthetic = header.get("Dataset", "").partition(" (")
+        places = self._devices()
+        found = {
+            "model": header.get("Model"),
+            "data_name": dataset.lower() or None,
+            # Where the data was is not printed, only whether it was real.
+            "data_dir": None if synthetic or dataset == "synthetic" else "unknown",
+            "eval": mode == "evaluation",
+            "forward_only": "forward" in mode,
+            "num_batches": self._number("Num batches"),
+            "device": ("gpu" if "gpu" in places[0].lower() else "cpu") if places else None,
+            "variable_update": header.get("Variables"),
+            "optimizer": header.get("Optimizer"),
+            "data_format": header.get("Data format"),
+            "all_reduce_spec": header.get("AllReduce"),
+            "horovod_device": header.get("Horovod on"),
+            "cross_replica_sync": header.get("Sync", "True") == "True",
+            "staged_vars": "Staged vars" in header or None,
+            "batch_group_size": self._number(_GROUP),
+            # Which worker, and how many there are, is not printed.
+            "job_name": "worker" if places and places[0].startswith("/job:worker") else None,
+            "training_and_evaluation": "+" in mode or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _devices(self) -> list[str]:
+        try:
+            return [str(one) for one in ast.literal_eval(self.header.get("Devices", "[]"))]
+        except (SyntaxError, ValueError):
+            return []
+
+    def _number(self, name: str) -> int | None:
+        """A whole number of the header, which early versions print as 32.0; None if unknown."""
+        try:
+            number = float(self.header.get(name, "").removesuffix(" global"))
+        except ValueError:
+            return None
+        return int(number) if number.is_integer() and number > 0 else None

@@ -1,0 +1,211 @@
+"""`cnnbench import`: logs of other programs become records that history and compare show."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from cnnbench.records.load import load_records
+from cnnbench.records.metrics.figures import throughput
+from cnnbench.records.reader import read_results
+
+# Standard output of the ancestor itself; see the README there.
+GOLDEN = Path(__file__).parents[2] / "golden"
+TRAINING = (GOLDEN / "training.txt").read_text()
+NOISE = """\
+2019-03-01 10:00:00.123456: I tensorflow/core/gpu_device.cc:1115] Created TensorFlow device \
+(/job:localhost/replica:0/task:0/device:GPU:0 with 14 MB memory) -> physical GPU (device: 0, \
+name: Tesla V100-SXM2-16GB, pci bus id: 0000:00:1e.0, compute capability: 7.0)
+WARNING:tensorflow:From /usr/lib/python3/x.py:12: Supervisor is deprecated.
+Instructions for updating:
+  Please switch to tf.train.MonitoredTrainingSession
+I0301 10:00:01.123456 139 tf_logging.py:115] Running local_init_op.
+"""
+OLD = {  # as before TensorFlow 1.8, with GPUs
+    "TensorFlow:  2.21": "TensorFlow:  1.4",
+    "imagenet (synthetic)": "ImageNet",
+    "8 per device": "8.0 per device",
+    "NUMA bind:   False\n": "Layout optimizer: False\n",
+    "/cpu:0": "/gpu:0",
+    "total_loss": "loss",
+}
+
+
+def into(folder):
+    return f"--results={folder}"
+
+
+def edited(text, edits):
+    for old, new in edits.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.fixture
+def imported(call, tmp_path):
+    """imported(text, code=0): records of one log, and what import said on stderr."""
+
+    def imported(text, *words, code=0):
+        (tmp_path / "run.log").write_text(text)
+        results = tmp_path / "results"
+        err = call("import", tmp_path / "run.log", *words, into(results), code=code).err
+        return load_records([results]).records, err
+
+    return imported
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.txt")), ids=lambda path: path.stem)
+def test_every_line_of_the_ancestor_is_understood(path):
+    (record,), skipped = read_results(str(path))
+    assert not skipped
+    text = path.read_text()
+    total = re.search(r"total images/sec: (.*)", text)
+    if total:
+        assert throughput(record) == record.summary().total_images_per_sec == float(total[1])
+        assert record.status == "ok"
+    rows = re.findall(r"^(\d+)\timages/sec: (\S+) \+/- (\S+) \(jitter = (\S+)\)\t(\S+)", text, re.M)
+    assert [
+        (one.step, one.images_per_sec, one.uncertainty, one.jitter, one.loss)
+        for one in record.imported.printed
+    ] == [(int(step), *map(float, values)) for step, *values in rows]
+    devices = json.loads(re.search("Devices: +(.*)", text)[1].replace("'", '"'))
+    assert record.placement.devices == tuple(devices)
+    assert record.batch.per_device == record.config["batch_size"] == 8
+    assert record.batch.global_ == 8 * len(devices)
+
+
+def test_a_record_has_what_the_log_says_and_no_more(imported):
+    (record,), err = imported(TRAINING, "--label=commit=abc,host=one")
+    assert err == f"cnnbench: 1 record written to {err.split()[-1]}\n"
+    assert record.config == {
+        **{"model": "trivial", "data_name": "imagenet", "batch_size": 8, "num_gpus": 1},
+        **{"device": "cpu", "num_batches": 20, "variable_update": "parameter_server"},
+        **{"optimizer": "sgd", "data_format": "NHWC", "eval": False, "forward_only": False},
+        **{"cross_replica_sync": True, "precision": None, "imported_from": "tf_cnn_benchmarks"},
+        "result_label": "commit=abc,host=one",
+    }
+    assert record.environment == {"tensorflow_version": "2.21"}
+    assert record.subject.revision == "abc"
+    assert record.step_seconds == ()
+    summary = {name: value for name, value in record.summary().items() if value is not None}
+    assert summary == {
+        **{"images_per_sec": 781.5, "images_per_sec_uncertainty": 10.0},
+        **{"images_per_sec_jitter": 53.0, "total_images_per_sec": 706.17},
+    }
+    assert record.imported.values["final_loss"] == 13.321
+    assert {"machine", "commit", "precision", "step_seconds"} <= {*record.imported.unknown}
+
+
+def test_older_versions_with_messages_of_tensorflow(imported):
+    (record,), _ = imported(NOISE + edited(TRAINING, OLD))
+    assert record.environment == {
+        "tensorflow_version": "1.4",
+        "gpu_names": ["Tesla V100-SXM2-16GB"],
+    }
+    assert record.placement.device == record.config["device"] == "gpu"
+    assert record.config["data_dir"]
+    assert record.batch.per_device == 8
+
+
+def test_tagged_output_of_two_processes_and_times_of_a_cluster(imported):
+    tagged = "".join(
+        f"[1,{rank}]<stdout>:{line}\n" for line in TRAINING.splitlines() for rank in (0, 1)
+    )
+    assert len(imported(tagged)[0]) == 2
+    timed = "".join(f"2020-05-01T10:00:00.5Z {line}\n" for line in TRAINING.splitlines())
+    records, _ = imported(timed)
+    assert "2020-05-01T10:00:00.5Z" in {one.started_at for one in records}
+
+
+def test_runs_one_after_the_other_and_one_that_was_killed(imported):
+    killed = TRAINING.partition("20\timages")[0]
+    records, _ = imported(TRAINING + killed + TRAINING.replace("706.17", "707.17"))
+    found = sorted((one.imported.part, one.status, throughput(one)) for one in records)
+    assert found == [(1, "ok", 706.17), (2, "interrupted", None), (3, "ok", 707.17)]
+
+
+def test_a_worker_of_a_job_has_the_total_of_the_job(imported):
+    text = (GOLDEN / "worker.txt").read_text().replace("8 global", "16 global")
+    (record,), _ = imported(text)
+    assert record.placement.num_workers == 2
+    assert throughput(record) == 148.31
+
+
+def test_lines_that_do_not_fit_are_named_and_refused(imported, call, tmp_path):
+    # A fork's own line, and what the ancestor prints of a job that was finished before.
+    text = edited(
+        TRAINING, {"706.17": "-734214.37", "Done warm up\n": "Done warm up\nGPU at 80 C\n"}
+    )
+    (record,), err = imported(text, code=3)
+    assert "run.log: line 20: 'GPU at 80 C' is not understood; line 26: 'total images/s" in err
+    assert record.imported.skipped_lines == (20, 26)
+    assert record.status == "interrupted"
+    err = call("import", tmp_path / "run.log", "--strict", into(tmp_path / "none"), code=2).err
+    assert "run.log: line 20: 'GPU at 80 C' is not understood and 1 more (--strict)" in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_importing_twice_changes_nothing(imported, call, tmp_path):
+    imported(TRAINING)
+    (file,) = (tmp_path / "results").rglob("*.json")
+    before = file.read_bytes(), os.stat(file)
+    os.utime(tmp_path / "run.log", (1, 1))
+    err = call("import", tmp_path / "run.log", into(tmp_path / "results")).err
+    assert "0 records written" in err
+    assert "1 were there already" in err
+    assert (file.read_bytes(), os.stat(file)) == before
+
+
+def test_a_dry_run_lists(call, tmp_path):
+    out = call("import", GOLDEN / "training.txt", "--dry_run", into(tmp_path / "none")).out
+    assert re.search(r"training.txt +\S+ +trivial +8 +1 cpu +ok +706.2", out)
+    assert not (tmp_path / "none").exists()
+
+
+def test_other_files_are_named(call, tmp_path):
+    (tmp_path / "a.txt").write_text("hello\n")
+    os.symlink("nowhere", tmp_path / "b.txt")
+    err = call("import", tmp_path, into(tmp_path / "results"), code=3).err
+    assert "a.txt: no reader knows this kind of file; left out" in err
+    assert "b.txt: cannot be read: No such file or directory; left out" in err
+
+
+@pytest.fixture
+def sides(call, tmp_path):
+    """Folders of imported records: 5 runs each, those of b slower."""
+    for side, total in (("a", 700), ("b", 600)):
+        (tmp_path / side).mkdir()
+        for number in range(5):
+            text = TRAINING.replace("706.17", f"{total + number}.17")
+            (tmp_path / side / f"{number}.log").write_text(text)
+        call("import", tmp_path / side, f"--label=commit={side}", into(tmp_path / "r" / side))
+    return tmp_path / "r" / "a", tmp_path / "r" / "b"
+
+
+def test_imported_records_are_compared_with_what_cannot_be_judged(sides, call, runs, tmp_path):
+    out = " ".join(call("compare", *sides, code=1).out.split())
+    assert "NEW is 14.2 % slower" in out
+    assert "Imported: 10 from tf_cnn_benchmarks. Each has one value and no step times" in out
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "0.json").write_text(runs(flags={"model": "trivial"}).to_json())
+    out = call("compare", sides[0], tmp_path / "own", code=3).out
+    assert "Not comparable: imported_from is tf_cnn_benchmarks in BASE and none in NEW" in out
+    assert "num_warmup_batches" not in out
+
+
+def test_a_history_and_a_report_show_imported_and_new_records(sides, call, runs):
+    folder = sides[0].parent
+    (folder / "0.json").write_text(runs(flags={"model": "trivial"}).to_json())
+    out = call("history", folder).out
+    assert "trivial, batch 8, 1 cpu, from tf_cnn_benchmarks on unknown machine" in out
+    assert "Imported: 10 from tf_cnn_benchmarks" in out
+    assert re.search(r"  a +702.2 +700.2 to 704.2 +n=5", out)
+    call("report", folder, f"--output={folder}/r.md")
+    text = (folder / "r.md").read_text()
+    assert "Imported: 10 from tf_cnn_benchmarks" in text
+    assert "from tf_cnn_benchmarks" in text
