@@ -46,8 +46,7 @@ from cnnbench.cli import main as cnnbench
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.declare import flag
-from cnnbench.records.load import load_run
-from cnnbench.records.result_files import RUNS, ResultFiles, run_row
+from cnnbench.records.result_files import RUNS, ResultFiles, load_run, run_row
 
 Report = Callable[[int], object]
 """Reports the number of each completed write."""

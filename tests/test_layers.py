@@ -32,7 +32,7 @@ INSIDE = {
     "base": (
         ("files", "interrupts", "stats", "text"),
         ("charts", "job", "inference", "plugins", "slow_steps", "terminal", "time_series"),
-        ("document", "rendezvous"),
+        ("document", "levels", "rendezvous"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
     "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),
@@ -45,7 +45,7 @@ INSIDE = {
         ("strategies",),
         ("tune",),
     ),
-    "cli": (("commands",), ("documents", "schemas", "__init__")),
+    "cli": (("commands",), ("documents", "__init__")),
 }
 """The same for the packages and modules of a wing that consists of packages."""
 

@@ -40,8 +40,7 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.estimate import FIRST, STEP, Verdict, too_many
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.machine import repository
-from cnnbench.machine.commits import reverted, short
-from cnnbench.machine.repository import GitError, commit_of, git, why_missing
+from cnnbench.machine.repository import GitError, commit_of, git, reverted, short, why_missing
 from cnnbench.records.profiles import Explanation
 
 # Commits between GOOD and BAD: rules from verdicts to answers, and the candidates that remain.

@@ -1,4 +1,4 @@
-"""All flags of a run as one value, and flags that no longer exist.
+"""All flags of a run as one value, which of them identify it, and flags that no longer exist.
 
 Obsolete flags have no effect; a value other than the old default causes a notice with the
 alternatives in `help`.
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cnnbench.base.job import PS
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, flag, specs_of
+from cnnbench.flags.declare import Counted, FlagSpec, Role, flag, specs_of
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
@@ -221,3 +222,35 @@ def check_fp16(precision: str, use_fp16: bool) -> None:
     if use_fp16 != (precision == "fp16"):
         reason = f"contradicts --precision={precision}; give one of the two"
         raise FlagError("use_fp16", use_fp16, reason)
+
+
+_ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values())}
+
+
+def having(*counted: Counted) -> tuple[str, ...]:
+    """Names of the flags of which that much belongs to the identity of a run."""
+    return tuple(name for name, role in _ROLES.items() if role.counted in counted)
+
+
+def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
+    """What identifies a run, from values of its flags by name, as stored in records.
+
+    With `of_places` also which data, code, machines and devices it uses: on one machine, others are
+    another run. Without, runs on several machines may agree. A flag that this version does not
+    know, of an old record, counts.
+    """
+    found = {}
+    for name, value in values.items():
+        role = _ROLES.get(name, Role.IDENTITY)
+        counted = _COUNTED[role]
+        if counted is Counted.VALUE or (of_places and role in _PLACES):
+            found[name] = value
+        elif counted is Counted.PRESENCE:
+            found[name] = bool(value)
+        elif counted is Counted.NUMBER:
+            found[name] = len(str(value).split(",")) if value else 0
+    return found
+
+
+_COUNTED = {role: role.counted for role in Role}
+_PLACES = (Role.PLUGIN, Role.PLACE, Role.ITEMS)

@@ -14,12 +14,10 @@ from cnnbench.base import plugins
 from cnnbench.base.files import is_url
 from cnnbench.flags.declare import FlagSpec, Role, named, specs_of
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.identity import identity
-from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.params import FLAGS, Params, identity
 from cnnbench.machine.cpu import Host
-from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.place import ADDRESSES, Place, Work
-from cnnbench.plan.setup import Exchange, MachinePlan, Numerics
+from cnnbench.plan.setup import Exchange, MachinePlan, NetworkPlan, Numerics
 from cnnbench.plan.training import InputPlan, LearningRates, Length
 from cnnbench.records.codec import encode
 

@@ -25,8 +25,8 @@ from cnnbench.flags.params import Params
 from cnnbench.models.model import Model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
-from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.place import Place, Work
+from cnnbench.plan.setup import NetworkPlan
 from cnnbench.records.run import Target
 
 # Batches, steps, evaluations and target of a run.

@@ -129,9 +129,15 @@ def false_steps(noise: str, points: int, runs: int, draws: int, seed: int) -> Fa
 
 @dataclass(frozen=True)
 class TrueSteps:
-    """Series with a step: how many of them have one, one near it, and its place in the range.
+    """Series with a step: how many have a change near it, and how many a step with it in the range.
 
-    `width`: mean number of points in the range.
+    Trends have no range: their ends are those of the trend.
+
+    Attributes:
+      stepped: number of series whose change nearest to the step is a step.
+      near: number of series whose nearest change is within two points of the step.
+      held: number of series of `stepped` whose range contains the place of the step.
+      width: mean number of points in the range.
     """
 
     draws: int
@@ -155,8 +161,10 @@ def true_steps(noise: str, step: tuple[int, float, int], draws: int, seed: int) 
         if not steps:
             continue
         nearest = min(steps, key=lambda one: abs(one.index - place))
-        low, high = (int(one.name) for one in (nearest.earliest, nearest.latest))
         near += abs(nearest.index - place) <= 2
+        if nearest.is_trend:
+            continue
+        low, high = (int(one.name) for one in (nearest.earliest, nearest.latest))
         held += low <= place <= high
         widths.append(high - low + 1)
     return TrueSteps(draws, len(widths), near, held, float(np.mean(widths or [0])))

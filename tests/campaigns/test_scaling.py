@@ -158,7 +158,7 @@ def test_predictions_by_mode(flags, ps, seconds):
     assert 0 < found[2] < found[4]
     if seconds == "ring":
         from cnnbench.lab.predict.predict import gradient_tensors, total_bytes
-        from cnnbench.plan.network import model_gradients
+        from cnnbench.plan.setup import model_gradients
 
         size = total_bytes(gradient_tensors(model_gradients("lenet", None)[1], 4))
         assert found[4] == pytest.approx(size * 2 * 3 / 4 * 1e-9, rel=0.01)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from cnnbench.cli import schemas
+from cnnbench.cli import documents
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "schemas"
@@ -21,10 +21,10 @@ FROZEN = ROOT / "tests" / "frozen"
 
 def test_published_files_are_current():
     published = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
-    assert published == schemas.schemas(), "python -m cnnbench.cli.schemas docs/schemas"
+    assert published == documents.schemas(), "python -m cnnbench.cli.documents docs"
 
 
-@pytest.mark.parametrize("name", schemas.DOCUMENTS)
+@pytest.mark.parametrize("name", documents.DOCUMENTS)
 def test_a_schema_is_one_and_is_documented(name):
     Draft202012Validator.check_schema(json.loads((FOLDER / f"{name}.schema.json").read_text()))
     assert f"(schemas/{name}.schema.json)" in (ROOT / "docs" / "integrations.md").read_text()
@@ -101,4 +101,4 @@ def test_a_type_that_is_never_written_is_named():
         value: complex
 
     with pytest.raises(TypeError, match="complex"):
-        schemas.schema_of(Wrong, "")
+        documents.schema_of(Wrong, "")

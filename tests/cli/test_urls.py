@@ -23,7 +23,7 @@ from cnnbench.cli.commands import COMMANDS
 from cnnbench.data import make_input
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.params import SPECS
-from cnnbench.plan import network
+from cnnbench.plan import setup
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -166,7 +166,7 @@ def package(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.setattr(plugins, "_groups", set())
-        plugins.load_entry_points(network.FILE_SYSTEMS)
+        plugins.load_entry_points(setup.FILE_SYSTEMS)
     return folder
 
 
@@ -266,7 +266,7 @@ def test_a_newest_checkpoint_that_cannot_be_read_is_not_passed_over(store, monke
 
 def test_a_file_system_that_does_not_answer(store, monkeypatch, capsys):
     monkeypatch.setenv("STORE_DELAY", "1")
-    monkeypatch.setattr(network, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(setup, "_ANSWER_SECONDS", 0.1)
     line = refused(capsys, "--data_dir=store://files", "--device=cpu")
     assert line == "--data_dir=store://files: cannot be reached: no answer within 0.1 s"
     for thread in threading.enumerate():

@@ -12,8 +12,7 @@ from other_values import other
 import cnnbench
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.declare import Counted
-from cnnbench.flags.identity import identity
-from cnnbench.flags.params import SPECS
+from cnnbench.flags.params import SPECS, identity
 from cnnbench.judge.compare.configuration import Configuration
 
 MOST_LISTS = 15

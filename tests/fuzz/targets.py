@@ -296,8 +296,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def run_records(generator: random.Random, folder: Path) -> None:
     """Documents of runs with values exchanged: what is read must be summarised and judged."""
     from cnnbench.judge.compare.configuration import Configuration
-    from cnnbench.records.load import load_records
-    from cnnbench.records.result_files import RUNS, run_row
+    from cnnbench.records.result_files import RUNS, load_records, run_row
 
     sources = sorted((ROOT / "tests/frozen/runs").glob("*.json"))
     document = json.loads(generator.choice(sources).read_text())

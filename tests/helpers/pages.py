@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cnnbench.base.document import Table
 from cnnbench.judge.report import build, gather
-from cnnbench.records.load import Loaded
+from cnnbench.records.result_files import Loaded
 
 HOSTILE = (
     "</script></style></title></svg>--><script>alert(1)</script><img src=x onerror=alert(1)>"

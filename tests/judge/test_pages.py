@@ -17,7 +17,7 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.history import METRICS, page, trend
 from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.report import build, gather, render
-from cnnbench.records.load import Loaded
+from cnnbench.records.result_files import Loaded
 
 LOOKED_FOR = (Path(chromium.__file__).parent / "looked_for.js").read_text()
 # What Jenkins sends with files of a build, unless its administrator changes that.

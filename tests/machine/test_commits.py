@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from repositories import grown
 
-from cnnbench.machine.commits import Commits, in_order
-from cnnbench.machine.repository import GitError
+from cnnbench.machine.repository import Commits, GitError, in_order
 
 
 @pytest.fixture(scope="module")

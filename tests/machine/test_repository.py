@@ -13,8 +13,7 @@ from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import worktree
 from cnnbench.campaigns.bisect import History, ends_of, repository_of
 from cnnbench.machine import repository
-from cnnbench.machine.commits import Commits
-from cnnbench.machine.repository import GitError, address, environment, of_folder, of_work
+from cnnbench.machine.repository import Commits, GitError, address, environment, of_folder, of_work
 from cnnbench.machine.repository import git as read_only_git
 from cnnbench.records.run import Subject
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from cnnbench.cli import schemas
+from cnnbench.cli import documents as schemas
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import load_records
-from cnnbench.records import load as loading
+from cnnbench.records import result_files
 
 
 def write(path, record):
@@ -151,7 +151,7 @@ def test_other_documents_of_ours_are_no_defects(tmp_path):
 
 def test_the_documents_of_ours_are_those_that_the_modules_write():
     kinds = {getattr(cls, "kind", None) for cls, _ in schemas.DOCUMENTS.values()}
-    assert kinds - {None} == loading._OTHERS | loading._KINDS.keys()
+    assert kinds - {None} == result_files._OTHERS | result_files._KINDS.keys()
 
 
 @pytest.mark.parametrize("kind", ["banana", "compare", 7, None, ["run"]])

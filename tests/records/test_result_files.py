@@ -20,10 +20,9 @@ import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.files import check_written
-from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY
-from cnnbench.records.result_files import _RUN, REDUCTIONS, RUNS, ResultFiles, run_row
+from cnnbench.records.result_files import _RUN, REDUCTIONS, RUNS, ResultFiles, load_run, run_row
 from cnnbench.records.run import (
     Batch,
     Conditions,

@@ -381,6 +381,21 @@ def test_what_happens_in_a_series_is_said_and_nothing_else(shape):
     assert histories.said_of(other, 0.0, 2, 1) == 0
 
 
+def test_a_trend_has_no_range_that_holds_the_place_of_a_step(monkeypatch):
+    real = histories.trend_of
+
+    def with_trends(logs):
+        found = real(logs)
+        return replace(found, steps=tuple(replace(one, kind="trend") for one in found.steps))
+
+    step = (30, 5, 10)
+    found = histories.true_steps("normal", step, 4, 1)
+    assert (found.stepped, found.near, found.held) == (4, 4, 4)
+    monkeypatch.setattr(histories, "trend_of", with_trends)
+    found = histories.true_steps("normal", step, 4, 1)
+    assert (found.stepped, found.near, found.held) == (0, 4, 0)
+
+
 def test_too_few_rounds_make_no_gates():
     found = list(gates.all_gates(made(7), 1, 200))
     assert [one.count for one in found] == [0] * len(found)

@@ -56,8 +56,8 @@ from cnnbench.campaigns.processes.results_dir import (
 from cnnbench.errors import ExitCode
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
-from cnnbench.records.load import record_of
 from cnnbench.records.metrics.figures import throughput
+from cnnbench.records.result_files import record_of
 from cnnbench.records.run import ErrorInfo, LostProcess, RunRecord, Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 

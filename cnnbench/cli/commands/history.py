@@ -40,8 +40,7 @@ from cnnbench.judge.history import (
 from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.history.page import DOCUMENTS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.machine.commits import Commits
-from cnnbench.machine.repository import GitError, why_missing
+from cnnbench.machine.repository import Commits, GitError, why_missing
 from cnnbench.models.model import all_names
 from cnnbench.records.files import Output, check_outputs, write_bytes
 from cnnbench.records.metric import HISTORY

@@ -34,10 +34,10 @@ from cnnbench.judge.history.page import answers, over_commits
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.exports import TABLES, csv
-from cnnbench.machine.commits import Commits
+from cnnbench.machine.repository import Commits
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import Output, check_outputs, check_written
-from cnnbench.records.load import Loaded, files
+from cnnbench.records.result_files import Loaded, files
 from cnnbench.records.run import RunRecord
 
 _ABOUT = """\

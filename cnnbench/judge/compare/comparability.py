@@ -13,7 +13,7 @@ from cnnbench.base.text import nearest
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import Counted, RunPart, named
-from cnnbench.flags.identity import having
+from cnnbench.flags.params import having
 from cnnbench.judge.compare.configuration import (
     FACTS,
     FLAG,

@@ -67,9 +67,9 @@ from cnnbench.judge.metrics.measurement import (
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import gathered
-from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.metrics.figures import throughput
+from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
 # The values of a configuration that are judged, and verdicts that need no test.

@@ -1,6 +1,6 @@
 """Which runs repeat each other, and which facts must agree.
 
-Runs repeat each other if their flags do (`cnnbench.flags.identity`). Flags are facts too: those of
+Runs repeat each other if their flags do (`cnnbench.flags.params`). Flags are facts too: those of
 a configuration block a verdict, places are mentioned. A difference in a fact that is not in `FACTS`
 is mentioned.
 
@@ -9,7 +9,7 @@ of devices, or all devices copying memory at once. It has one value per process 
 on other rows: their wrong sums, or a later failure of the process, do not affect it. Rows that a
 failed process did not reach have failed; they are known from processes with the same flags.
 
-`cnnbench.flags.identity` has the flags that count; facts that are not flags are compared in
+`cnnbench.flags.params` has the flags that count; facts that are not flags are compared in
 `cnnbench.judge.compare.comparability`.
 """
 
@@ -30,8 +30,7 @@ from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import truth
 from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.identity import identity
-from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags.params import ACCEPTED, FLAGS, identity
 from cnnbench.judge.metrics.measurement import (
     ALL_REDUCE,
     BUILD,

@@ -41,9 +41,9 @@ from cnnbench.records.codec import (
     part,
     written,
 )
-from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
 from cnnbench.records.profiles import Explanation
+from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
 _TEXT: Mapping[str, Any] = {**written(form=str | None, if_any=True), **ABSENT}

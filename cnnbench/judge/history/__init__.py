@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cnnbench.base.levels import SeriesLevel
 from cnnbench.judge.history.reading import Contents, contents
 from cnnbench.judge.history.series import (
     HistoryEntry,
@@ -10,7 +11,7 @@ from cnnbench.judge.history.series import (
     TimeSeries,
     all_series,
 )
-from cnnbench.judge.history.steps import LevelChange, SeriesLevel, Trend, trend
+from cnnbench.judge.history.steps import LevelChange, Trend, trend
 from cnnbench.records.metric import HISTORY as METRICS
 from cnnbench.records.metric import Metric
 

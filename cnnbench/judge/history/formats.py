@@ -10,13 +10,12 @@ from typing import ClassVar
 
 from cnnbench.base import terminal as tables
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, writers
+from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
 from cnnbench.base.stats import median
 from cnnbench.base.text import count, first_few, integer, number_of
 from cnnbench.judge.compare.configuration import IMPORTED, imported_text
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
-    MIN_SERIES,
-    TWO_MACHINES,
     LevelChange,
     SharedOutlier,
     SharedStep,
@@ -27,10 +26,10 @@ from cnnbench.judge.history.steps import (
 from cnnbench.judge.metrics.measurement import readable_fact, slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
-from cnnbench.machine.commits import Commits
+from cnnbench.machine.repository import Commits
 from cnnbench.records.codec import Document, part, written
-from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
+from cnnbench.records.result_files import SkippedFile
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2

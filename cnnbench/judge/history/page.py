@@ -20,6 +20,7 @@ from cnnbench.base.document import (
     table,
     writers,
 )
+from cnnbench.base.levels import MIN_SERIES
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import Progress
 from cnnbench.base.text import count, first_few, integer, number_of
@@ -27,7 +28,6 @@ from cnnbench.judge.history import formats
 from cnnbench.judge.history.formats import HistoryDocument, is_commit, linked
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
-    MIN_SERIES,
     LevelChange,
     SharedStep,
     Trend,

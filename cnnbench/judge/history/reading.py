@@ -53,11 +53,11 @@ from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.history.series import HistoryEntry
 from cnnbench.judge.metrics.measurement import Origin
 from cnnbench.machine.cpu import usable_cpus
-from cnnbench.records import load
+from cnnbench.records import result_files
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import decode, encode
-from cnnbench.records.load import SkippedFile, files, load_records
 from cnnbench.records.metric import HISTORY
+from cnnbench.records.result_files import SkippedFile, files, load_records
 from cnnbench.records.run import RunRecord, Subject
 
 # What files say about their measurements, as the table of a folder holds it.
@@ -143,7 +143,7 @@ def digest(data: bytes) -> str:
 
 def encoded(path: str, data: bytes) -> Encoded:
     """What a file with this content says."""
-    found = load.read(path, data)
+    found = result_files.read(path, data)
     if isinstance(found, SkippedFile):
         return found.reason, found.defect
     if not isinstance(found, (RunRecord, AllReduceRecord)):

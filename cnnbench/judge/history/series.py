@@ -25,7 +25,7 @@ from cnnbench.judge.metrics.measurement import (
     short_commit,
     titles,
 )
-from cnnbench.machine.commits import in_order
+from cnnbench.machine.repository import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import ABSENT, HIDDEN, TIME, computed, part, started, written
 from cnnbench.records.metric import HISTORY, Metric

@@ -1,15 +1,7 @@
-"""Steps in the level of a series.
+"""Changes of a series: steps, trends, what was undone, outliers, and facts that changed there.
 
-A deviation counts at most as much as the change of level that is judged, because it moves a median
-no further: a single outlier hides no step, and a machine with a fast and a slow state has the noise
-of both states. Correlation of neighbours widens the noise, as it does the variance of a mean of an
-autoregressive process (Bayley and Hammersley, "The effective number of independent observations in
-an autocorrelated time series", Supplement to the Journal of the Royal Statistical Society 8, 1946).
-
-The points' medians are divided into levels and trends (`cnnbench.base.time_series`) with at
-least two points at a level. A point is one value, whatever its number of processes, because runs of
-one session are correlated. For relative metrics, logarithms are divided. Then levels that differ by
-less than the threshold are joined, the nearest first.
+`cnnbench.base.levels` finds the levels. Here they become changes that are for the better or worse,
+that persist or were undone, and that several series may share.
 """
 
 from __future__ import annotations
@@ -18,294 +10,28 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cnnbench.base.levels import (
+    MIN_SERIES,
+    TWO_MACHINES,
+    NoisyPoints,
+    RecognizedNoise,
+    SeriesLevel,
+    find_levels,
+    likely_starts,
+    log_change,
+    log_threshold,
+)
 from cnnbench.base.slow_steps import SlowSteps, shared_slow_steps
 from cnnbench.base.stats import MAD_TO_SIGMA, grouped, median
-from cnnbench.base.time_series import Segment, growing_deviations, segments
 from cnnbench.judge.compare.configuration import Effect, fact
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy, further_cost, slow_steps_text
 from cnnbench.records.codec import HIDDEN, INLINE, written
 from cnnbench.records.metric import Metric
-
-# Noise of a series around its levels, and its kinds that are easily taken for steps.
-
-MIN_RECOGNIZED = 8
-"""Fewest values by which a kind of noise is recognized."""
-
-_LEAST_NOISE = 0.002
-_NOISE_CAUTION = 1.5
-_MOST_CORRELATION = 0.8
-_CERTAIN = 2.5
-"""Standard errors of a correlation that is named."""
-
-_APART = 7.0
-"""Distance of two states in standard deviations within them; 2.7 for halves of normal values."""
-
-_LEAST_SHARE, _LEAST_RUNS, _LEAST_SWITCHES = 0.15, 2, 3
-
-_ALTERNATING = 0.5
-"""Least number of switches, as a share of those of runs in random order."""
-
-_MACHINE_ERRORS = 5.0
-
-TWO_STATES, TWO_MACHINES = "two_states", "two_machines"
-
-
-@dataclass(frozen=True)
-class SeriesLevel:
-    """Consecutive points of one level, or those between the two levels of a trend.
-
-    Attributes:
-      start, stop: indices of the first point and behind the last one.
-      value: median of the points; next to a trend, the value of its line.
-      slope: change from one point to the next, as a share or as a difference like that of a step;
-        0 except within a trend.
-    """
-
-    start: int
-    stop: int
-    value: float
-    slope: float = 0.0
-
-    def at(self, index: int, relative: bool) -> float:
-        """The value at a point; `relative` if the slope is a share."""
-        if not self.slope:
-            return self.value
-        along = index - (self.start + self.stop - 1) / 2
-        return (
-            self.value * (1 + self.slope) ** along if relative else self.value + self.slope * along
-        )
-
-
-@dataclass(frozen=True)
-class TwoStates:
-    """Runs of two speeds that alternate: of one machine, or of machines of a pool.
-
-    Attributes:
-      runs: number of runs in the rarer state.
-      total: number of runs in both.
-      change: of the rarer state from the other, as a share, or as a difference.
-      kind: TWO_STATES of one machine, or TWO_MACHINES of a pool.
-      hosts: names of the hosts in the rarer state, where machines differ.
-    """
-
-    runs: int
-    total: int
-    change: float
-    kind: str = TWO_STATES
-    hosts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RecognizedNoise:
-    """Kinds of noise that are easily taken for steps.
-
-    Attributes:
-      states: two states of the machine; None if none were recognized.
-      correlation: of neighbouring points; None if it may be 0.
-    """
-
-    states: TwoStates | None = None
-    correlation: float | None = None
-
-
-@dataclass(frozen=True)
-class LevelNoise:
-    """Noise around the levels.
-
-    Attributes:
-      spread: standard deviation of a point.
-      correlation: of neighbours, 0 to 0.8.
-    """
-
-    spread: float
-    correlation: float
-
-
-def inflation(correlation: float) -> float:
-    """Variance of a mean of many correlated points, as a multiple of that of independent ones."""
-    known = min(correlation, _MOST_CORRELATION)
-    return (1 + known) / (1 - known)
-
-
-class NoisyPoints:
-    """Points of a series as medians of their runs; logarithms if changes are relative.
-
-    Attributes:
-      values: one per point.
-    """
-
-    def __init__(self, points: Sequence[Sequence[float]], relative: bool) -> None:
-        """Takes the values of the runs of each point, at least one, positive if relative."""
-        scaled = np.log if relative else np.asarray
-        self._scaled = scaled
-        self._relative = relative
-        self.values: NDArray[np.float64] = scaled([median(runs) for runs in points])
-        self._least = _LEAST_NOISE if relative else 0.0
-        self._runs: list[NDArray[np.float64]] = [scaled(runs) for runs in points]
-        # Differences of a point's runs in the order of time, which its level does not change, in
-        # the scale of means of its runs.
-        scaled_down = (np.diff(runs) / math.sqrt(len(runs)) for runs in self._runs)
-        self._differences = np.concatenate([np.zeros(0), *scaled_down])
-
-    def deviations(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
-        """Differences of the points from their levels."""
-        found: NDArray[np.float64] = self.values - self._fitted(levels)
-        return found
-
-    def _fitted(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
-        values = np.repeat([one.value for one in levels], [one.stop - one.start for one in levels])
-        for one in levels:
-            if one.slope:
-                within = range(one.start, one.stop)
-                values[one.start : one.stop] = [one.at(place, self._relative) for place in within]
-        fitted: NDArray[np.float64] = self._scaled(values)
-        return fitted
-
-    def least_spread(self, reach: float) -> float:
-        """The least standard deviation of a point: by that of its runs, as sessions differ.
-
-        Args:
-          reach: the largest difference of runs that counts.
-        """
-        if not len(self._differences):
-            return self._least
-        squares = np.minimum(np.abs(self._differences), reach) ** 2
-        return max(self._least, math.sqrt(float(np.mean(squares)) / 2))
-
-    def around(self, levels: Sequence[SeriesLevel], reach: float) -> LevelNoise:
-        """The noise around levels.
-
-        Args:
-          reach: the largest deviation from a level that counts.
-        """
-        count, starts = len(self.values), [one.start for one in levels]
-        sizes = np.diff([*starts, count])
-        off = np.clip(self.deviations(levels), -reach, reach)
-        off -= np.repeat(np.add.reduceat(off, starts) / sizes, sizes)
-        squares = float(off @ off)
-        spread = math.sqrt(squares / max(count - len(levels) - 1, 1)) * (
-            1 + _NOISE_CAUTION / max(count - 3, 1)
-        )
-        return LevelNoise(max(spread, self.least_spread(reach)), _correlation(off, squares, starts))
-
-    def recognized(
-        self, levels: Sequence[SeriesLevel], hosts: Sequence[Sequence[str]], least: float
-    ) -> RecognizedNoise:
-        """Kinds of noise around final levels.
-
-        Args:
-          hosts: names of the hosts of each point's runs; "" or none where they are unknown.
-          least: smallest difference of two machines that counts, of logarithms if relative.
-        """
-        noise = self.around(levels, math.inf)
-        fitted = self._fitted(levels)
-        deviations = np.concatenate(
-            [runs - level for runs, level in zip(self._runs, fitted, strict=True)]
-        )
-        names = [host for some in hosts for host in some]
-        states = two_machines(deviations, names, least) or two_states(deviations)
-        if states is not None and self._relative:
-            states = replace(states, change=math.expm1(states.change))
-        count = len(self.values)
-        certain = noise.correlation > _CERTAIN / math.sqrt(count)
-        return RecognizedNoise(
-            states=states,
-            correlation=noise.correlation if certain and count >= MIN_RECOGNIZED else None,
-        )
-
-
-def _correlation(off: NDArray[np.float64], squares: float, starts: Sequence[int]) -> float:
-    """First-order autocorrelation of deviations from the means of levels.
-
-    Every mean lowers it by (1 + 3 r) / n (Kendall, "Note on bias in the estimation of
-    autocorrelation", Biometrika 41, 1954), which is added.
-    """
-    products = np.delete(off[1:] * off[:-1], [start - 1 for start in starts[1:]])
-    if not squares or not len(products):
-        return 0.0
-    seen = float(np.mean(products)) / (squares / len(off))
-    bias = (len(starts) + 1) * (1 + 3 * max(seen, 0.0)) / len(off)
-    return min(max(seen + bias, 0.0), _MOST_CORRELATION)
-
-
-def two_machines(
-    deviations: NDArray[np.float64], hosts: Sequence[str], least: float
-) -> TwoStates | None:
-    """The machines of a pool that are slower or faster than the others, if they take turns.
-
-    The hosts are divided where their medians are farthest apart. The difference has to exceed
-    `least` and, as means of independent values, five standard errors.
-    """
-    known = {host for host in hosts if hosts.count(host) >= _LEAST_RUNS}
-    if len(hosts) != len(deviations) or len(known) < 2 or len(known) * _LEAST_RUNS > len(hosts):
-        return None
-    is_of = {host: np.array([one == host for one in hosts]) for host in known}
-    middles = {host: median(deviations[chosen].tolist()) for host, chosen in is_of.items()}
-    order = sorted(known, key=middles.__getitem__)
-    place = max(range(1, len(order)), key=lambda i: middles[order[i]] - middles[order[i - 1]])
-    upper = np.any([is_of[host] for host in order[place:]], axis=0)
-    lower = np.any([is_of[host] for host in order[:place]], axis=0)
-    sides = [deviations[chosen] for chosen in (lower, upper)]
-    centres = [median(side.tolist()) for side in sides]
-    inside = np.concatenate([side - centre for side, centre in zip(sides, centres, strict=True)])
-    spread = MAD_TO_SIGMA * median(np.abs(inside).tolist())
-    difference = centres[1] - centres[0]
-    error = spread * math.sqrt(sum(1 / len(side) for side in sides))
-    switches = np.count_nonzero(np.diff(upper[upper | lower]))
-    if difference <= max(least, _MACHINE_ERRORS * error) or switches < _LEAST_SWITCHES:
-        return None
-    rarer = int(len(sides[1]) > len(sides[0]))
-    names = order[:place] if rarer else order[place:]
-    runs = len(sides[0] if rarer else sides[1])
-    change = -difference if rarer else difference
-    return TwoStates(runs, len(hosts), change, TWO_MACHINES, tuple(sorted(names)))
-
-
-def two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
-    """The two states of runs in the order of time; None if they are not clearly apart.
-
-    They are the two groups with the least squares within them. They alternate, at least half as
-    often as in random order: runs that differ for some time have another level, not another state.
-    """
-    count = len(deviations)
-    if count < MIN_RECOGNIZED:
-        return None
-    ordered = np.sort(deviations)
-    lower = np.arange(_LEAST_RUNS, count - _LEAST_RUNS + 1)
-    sums = np.cumsum(ordered)[lower - 1]
-    low, high = sums / lower, (ordered.sum() - sums) / (count - lower)
-    within = ordered @ ordered - lower * low**2 - (count - lower) * high**2
-    best = int(np.argmin(within))
-    difference = float(high[best] - low[best])
-    inside = math.sqrt(max(float(within[best]), 0.0) / (count - 2))
-    upper = deviations > ordered[lower[best] - 1]
-    above = int(upper.sum())
-    rarer = min(above, count - above)
-    expected = 2 * above * (count - above) / count
-    switches = np.count_nonzero(np.diff(upper))
-    if (
-        difference <= _APART * inside
-        or rarer < _LEAST_SHARE * count
-        or switches < max(_LEAST_SWITCHES, _ALTERNATING * expected)
-    ):
-        return None
-    return TwoStates(rarer, count, difference if 2 * above <= count else -difference)
-
-
-# Changes of a series: steps, trends, what was undone, and facts that changed there.
-
-MIN_POINTS = 2
-"""Fewest points of a level; a single outlier is no level."""
-
-MIN_SERIES = 6
-"""Fewest points for an estimate of the noise."""
 
 STEP, TREND, UNDONE, PLATEAU = "step", "trend", "undone", "plateau"
 """Kinds of changes, besides `TWO_MACHINES`."""
@@ -317,8 +43,6 @@ _MOST_OF_PLATEAU = 6
 """Most points of a plateau; a longer level that is left again is a change that was undone."""
 
 _CAUTION = 5.0
-_CREDIBILITY = 0.95
-_CORRELATION_ERRORS = 0.5
 _OUTLYING = 4.5
 """Standard deviations of an outlier from its level."""
 
@@ -441,7 +165,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     runs = [point.values for point in series.points]
     levels = find_levels(runs, metric.relative, least)
     noisy = NoisyPoints(runs, metric.relative)
-    floor = _floor(metric.relative, least)
+    floor = log_threshold(metric.relative, least)
     hosts = [point.hosts for point in series.points]
     noise = noisy.recognized(levels, hosts, floor) if levels else RecognizedNoise()
     # The points of the rarer state are no outliers besides.
@@ -459,139 +183,24 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     )
 
 
-def _floor(relative: bool, threshold: float) -> float:
-    """The smallest change that counts, of logarithms if relative."""
-    return math.log1p(threshold) if relative else threshold
-
-
-def _distance(before: float, after: float, relative: bool) -> float:
-    """A change in the scale of `_floor`."""
-    return math.log(after / before) if relative else after - before
-
-
 def _outliers(
     noisy: NoisyPoints, levels: Sequence[SeriesLevel], metric: Metric, threshold: float
 ) -> tuple[Outlier, ...]:
     """Points that differ from their level by more than threshold and noise.
 
-    The noise is 1.4826 times the median absolute deviation (for normal noise, the standard one).
+    The noise is the median absolute deviation, scaled to a standard deviation of normal noise.
     """
     count = len(noisy.values)
     if count < MIN_SERIES:
         return ()
     off = noisy.deviations(levels).tolist()
-    noise = 1.4826 * median(map(abs, off)) * (1 + _CAUTION / (count - 3))
+    noise = MAD_TO_SIGMA * median(map(abs, off)) * (1 + _CAUTION / (count - 3))
     changes = np.expm1(off).tolist() if metric.relative else off
     return tuple(
         Outlier(index, change)
         for index, change in enumerate(changes)
         if abs(change) > threshold and abs(off[index]) > _OUTLYING * noise
     )
-
-
-def find_levels(
-    points: Sequence[Sequence[float]], relative: bool, threshold: float
-) -> list[SeriesLevel]:
-    """The levels of points in order; those next to a trend may differ by less than the threshold.
-
-    Args:
-      points: finite values of the runs of each point, of which there is at least one.
-    """
-    if not points:
-        return []
-    noisy = NoisyPoints(points, relative)
-    floor = _floor(relative, threshold)
-    found = [Segment(0, len(points))]
-    if len(points) >= MIN_SERIES:
-        found = segments(noisy.values.tolist(), noisy.least_spread, MIN_POINTS, floor)
-    values = [median(runs) for runs in points]
-
-    def level(one: Segment) -> SeriesLevel:
-        return SeriesLevel(one.start, one.stop, median(values[one.start : one.stop]))
-
-    def total(one: Segment) -> float:
-        fit = one.fit(noisy.values)
-        return abs(float(fit[-1] - fit[0]))
-
-    found = [one if total(one) > floor else Segment(one.start, one.stop) for one in found]
-    while True:
-        gaps = {
-            place: abs(_distance(level(a).value, level(b).value, relative))
-            for place, (a, b) in enumerate(pairwise(found))
-            if a.trend is None and b.trend is None
-        }
-        nearest = min(gaps, key=gaps.__getitem__, default=None)
-        if nearest is None or gaps[nearest] > floor:
-            break
-        found[nearest : nearest + 2] = [Segment(found[nearest].start, found[nearest + 1].stop)]
-    levels: list[SeriesLevel] = []
-    for one in found:
-        if one.trend is None:
-            levels.append(level(one))
-            continue
-        fit = one.fit(noisy.values)
-        first, last = one.trend
-        ends = np.array([fit[0], (fit[0] + fit[-1]) / 2, fit[-1]])
-        slope = float(fit[-1] - fit[0]) / (last - first)
-        if relative:
-            ends, slope = np.exp(ends), math.expm1(slope)
-        before, middle, after = ends.tolist()
-        levels += [
-            SeriesLevel(one.start, first + 1, before),
-            SeriesLevel(first + 1, last, middle, slope),
-            SeriesLevel(last, one.stop, after),
-        ]
-    return levels
-
-
-def likely_starts(
-    noisy: NoisyPoints, levels: Sequence[SeriesLevel], number: int
-) -> tuple[int, int]:
-    """The smallest interval that contains the start of a level with at least 95 % probability.
-
-    From the posterior with a uniform prior and Laplace noise, exp(-deviations / scale), with the
-    medians of both levels for each place. The scale is the spread of the points, 1.4 times that of
-    Laplace noise of this spread, or more, up to one at which the points are not nearer to the other
-    level than the posterior assumes: the mean of exp((deviation - deviation from the other level) /
-    scale) is 1 at most (the adjustment coefficient of Cramér and Lundberg, which limits how far a
-    sum of such differences goes astray). The correlation, and half a standard error of it, inflates
-    it.
-    """
-    before, after = levels[number - 1], levels[number]
-    first, cut = before.start, after.start
-    there = noisy.values[first : after.stop].tolist()
-    gap = median(there[cut - first :]) - median(there[: cut - first])
-    found = noisy.around(levels, abs(gap))
-    off = noisy.deviations(levels)
-    nearer = [np.abs(off) - np.abs(off - move) for move in (gap, -gap)]
-    scale = max(found.spread, 1e-12 * max(map(abs, there)), 1e-300)
-    while scale < abs(gap) and any(
-        np.mean(np.exp(np.minimum(one / scale, 700.0))) > 1 for one in nearer
-    ):
-        scale *= 1.05
-    scale *= inflation(found.correlation + _CORRELATION_ERRORS / math.sqrt(len(off)))
-    until = [*growing_deviations(there)]
-    since = [*growing_deviations(there[::-1])][::-1]
-    costs = [a + b for a, b in zip(until, since[1:], strict=False)]
-    lowest = min(costs)
-    weights = {
-        place: math.exp(-(cost - lowest) / scale) for place, cost in enumerate(costs, first + 1)
-    }
-    total = sum(weights.values())
-    low = high = cut
-    held = weights[cut]
-    while held < _CREDIBILITY * total:
-        left = weights.get(low - 1, 0.0)
-        right = weights.get(high + 1, 0.0)
-        if left >= right and low - 1 in weights:
-            low -= 1
-            held += left
-        elif high + 1 in weights:
-            high += 1
-            held += right
-        else:
-            break
-    return low, high
 
 
 def _changes(
@@ -612,11 +221,11 @@ def _changes(
             after = levels[number + 1]
         else:
             low, high = likely_starts(noisy, levels, number)
-        moved = _distance(before.value, after.value, metric.relative)
+        moved = log_change(before.value, after.value, metric.relative)
         if abs(moved) <= floor:
             continue
         index = levels[number].start
-        now = _distance(before.value, levels[-1].value, metric.relative)
+        now = log_change(before.value, levels[-1].value, metric.relative)
         last_good, first_bad = points[index - 1], points[index]
         hosts = [_hosts(points[one.start : one.stop]) for one in (before, after)]
         changed = changed_facts(last_good, first_bad)
@@ -656,9 +265,9 @@ def _with_undone(
     for place, step in enumerate(found):
         if step.stands:
             continue
-        way = math.copysign(1.0, _distance(step.before.value, step.after.value, metric.relative))
+        way = math.copysign(1.0, log_change(step.before.value, step.after.value, metric.relative))
         for back in range(place + 1, len(found)):
-            left = way * _distance(step.before.value, found[back].after.value, metric.relative)
+            left = way * log_change(step.before.value, found[back].after.value, metric.relative)
             if left <= floor:
                 break
         else:

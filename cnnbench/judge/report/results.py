@@ -20,13 +20,13 @@ from cnnbench.judge.compare.comparability import groups
 from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
-from cnnbench.machine.commits import in_order
+from cnnbench.machine.repository import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import gathered, started
-from cnnbench.records.load import Loaded, Study
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Roofline, StepProfile
+from cnnbench.records.result_files import Loaded, Study
 from cnnbench.records.run import RunRecord, run_steady_state
 
 CONFIDENCE = 0.95

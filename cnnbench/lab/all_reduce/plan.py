@@ -40,10 +40,9 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import RunPlan
 from cnnbench.plan import make_plan as plan_run
-from cnnbench.plan.network import model_gradients
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, declared, idle
 from cnnbench.plan.refusals import idle_reductions
-from cnnbench.plan.setup import check_all_reduce
+from cnnbench.plan.setup import check_all_reduce, model_gradients
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, registry, single
 from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, groups_of, process_of
 from cnnbench.variable_mgr.spec import CrossDeviceSpec, Packing

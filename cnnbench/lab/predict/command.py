@@ -39,11 +39,10 @@ from cnnbench.lab.predict.predict import (
     parse_link,
     predict,
 )
-from cnnbench.plan.network import model_gradients
+from cnnbench.plan.setup import model_gradients
 from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, Output, write_plot
-from cnnbench.records.load import load_run
-from cnnbench.records.result_files import CsvTable, ResultFiles
+from cnnbench.records.result_files import CsvTable, ResultFiles, load_run
 from cnnbench.variable_mgr.all_reduce.registry import Tensor
 from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.spec import Packing

@@ -14,8 +14,7 @@ from cnnbench.campaigns.suite import BatchSizeSearch
 from cnnbench.campaigns.sweep import largest_batch, make_plan
 from cnnbench.errors import UsageError
 from cnnbench.flags.declare import Counted
-from cnnbench.flags.identity import having
-from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.params import ACCEPTED, having
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
 TINY = "entries: [{name: a, flags: {model: lenet}}]"

@@ -11,8 +11,8 @@ import pytest
 from cnnbench.campaigns.processes.campaign import headline
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.sweep import Item, SweepRun, advice, exit_code, summarise, table_text
-from cnnbench.records.load import record_of
 from cnnbench.records.metric import BOUNDS
+from cnnbench.records.result_files import record_of
 from cnnbench.records.run import Batch, Evaluation
 
 

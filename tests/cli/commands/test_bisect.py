@@ -15,7 +15,7 @@ from forked import until
 from step_profiles import Profiles, changed
 
 from cnnbench.campaigns.ab.pairs import begun
-from cnnbench.records.load import load_records
+from cnnbench.records.result_files import load_records
 
 pytestmark = [
     pytest.mark.timeout(180),

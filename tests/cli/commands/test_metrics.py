@@ -12,7 +12,7 @@ from short_runs import command
 
 from cnnbench.base.terminal import with_table
 from cnnbench.cli import documents
-from cnnbench.cli.schemas import schemas
+from cnnbench.cli.documents import schemas
 from cnnbench.errors import UsageError
 from cnnbench.records import metric
 from cnnbench.records.metric import BOUNDS, register_metric

@@ -9,7 +9,7 @@ import pytest
 from cnnbench.errors import ExitCode
 from cnnbench.flags.declare import Counted
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.identity import having
+from cnnbench.flags.params import having
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.all_reduce import Copying

@@ -14,10 +14,10 @@ from pages import golden
 from cnnbench import __version__
 from cnnbench.base.charts import Lines
 from cnnbench.base.document import Charts
+from cnnbench.base.levels import RecognizedNoise
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
 from cnnbench.judge.history.formats import HistoryDocument, csv_text, figures, table_text
-from cnnbench.judge.history.steps import RecognizedNoise
 from cnnbench.judge.report import exports, render
 from cnnbench.records.run import Subject
 

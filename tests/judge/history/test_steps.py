@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
+from cnnbench.base.levels import NoisyPoints, SeriesLevel, find_levels, likely_starts
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.formats import step_text
-from cnnbench.judge.history.steps import NoisyPoints, SeriesLevel, find_levels, likely_starts
 
 SPEED = METRICS["throughput"]
 

@@ -14,7 +14,7 @@ from cnnbench.judge.metrics.measurement import Origin, machine_name, titles, var
 from cnnbench.judge.report.exports import frame
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.results import gather as report_of
-from cnnbench.records.load import Loaded
+from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import RunRecord, Subject
 
 SUBJECTS = st.none() | st.builds(

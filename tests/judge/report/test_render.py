@@ -14,7 +14,7 @@ from cnnbench import __version__
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.exports import TABLES, frame
 from cnnbench.judge.report.exports import csv as csv_text
-from cnnbench.records.load import Loaded
+from cnnbench.records.result_files import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -14,7 +14,7 @@ from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import sections, to_markdown
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.records.load import Loaded
+from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import Measured, StartupSeconds, Subject
 
 

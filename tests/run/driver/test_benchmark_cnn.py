@@ -27,8 +27,7 @@ from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.machine import cpu
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.plan import make_plan
-from cnnbench.records.load import load_run
-from cnnbench.records.result_files import RUNS, ResultFiles
+from cnnbench.records.result_files import RUNS, ResultFiles, load_run
 from cnnbench.records.run import Subject
 from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight
 from cnnbench.run.driver.checkpoints import Checkpoints
