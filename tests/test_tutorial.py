@@ -1,0 +1,97 @@
+"""The commands of docs/tutorial.md run, and print what the page shows.
+
+The run is real. The processes of the experiment are stand-ins, because 18 real processes would take
+minutes. The installation is checked by .ci/run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cnnbench.campaigns.ab.side import Side
+from cnnbench.cli import main
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("quick_processes", "quick_answers"),
+]
+
+PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
+REGRESSION = "\nexit code 1: a regression\n"
+
+
+def examples():
+    """Command line and printed lines of each example, in the order of the page."""
+    blocks = re.findall(r"^```\n\$ (.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)
+    for block in blocks:
+        command, _, printed = re.sub(r" \\\n +", " ", block).partition("\n")
+        yield command, printed
+
+
+def masked(line):
+    """A line without its numbers, folders and order of the sides, and with single spaces.
+
+    The sides of a pair run in random order; a time has one unit or two.
+    """
+    line = re.sub(r"[+-]?\d+(?:[,.]\d+)*(?:e[+-]?\d+)?", "N", line)
+    line = re.sub(r"(N (min|s|ms|h) ?)+", "TIME ", line)
+    line = re.sub(r"(pair|burn-in) N [AB]:", r"\1 N SIDE:", line)
+    line = re.sub(r"-{4,}", "----", line)
+    line = re.sub(r"; at the median step N %", "", line)  # only if it differs from the mean
+    return " ".join(re.sub(r"\S*/(?=\w+\.html)", "", line).split())
+
+
+def shows(printed, actual):
+    """Whether the lines of an example are those of one stream; `...` stands for any lines."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else re.escape(masked(line)) + r"\n"
+        for line in printed.splitlines()
+    )
+    return re.fullmatch(pattern, "".join(f"{masked(line)}\n" for line in actual.splitlines()))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, fake_python):
+    """The working directory; processes of an experiment have the speeds of the page."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    speeds = {"speed": 160, "by_flag": {"--variable_update=mirrored_strategy": 0.6}}
+    Path("fake.json").write_text(json.dumps(speeds))
+    command = Side.command
+
+    def stand_in(side, record):
+        return (fake_python, *command(side, record)[1:])
+
+    monkeypatch.setattr(Side, "command", stand_in)
+    return tmp_path
+
+
+def test_the_page_shows_what_its_commands_print(folder, capfd):
+    """In the order of the page: later commands read files of earlier ones."""
+    commands = list(examples())
+    assert [shlex.split(command)[1] for command, _ in commands] == [
+        "env",
+        "run",
+        "ab",
+        "compare",
+        "report",
+    ]
+    for command, printed in commands:
+        capfd.readouterr()
+        status = main(shlex.split(command)[1:])
+        out, err = capfd.readouterr()
+        assert status == (1 if REGRESSION in printed else 0), err
+        for stream in (out, err):
+            assert "Traceback" not in stream
+        for stream, ours in ((out, False), (err, True)):
+            shown = [
+                line
+                for line in printed.splitlines()
+                if line == "..." or line.startswith("cnnbench: ") == ours
+            ]
+            assert shows("\n".join(shown), stream), f"{command}\n{stream}"
