@@ -17,12 +17,14 @@ from cnnbench.campaigns.ab.side import Side
 from cnnbench.cli import main
 
 pytestmark = [
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),  # of CPU time it takes 15 s; a busy machine needs far longer
     pytest.mark.usefixtures("quick_processes", "quick_answers"),
 ]
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
 REGRESSION = "\nexit code 1: a regression\n"
+MACHINE = re.compile(r"cnnbench: (?:warning: .*|.*--quiet_conditions=.*)\n?")
+"""Lines about the machine's state (load, pauses, clock, memory) and about unsteady step times."""
 
 
 def examples():
@@ -88,7 +90,7 @@ def test_the_page_shows_what_its_commands_print(folder, capfd):
         assert status == (1 if REGRESSION in printed else 0), err
         for stream in (out, err):
             assert "Traceback" not in stream
-        for stream, ours in ((out, False), (err, True)):
+        for stream, ours in ((out, False), (MACHINE.sub("", err), True)):
             shown = [
                 line
                 for line in printed.splitlines()
