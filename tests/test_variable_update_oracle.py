@@ -18,7 +18,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.run.step.update import CLIPPINGS
 from cnnbench.variable_mgr import modes
-from cnnbench.variable_mgr.modes import BUILT_IN, Processes
+from cnnbench.variable_mgr.modes import BUILT_IN, Processes, Reduction
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -40,7 +40,8 @@ def run(**flags):
 
 def both(**flags):
     """The losses of a run, and those of the oracle."""
-    return run(**flags), expected_losses(slopes(flags["num_gpus"]), flags)
+    passes = flags.get("gradient_accumulation_steps", 1)
+    return run(**flags), expected_losses(slopes(flags["num_gpus"] * passes), flags)
 
 
 def assert_like_the_oracle(losses, expected):
@@ -118,6 +119,45 @@ def test_rings_of_more_devices_train_like_the_oracle(tmp_path):
     runs = [{**common, **ring, "gradient_reduction": "sum"}, {**common, **auto}]
     for flags, made in zip(runs, run_in_process(runs, tmp_path), strict=True):
         assert_like_the_oracle(made["losses"], expected_losses(slopes(3), flags))
+
+
+ACCUMULATING = [name for name, one in OF_ONE_PROCESS.items() if one.reduction is not Reduction.NONE]
+
+
+def accumulates(mode, devices, *_):
+    """Each mode has one tower and, if it can, 2 or 4."""
+    larger = (2, 4)[ACCUMULATING.index(mode) % 2]
+    return devices == 1 or (devices == larger and mode not in ONE_TOWER)
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "passes", "optimizer", "decay", "reduction"),
+    covering_pairs(
+        *(ACCUMULATING, [1, 2, 4], [2, 3], ["sgd", "lamb"], [0, 0.0625], ["mean", "sum"]),
+        allowed=accumulates,
+    ),
+)
+def test_passes_of_an_update_train_like_one_batch(
+    mode, devices, passes, optimizer, decay, reduction
+):
+    losses, expected = both(
+        **OF_ONE_PROCESS[mode].needs,
+        num_gpus=devices,
+        gradient_accumulation_steps=passes,
+        optimizer=optimizer,
+        weight_decay=decay,
+        gradient_reduction=reduction,
+        variable_update=mode,
+    )
+    assert_like_the_oracle(losses, expected)
+
+
+def test_passes_with_deferred_and_scaled_gradients():
+    given = {"variable_update": "replicated", "num_gpus": 2, "gradient_accumulation_steps": 2}
+    losses, expected = both(**given, variable_consistency="relaxed", weight_decay=0.0625)
+    assert_like_the_oracle(losses, expected)
+    losses, expected = both(**given, precision="fp16", fp16_loss_scale=4.0)
+    np.testing.assert_allclose(losses, expected, rtol=0.02)
 
 
 # all_reduce/test_oracle.py has every algorithm on every number of devices.
@@ -327,8 +367,10 @@ def test_gradients_are_clipped_after_reduction_and_decay(flag):
     for _ in range(STEPS):
         expected.append(c * weights.prod() + 0.5 * (weights @ weights) / 2)
         weights = weights - RATE * CLIPPED[flag](c * weights[::-1] + 0.5 * weights)
-    losses = run(num_gpus=2, weight_decay=0.5, variable_update="replicated", **{flag: 0.75})
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    given = {"weight_decay": 0.5, "variable_update": "replicated", flag: 0.75}
+    np.testing.assert_allclose(run(num_gpus=2, **given), expected, rtol=1e-5)
+    passes = run(num_gpus=1, gradient_accumulation_steps=2, **given)  # of the same images
+    np.testing.assert_allclose(passes, expected, rtol=1e-5)
 
 
 def test_fp16_loss_scale_does_not_change_the_update():

@@ -210,7 +210,8 @@ class InputSpec(ReadingParams):
       data_dir: directory of the files; None means synthetic data.
       subset: "train" (shuffled, repeated, optionally distorted) or "validation" (exact passes in a
         fixed order; padding in the last batch has weight 0).
-      batch_per_device: examples per tower and step.
+      batch_per_device: examples that a tower gets from each `next`.
+      passes: calls of `next` per training step. Synthetic data differ in each.
       image_size: height and width of the delivered images, in pixels; 0 without images.
       num_classes: labels must be in [0, num_classes).
       examples: parts of an example in `dataset`, with numbers as sizes; by default all parts.
@@ -231,6 +232,7 @@ class InputSpec(ReadingParams):
     subset: str
     batch_per_device: int
     num_devices: int
+    passes: int = 1
     image_size: int = 0
     data_dir: str | None = None
     channels: int = 3

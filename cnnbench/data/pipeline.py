@@ -367,7 +367,8 @@ class SyntheticInput(InputSource):
     Images have values like normalised photographs: a truncated normal distribution in [-1, 1] with
     a standard deviation of about one half. The labels are fixed, so that the loss can decrease and
     stays finite. Row i of the global batch depends only on the seed and on i. With batch size b,
-    tower t (numbered over all shards) has rows [t*b, (t+1)*b), for any number of towers.
+    tower t (numbered over all shards) has rows [t*b, (t+1)*b), for any number of towers. With
+    several passes per step, b is the batch of all passes, which get its rows in turn.
     """
 
     synthetic = True
@@ -375,14 +376,16 @@ class SyntheticInput(InputSource):
     def __init__(self, spec: InputSpec, devices: Sequence[str]) -> None:
         super().__init__(spec, devices, spec.dataset.num_examples(spec.subset))
         self._towers = [self._variables(tower) for tower in range(spec.num_devices)]
+        with tf.device(spec.host):
+            self._numbers = [tf.constant(number) for number in range(spec.passes)]
 
     def _variables(self, tower: int) -> tuple[tf.Variable, ...]:
         spec = self.spec
         number = spec.shard_index * spec.num_devices + tower
-        first = number * spec.batch_per_device
+        count = spec.batch_per_device * spec.passes
         # Values are drawn on the host, so that they are the same bits for every kind of device.
         with tf.device(spec.host):
-            rows = tf.range(first, first + spec.batch_per_device)
+            rows = tf.range(number * count, (number + 1) * count)
             values = synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
             drawn = [(e.name, tf.cast(values[e.name], spec.dtype_of(e))) for e in spec.elements]
         with tf.device(self.devices[tower]):
@@ -393,19 +396,25 @@ class SyntheticInput(InputSource):
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.signature`. The step has no arguments."""
-        return ()
+        """See `InputSource.signature`. The only argument is the number of the pass, of several."""
+        return () if self.spec.passes == 1 else (TowerBatch(tf.TensorSpec([], tf.int32), None),)
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
         """See `InputSource.of_tower`. Reads the tower's variables."""
-        elements = self.spec.elements
-        values = zip(elements, self._towers[tower], strict=True)
-        return TowerBatch.of(elements, {e.name: value.read_value() for e, value in values})
+        elements, count = self.spec.elements, self.spec.batch_per_device
+        values = [variable.read_value() for variable in self._towers[tower]]
+        if batches:
+            first = batches[0].features * count
+            values = [
+                tf.slice(v, [first, *[0] * (v.shape.rank - 1)], [count, *v.shape[1:]])
+                for v in values
+            ]
+        return TowerBatch.of(elements, dict(zip((e.name for e in elements), values, strict=True)))
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Returns an empty tuple, because the step reads variables."""
-        self.batches += 1
-        return ()
+        """Returns the number of the pass, if there are several; the step reads variables."""
+        number, self.batches = self.batches % self.spec.passes, self.batches + 1
+        return () if self.spec.passes == 1 else (TowerBatch(self._numbers[number], None),)
 
 
 def synthetic_rows(

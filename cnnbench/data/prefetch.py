@@ -96,7 +96,7 @@ class PipelineInput(InputSource):
 
     @property
     def _examples_per_step(self) -> int:
-        return self.spec.global_batch
+        return self.spec.global_batch * self.spec.passes
 
     def stages(self) -> list[PipelineStage]:
         """See `Pipeline.stages`."""
@@ -382,8 +382,8 @@ class InputDistribution:
     def examples_per_step(self, spec: InputSpec) -> int:
         """Number of examples that one step of all workers uses from one pipeline."""
         if self.by_pipeline or self.auto_shard_policy == "off":
-            return spec.global_batch
-        return spec.batch_per_device * int(self.strategy.num_replicas_in_sync)
+            return spec.global_batch * spec.passes
+        return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
 
     def iterator(self, pipeline: Pipeline) -> Any:
         """Iterator over the batches. An element contains one value for each replica."""

@@ -380,6 +380,26 @@ _WORK: tuple[Rule[RunPlan], ...] = (
         "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
         "or another of the eval_during_training flags",
     ),
+    refused(
+        "gradient_accumulation_steps",
+        lambda p: not p.work.trains,
+        "needs updates, so leave out --eval, --forward_only or --input_only",
+    ),
+    refused(
+        "gradient_accumulation_steps",
+        lambda p: p.place.mode.reduction is Reduction.NONE,
+        lambda p: f"works where devices train one model; {p.place.mode.name} trains one on each",
+    ),
+    refused(
+        "gradient_accumulation_steps",
+        lambda p: p.place.asynchronous,
+        "works where workers update together; without, each worker's update has its own batch",
+    ),
+    refused(
+        "gradient_accumulation_steps",
+        on("staged_vars"),
+        "cannot go with --staged_vars: all passes of an update use the same weights",
+    ),
     refused("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
 )
 

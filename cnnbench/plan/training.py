@@ -81,7 +81,9 @@ class Length:
     """Batches and steps of a run.
 
     Attributes:
-      batch_per_device, global_batch: images per training step.
+      batch_per_device: images of a device and pass.
+      passes: batches per device of an update.
+      global_batch: images per training step, of all devices and passes.
       eval_batch_per_device: images per device in an evaluation step.
       num_batches, num_epochs: length of the timed loop (in evaluation mode: of the evaluation).
       train_examples: images of one training epoch; 0 in evaluation mode.
@@ -92,6 +94,7 @@ class Length:
     """
 
     batch_per_device: int
+    passes: int
     global_batch: int
     eval_batch_per_device: int
     num_batches: int
@@ -109,8 +112,9 @@ class Length:
         dataset = network.dataset
         towers = place.towers_per_step
         batch = flags.batch_size or network.model.batch_size
+        passes = flags.gradient_accumulation_steps
         if flags.global_batch_size:
-            batch = _share(flags.global_batch_size, towers)
+            batch = _share(flags.global_batch_size, towers, passes)
         eval_batch = flags.eval_batch_size or batch
         evaluating = work is Work.EVALUATION
         epoch = dataset.num_examples("validation" if evaluating else "train", flags.data_dir)
@@ -118,16 +122,18 @@ class Length:
         if work.evaluates:
             seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
             eval_batches, eval_examples = _of_evaluations(flags, place, seen, eval_batch * towers)
+        global_batch = (eval_batch if evaluating else batch) * passes * towers
         if evaluating:
             batch, batches = eval_batch, eval_batches
         elif flags.num_epochs:
-            batches = _epoch_to_step("num_epochs", flags.num_epochs, batch * towers, epoch)
+            batches = _epoch_to_step("num_epochs", flags.num_epochs, global_batch, epoch)
         else:
             batches = flags.num_batches or DEFAULT_NUM_BATCHES
-        epochs = batches * batch * towers / epoch
+        epochs = batches * global_batch / epoch
         return cls(
             batch_per_device=batch,
-            global_batch=batch * towers,
+            passes=passes,
+            global_batch=global_batch,
             eval_batch_per_device=eval_batch,
             num_batches=batches,
             num_epochs=epochs,
@@ -135,7 +141,7 @@ class Length:
             train_examples=0 if evaluating else epoch,
             num_eval_batches=eval_batches,
             eval_examples=eval_examples,
-            eval_steps=_evaluation_steps(flags, batches, epochs, epoch, batch * towers),
+            eval_steps=_evaluation_steps(flags, batches, epochs, epoch, global_batch),
             target=_target_of(flags, network.model),
         )
 
@@ -154,14 +160,16 @@ class Length:
             raise FlagError("num_batches", self.num_batches, reason)
 
 
-def _share(global_batch: int, devices: int) -> int:
-    """Images of a device; FlagError where the global batch does not divide."""
-    if global_batch % devices:
-        lower = global_batch // devices * devices
-        near = f"{lower} or {lower + devices}" if lower else f"{devices}"
-        reason = f"must be a multiple of the {devices} devices of an update, such as {near}"
+def _share(global_batch: int, devices: int, passes: int) -> int:
+    """Images of a device and pass; FlagError where the global batch does not divide."""
+    each = devices * passes
+    if global_batch % each:
+        lower = global_batch // each * each
+        near = f"{lower} or {lower + each}" if lower else f"{each}"
+        times = f" times {passes} passes" if passes > 1 else ""
+        reason = f"must be a multiple of the {devices} devices of an update{times}, such as {near}"
         raise FlagError("global_batch_size", global_batch, reason)
-    return global_batch // devices
+    return global_batch // each
 
 
 def _of_evaluations(
@@ -465,6 +473,7 @@ class InputPlan:
                     length.batch_per_device if training else length.eval_batch_per_device
                 ),
                 num_devices=towers,
+                passes=length.passes if training else 1,
                 shard_files=training and flags.auto_shard_policy == "file",
                 image_size=getattr(network.model, "image_size", 0),
                 channels=network.model.channels,

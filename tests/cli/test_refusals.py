@@ -321,6 +321,16 @@ run COORDINATED ME --ps_hosts=c:1            | --controller_host=: *a process th
 run COORDINATED CHIEF --num_gpus=2           | --num_gpus=*one device per worker
 run COORDINATED CHIEF --eval --train_dir=x   | --eval=*only trains
 run COORDINATED CHIEF --forward_only         | --forward_only=*only trains
+run COORDINATED CHIEF --gradient_accumulation_steps=2 | --gradient_acc*workers update together
+run ME ASYNCHRONOUS --gradient_accumulation_steps=2 | --gradient_acc*workers update together
+run --gradient_accumulation_steps=2 --forward_only | --gradient_acc*needs updates, so leave out
+run --gradient_accumulation_steps=2 --eval --train_dir=x | --gradient_acc*needs updates
+run --gradient_accumulation_steps=2 --staged_vars | --gradient_acc*cannot go with --staged_vars
+run --gradient_accumulation_steps=2 --variable_update=independent | --gradient_acc*one model
+run --gradient_accumulation_steps=0      | --gradient_accumulation_steps=0: must be from 1
+run --batch_size=4 --global_batch_size=8 | --global_batch_size=8: cannot go with --batch_size
+run --image_size=30 --model=vit_b16      | --image_size=30: *multiples of 16 from 16
+run --num_classes=3 --model=ncf          | --num_classes=3: *2 outputs alone
 run COORDINATED CHIEF --staged_vars          | --staged_vars=*needs --variable_update=parameter
 run COORDINATED CHIEF --input_distribution=strategy | --input_dist*read their own part
 run COORDINATED CHIEF --use_fp16 --fp16_enable_auto_loss_scale | --fp16*cannot go with

@@ -176,6 +176,8 @@ def expected_losses(c: np.ndarray, flags: Mapping[str, Any]) -> list[float]:
 
     A strategy of tf.distribute does what `replicated` does.
     """
+    passes = flags.get("gradient_accumulation_steps", 1)
+    c = c.reshape(-1, passes).mean(axis=1)  # losses are linear in the slopes
     towers, decay = len(c), flags.get("weight_decay", 0.0)
     mode = flags.get("variable_update")
     apart = mode in ("independent", LOCAL_SGD)

@@ -123,11 +123,19 @@ class RunParams:
     )
     global_batch_size: int = flag(
         0,
-        "Images of an update over all devices, instead of --batch_size for each; 0 takes "
-        "--batch_size.",
+        "Images of an update over all devices and passes, instead of --batch_size for each; 0 "
+        "takes --batch_size.",
         minimum=0,
         maximum=MOST_IMAGES,
         part=RunPart.BATCH,
+    )
+    gradient_accumulation_steps: int = flag(
+        1,
+        "Batches per device of an update: gradients of so many passes are added before they are "
+        "exchanged and applied once. A step is an update; --batch_size is the batch of a pass.",
+        minimum=1,
+        maximum=MOST_IMAGES,
+        part=RunPart.UPDATE,
     )
     eval_batch_size: int = flag(
         0,

@@ -229,6 +229,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "batch_size": ("global_batch", "batch_size", "eval_batch_size", "num_epochs"),
     "image_size": ("image_size", *MODEL_SIZE),
     "num_classes": ("num_classes", *MODEL_SIZE),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps", "global_batch", "num_epochs"),
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,

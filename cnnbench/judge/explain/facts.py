@@ -40,7 +40,10 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
         "winograd_nonfused",
         *("tensorflow_version", "loaded_*", "env_*"),
     ),
-    "batch": ("batch_size", "global_batch", "num_gpus", "batch_group_size"),
+    "batch": (
+        *("batch_size", "gradient_accumulation_steps", "global_batch", "num_gpus"),
+        "batch_group_size",
+    ),
     "updating": (
         *(*UPDATING, "use_fp16", "precision", "fp16_loss_scale", "fp16_enable_auto_loss_scale"),
         *("variable_update", "variable_consistency"),

@@ -458,7 +458,9 @@ def _step_config(plan: RunPlan, devices: runtime.Devices) -> StepConfig:
         xla_compile=flags.xla_compile,
         seed=flags.tf_random_seed,
         first_tower=devices.job.own_towers.start,
-        training_steps=plan.length.training_steps,
+        # The seeds of draws count passes.
+        training_steps=plan.length.training_steps * plan.length.passes,
+        passes=plan.length.passes,
     )
 
 

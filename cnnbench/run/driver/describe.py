@@ -113,7 +113,7 @@ def header(
         f"Mode:        {plan.work.value}",
         f"SingleSess:  {_is_single_session(plan)}",
         f"Batch size:  {plan.length.global_batch} global",
-        f"             {plan.length.batch_per_device} per device",
+        f"             {plan.length.batch_per_device} per device" + _passes(plan),
         f"Num batches: {plan.length.num_batches}",
         f"Num epochs:  {plan.length.num_epochs:.2f}",
         f"Devices:     {_labels(devices, device)}",
@@ -130,6 +130,11 @@ def header(
     if plan.params.staged_vars:
         lines.append("Staged vars: True")
     return [*lines, "=========="]
+
+
+def _passes(plan: RunPlan) -> str:
+    passes = plan.length.passes
+    return f" and pass, {passes} passes" if passes > 1 else ""
 
 
 def log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:

@@ -202,7 +202,9 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
     if plan.work is not Work.INPUT:
         fixed += _variables(plan, towers)
         per_image = _activations(plan, plan.work.trains)
-    waiting = plan.input.training.datasets_prefetch_buffer_size + 1 if plan.params.data_dir else 1
+    waiting = plan.length.passes  # synthetic examples of all passes
+    if plan.params.data_dir:
+        waiting = plan.input.training.datasets_prefetch_buffer_size + 1
     example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.network.spec.elements)
     step = MemoryEstimate(
         fixed, towers * (per_image + waiting * example), plan.length.batch_per_device
@@ -248,6 +250,8 @@ def _variables(plan: RunPlan, towers: int) -> int:
     slots = len(plan.numerics.optimizer.slots)
     # Each tower's gradients, and those that the update takes: their sum, with weight decay.
     gradients = towers + (1 if copies == 1 else towers)
+    if plan.length.passes > 1:
+        gradients += towers  # sums of the passes
     return round(size * (copies * (width + slots) + gradients))
 
 
@@ -334,7 +338,9 @@ def work_of(plan: RunPlan) -> RunWork:
     devices = plan.machine.flags.num_gpus if on_cpu else 1
     steps = plan.length.training_steps
     flops = float(
-        steps * plan.length.batch_per_device * (training if plan.work.trains else forward)
+        steps
+        * (plan.length.batch_per_device * plan.length.passes)
+        * (training if plan.work.trains else forward)
     )
     if plan.work is Work.INPUT:
         flops = 0.0

@@ -97,7 +97,10 @@ def _report(
     if plan.outputs.tfprof_file:
         write_text("tfprof_file", plan.outputs.tfprof_file, table(ran, f"operations of {title}"))
     if plan.outputs.profile_layers:
-        flops = {name: batch * one.training for name, one in works.image_flops.items()}
+        flops = {
+            name: batch * plan.length.passes * one.training
+            for name, one in works.image_flops.items()
+        }
         found = work.layers_of(wall_times(ran), works, graph, flops)
         for path in plan.outputs.profile_layers.split(","):
             work.write("profile_layers", path, found, f"layers of {title}")

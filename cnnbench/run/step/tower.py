@@ -347,6 +347,7 @@ class StepConfig:
       first_tower: number of this process's first tower in the job, on which draws depend.
       training_steps: from the first step of the first run to the end of training, for layers that
         change on the way; 0 if training counts as over.
+      passes: forward and backward passes of a step, whose gradients are added (`PassSums`).
     """
 
     host: str = "/device:CPU:0"
@@ -365,6 +366,7 @@ class StepConfig:
     seed: int = 0
     first_tower: int = 0
     training_steps: int = 0
+    passes: int = 1
 
     @property
     def synchronises(self) -> bool:
@@ -522,6 +524,8 @@ class Tower:
             for added in network.losses:
                 loss += added
             target = loss if factor is None else loss * factor
+            if config.passes > 1:  # the mean over the batches of all passes
+                target /= float(config.passes)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
@@ -543,3 +547,94 @@ class Tower:
             return {}
         columns = self._model.metrics(outputs, labels)
         return {name: tf.reduce_mean(columns[name]) for name in self._model.metric_names}
+
+
+# Gradient accumulation: a step of several passes with one update.
+
+
+class PassSums:
+    """Sums over the passes of a step, in float32 variables on the devices of the towers.
+
+    A network computes the moments of batch norm in each pass. Its moving averages follow the
+    moments of one pass after the other, but are assigned with the update, which may be skipped.
+    """
+
+    def __init__(self, manager: VariableMgr, spec: ModelSpec, config: StepConfig) -> None:
+        self._manager = manager
+        self._trainables = [v for v in spec.variables if v.trainable]
+        self._config = config
+        # By tower, made at the first trace: whether a gradient exists is known then.
+        self._sums: dict[int, list[tf.Variable]] = {}
+
+    def add(self, results: Sequence[TowerResult]) -> list[Any]:
+        """Operations that add the results of a pass; assigns state without decay."""
+        operations: list[Any] = []
+        for tower, result in enumerate(results):
+            with tf.device(self._manager.get_devices()[tower]):
+                terms = self._terms(tower, result)
+                for total, (kept, term) in zip(self._of(tower, terms), terms, strict=True):
+                    if kept == 1.0:
+                        operations.append(total.assign_add(term, read_value=False))
+                    else:
+                        new = kept * tower_variable.read(total) + term
+                        operations.append(total.assign(new, read_value=False))
+        state = [[one for one in result.updates if not one.decay] for result in results]
+        guards: list[Guard] = [_always] * len(results)
+        policy = self._config.bn_stats
+        return operations + update_moving_averages(self._manager, state, policy, guards)
+
+    def total(self, results: Sequence[TowerResult]) -> tuple[list[TowerResult], list[Any]]:
+        """Results of the step, whose last pass has `results`; operations that clear the sums."""
+        totals, operations = [], []
+        for tower, result in enumerate(results):
+            with tf.device(self._manager.get_devices()[tower]):
+                terms = self._terms(tower, result)
+                found = []
+                for total, (kept, term) in zip(self._of(tower, terms), terms, strict=True):
+                    before = tower_variable.read(total)
+                    found.append((before if kept == 1.0 else kept * before) + term)
+                    # Only then, or the zeros would exist beside the sums from the beginning.
+                    with tf.control_dependencies([found[-1]]):
+                        zeros = tf.zeros(total.shape)
+                        operations.append(total.assign(zeros, read_value=False))
+                totals.append(self._result(result, found))
+        return totals, operations
+
+    def _terms(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
+        """What a pass adds, and the factor of the sum so far."""
+        pairs = zip(self._trainables, result.gradients, strict=True)
+        dense = [
+            gradients.dense(gradient, self._manager.variable(tower, spec.name))
+            for spec, gradient in pairs
+            if gradient is not None
+        ]
+        scalars = [result.loss, *result.metrics.values()]
+        averages = [one for one in result.updates if one.decay]
+        return [
+            *((1.0, tensor) for tensor in (*dense, *scalars)),
+            *((one.decay, (1.0 - one.decay) * one.value) for one in averages),
+        ]
+
+    def _of(self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]) -> list[tf.Variable]:
+        if tower not in self._sums:
+            device = self._manager.get_devices()[tower]
+            with tf.init_scope(), tf.device(device):
+                self._sums[tower] = [
+                    tf.Variable(tf.zeros(term.shape), trainable=False, name="sum_of_passes")
+                    for _, term in terms
+                ]
+        return self._sums[tower]
+
+    def _result(self, last: TowerResult, found: Sequence[tf.Tensor]) -> TowerResult:
+        values, passes = iter(found), self._config.passes
+        summed = [None if one is None else next(values) for one in last.gradients]
+        loss, *metrics = (next(values) / float(passes) for _ in range(1 + len(last.metrics)))
+        updates = []
+        for one in last.updates:
+            decay = one.decay**passes
+            if one.decay:
+                one = one._replace(value=next(values) / (1.0 - decay), decay=decay)
+            updates.append(one)
+        return TowerResult(
+            summed, loss, tuple(updates), dict(zip(last.metrics, metrics, strict=True))
+        )

@@ -40,6 +40,7 @@ from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.run.step.tower import (
     Factor,
     LossScale,
+    PassSums,
     StepConfig,
     Tower,
     TowerResult,
@@ -288,6 +289,7 @@ class _Original:
 
 RATE = tf.TensorSpec([], tf.float32, name="learning_rate")
 """The first argument of a traced step."""
+_PASS = tf.TensorSpec([], tf.int64, name="pass")
 
 
 class StepResult(NamedTuple):
@@ -362,6 +364,13 @@ class TrainStep:
         self._keeps_batches = False
         self._batches: Any = None
         self.notices: list[str] = []
+        self._pass: Any = config.passes - 1
+        self._sums = PassSums(manager, spec, config) if config.passes > 1 else None
+        self._earlier: TracedFunction | None = None
+        if self._sums is not None:
+            self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
+            signature = (_PASS, *inputs.signature)
+            self._earlier = TracedFunction("a pass", self._earlier_pass, signature)
         self.function = self._traced()
 
     def _traced(self) -> TracedFunction:
@@ -399,7 +408,10 @@ class TrainStep:
         self._counter.assign(global_step)
 
     def __call__(self, learning_rate: float) -> StepResult:
-        """Fetches one batch per tower and launches one step."""
+        """Fetches a batch per tower and pass, and launches one step."""
+        if self._earlier is not None:
+            for number in self._passes:
+                self._earlier(number, *self._inputs.next())
         batches = self._inputs.next()
         if self._keeps_batches:
             self._batches = batches
@@ -434,18 +446,19 @@ class TrainStep:
     def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self.loss_scale.factor()
         begun = None if self._updates_counter is None else self._updates_counter.begin()
-        # Towers that synchronise are built at the same time; frozen ones differ in constants.
-        alone = len(self._towers) == 1 or self._config.synchronises or self._config.frozen
-        copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
-        towers = self._run_towers(lambda tower: self._tower(tower, batches, factor, begun, copied))
-        sums = self._sums(towers)
+        towers = self._all_towers(batches, factor, begun)
+        updates: list[Any] = []
+        if self._sums is not None:
+            towers, updates = self._sums.total(towers)
+        sums = self._scalar_sums(towers)
         if self._config.forward_only:
             losses = [tower.loss for tower in towers]
             return self._result(towers, self._manager.add_up(sums), [], losses)
         report = self._config.report_total_loss
         assert self._update is not None
         weight_losses = self._update.weight_losses() if report else []
-        updates, skipped, totals = self._update(towers, factor, sums, rate)
+        applied, skipped, totals = self._update(towers, factor, sums, rate)
+        updates += applied
         if self._counts_steps:
             with tf.device(self._devices[0]):
                 updates.append(self._counter.assign_add(1, read_value=False))
@@ -456,6 +469,21 @@ class TrainStep:
         result = self._result(towers, totals, weight_losses, updates)
         return result._replace(skipped=skipped, staleness=staleness)
 
+    def _earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
+        """A pass of a step before the last one: only adds its results."""
+        assert self._sums is not None
+        last, self._pass = self._pass, number
+        self._sums.add(self._all_towers(batches, self.loss_scale.factor(), None))
+        self._pass = last
+
+    def _all_towers(
+        self, batches: Sequence[TowerBatch], factor: Factor, begun: tf.Tensor | None
+    ) -> list[TowerResult]:
+        # Towers that synchronise are built at the same time; frozen ones differ in constants.
+        alone = len(self._towers) == 1 or self._config.synchronises or self._config.frozen
+        copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
+        return self._run_towers(lambda tower: self._tower(tower, batches, factor, begun, copied))
+
     @property
     def calibration(self) -> Calibration | None:
         """Calibration of the first tower's network, if it computes in 8-bit integers."""
@@ -464,8 +492,10 @@ class TrainStep:
     def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
         """Seed of a tower and step, int64 [2]."""
         del begun  # used by steps with a shared counter of updates
-        number = self._config.first_tower + tower
-        return tf.stack([tf.constant(self._config.seed + number, tf.int64), self._counter])
+        number, done = self._config.first_tower + tower, self._counter
+        if self._config.passes > 1:
+            done = done * self._config.passes + self._pass
+        return tf.stack([tf.constant(self._config.seed + number, tf.int64), done])
 
     def _run_towers(self, build: Callable[[int], TowerResult]) -> list[TowerResult]:
         return self._manager.run_towers(build, meeting=self._config.synchronises)
@@ -511,6 +541,8 @@ class TrainStep:
         found = of_tower.gradients
         with tf.device(self._devices[0]):
             inverse = inverse_of(factor)
+            if self._config.passes > 1:  # the gradients of a pass are divided by their number
+                inverse = float(self._config.passes) * (1.0 if inverse is None else inverse)
             made = {
                 spec.name: tf.convert_to_tensor(unscaled(gradient, inverse))
                 for spec, gradient in zip(self._trainables, found, strict=True)
@@ -519,7 +551,7 @@ class TrainStep:
             parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
             return made, [tf.identity(part) for part in parts if part is not None]
 
-    def _sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
+    def _scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
         """Sums of loss and metrics over the towers of this step, then any request to stop."""
         columns = [[tower.loss for tower in towers]]
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
@@ -536,7 +568,7 @@ class TrainStep:
         weight_losses: Sequence[tf.Tensor],
         updates: Sequence[Any],
     ) -> StepResult:
-        """Means over the towers of the whole job, whose `_sums` are `totals`, after all updates."""
+        """Means over all towers of the job, with `_scalar_sums` `totals`, after all updates."""
         with tf.device(self._devices[0]), tf.name_scope("means"):
             sums, stop = list(totals), None
             if self._stop is not None:

@@ -1,0 +1,98 @@
+"""Steps of several passes; test_variable_update_oracle.py has their losses in every mode."""
+
+import numpy as np
+import pytest
+import short_runs
+import tensorflow as tf
+from short_runs import RATE
+
+from cnnbench.data.pipeline import synthetic_rows
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+PASSES = 3
+HARMLESS, NAN = 0, 13
+
+
+def build(passes=PASSES, **flags):
+    return short_runs.build(**{"batch_size": 2, "gradient_accumulation_steps": passes, **flags})
+
+
+def state(built):
+    facades = {**built.manager.savable_variables(), **built.slots}
+    return {name: facade.primary.numpy() for name, facade in facades.items()}
+
+
+def averages(built):
+    return {name: value for name, value in state(built).items() if name.endswith(("mean", "var"))}
+
+
+def test_every_pass_has_images_of_its_own(cpu_devices):
+    built = build(num_gpus=2, variable_update="replicated")
+    spec = built.inputs.spec
+    rows = synthetic_rows(tf.range(2 * PASSES * 2), spec.seed, spec.examples)["image"].numpy()
+    parts = []
+    for _ in range(PASSES):
+        batches = built.inputs.next()
+        parts.append([built.inputs.of_tower(t, batches).features.numpy() for t in range(2)])
+    of_towers = [np.concatenate(of_tower) for of_tower in zip(*parts, strict=True)]
+    np.testing.assert_array_equal(np.concatenate(of_towers), rows)
+    # The next step begins again.
+    again = built.inputs.of_tower(0, built.inputs.next()).features.numpy()
+    np.testing.assert_array_equal(again, parts[0][0])
+
+
+def test_moving_averages_follow_one_pass_after_the_other():
+    together, apart = build(num_gpus=1), build(passes=1, num_gpus=1)
+    images = together.inputs._towers[0][0].numpy()
+    for number in range(2 * PASSES):
+        apart.inputs._towers[0][0].assign(np.split(images, PASSES)[number % PASSES])
+        apart.step(0.0)
+    for _ in range(2):
+        together.step(0.0)
+    expected, found = averages(apart), averages(together)
+    assert expected
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("poisoned", range(PASSES))
+def test_a_pass_that_is_not_finite_skips_the_whole_update(poisoned):
+    built = build(
+        num_gpus=2,
+        variable_update="replicated",
+        optimizer="momentum",
+        precision="fp16",
+        fp16_enable_auto_loss_scale=True,
+        fp16_loss_scale=64.0,
+    )
+    labels = built.inputs._towers[1][1]
+    one_bad = np.full(2 * PASSES, HARMLESS)
+    one_bad[2 * poisoned] = NAN
+    before = state(built)
+    labels.assign(one_bad)
+    assert bool(built.step(RATE).skipped.numpy())
+    for name, value in state(built).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    # Nothing of the skipped passes is left.
+    labels.assign(np.full(2 * PASSES, HARMLESS))
+    assert not bool(built.step(RATE).skipped.numpy())
+    changed = [n for n, value in state(built).items() if (value != before[n]).any()]
+    assert {"lever", *averages(built)} <= {*changed}
+    assert all(np.isfinite(value).all() for value in state(built).values())
+
+
+def test_dropout_differs_in_each_pass():
+    """Seeds of passes are consecutive numbers, so that no two passes of a run draw the same."""
+    built = build(num_gpus=1)
+    step, seeds = built.step, []
+
+    @tf.function(autograph=False)
+    def draw(number):
+        step._pass = number
+        return step._draw_seed(0, None)
+
+    for _ in range(2):
+        seeds += [draw(tf.constant(number, tf.int64)).numpy().tolist() for number in range(PASSES)]
+        step._counter.assign_add(1)
+    assert [number for _, number in seeds] == [*range(2 * PASSES)]
