@@ -572,33 +572,46 @@ class PassSums:
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms(tower, result)
-                for total, (kept, term) in zip(self._of(tower, terms), terms, strict=True):
-                    if kept == 1.0:
-                        operations.append(total.assign_add(term, read_value=False))
-                    else:
-                        new = kept * tower_variable.read(total) + term
-                        operations.append(total.assign(new, read_value=False))
+                pairs = zip(self._of(tower, terms), terms, strict=True)
+                operations += [self._add(total, *term) for total, term in pairs]
         state = [[one for one in result.updates if not one.decay] for result in results]
         guards: list[Guard] = [_always] * len(results)
         policy = self._config.bn_stats
         return operations + update_moving_averages(self._manager, state, policy, guards)
 
-    def total(self, results: Sequence[TowerResult]) -> tuple[list[TowerResult], list[Any]]:
-        """Results of the step, whose last pass has `results`; operations that clear the sums."""
-        totals, operations = [], []
+    def total(self, results: Sequence[TowerResult]) -> list[TowerResult]:
+        """Results of the step, whose last pass has `results`. Gradients are read from the sums."""
+        totals = []
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms(tower, result)
                 found = []
                 for total, (kept, term) in zip(self._of(tower, terms), terms, strict=True):
-                    before = tower_variable.read(total)
-                    found.append((before if kept == 1.0 else kept * before) + term)
-                    # Only then, or the zeros would exist beside the sums from the beginning.
-                    with tf.control_dependencies([found[-1]]):
-                        zeros = tf.zeros(total.shape)
-                        operations.append(total.assign(zeros, read_value=False))
+                    with tf.control_dependencies([self._add(total, kept, term)]):
+                        found.append(tower_variable.read(total))
                 totals.append(self._result(result, found))
-        return totals, operations
+        return totals
+
+    def clear(self, rate: tf.Tensor, updates: Sequence[Any]) -> list[Any]:
+        """Operations that set the sums to zero after `updates` of the step.
+
+        The zeros depend on `rate`, a float32 scalar. TensorFlow would fold zeros that depend on
+        nothing into constants of the graph, which are as large as the sums and are never freed.
+        """
+        operations = []
+        for tower, totals in self._sums.items():
+            with tf.device(self._manager.get_devices()[tower]), tf.control_dependencies(updates):
+                zero = tf.cast(tf.math.is_nan(rate), tf.float32)
+                for total in totals:
+                    zeros = tf.fill(total.shape, zero)
+                    operations.append(total.assign(zeros, read_value=False))
+        return operations
+
+    @staticmethod
+    def _add(total: tf.Variable, kept: float, term: tf.Tensor) -> Any:
+        if kept == 1.0:
+            return total.assign_add(term, read_value=False)
+        return total.assign(kept * tower_variable.read(total) + term, read_value=False)
 
     def _terms(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
         """What a pass adds, and the factor of the sum so far."""

@@ -447,9 +447,8 @@ class TrainStep:
         factor = None if self._config.forward_only else self.loss_scale.factor()
         begun = None if self._updates_counter is None else self._updates_counter.begin()
         towers = self._all_towers(batches, factor, begun)
-        updates: list[Any] = []
         if self._sums is not None:
-            towers, updates = self._sums.total(towers)
+            towers = self._sums.total(towers)
         sums = self._scalar_sums(towers)
         if self._config.forward_only:
             losses = [tower.loss for tower in towers]
@@ -457,8 +456,9 @@ class TrainStep:
         report = self._config.report_total_loss
         assert self._update is not None
         weight_losses = self._update.weight_losses() if report else []
-        applied, skipped, totals = self._update(towers, factor, sums, rate)
-        updates += applied
+        updates, skipped, totals = self._update(towers, factor, sums, rate)
+        if self._sums is not None:
+            updates = [*updates, *self._sums.clear(rate, updates)]
         if self._counts_steps:
             with tf.device(self._devices[0]):
                 updates.append(self._counter.assign_add(1, read_value=False))
