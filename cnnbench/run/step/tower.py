@@ -559,25 +559,29 @@ class PassSums:
     moments of one pass after the other, but are assigned with the update, which may be skipped.
     """
 
-    def __init__(self, manager: VariableMgr, spec: ModelSpec, config: StepConfig) -> None:
+    def __init__(
+        self, manager: VariableMgr, spec: ModelSpec, loss_scale: LossScale, config: StepConfig
+    ) -> None:
         self._manager = manager
         self._trainables = [v for v in spec.variables if v.trainable]
+        self._loss_scale = loss_scale
         self._config = config
         # By tower, made at the first trace: whether a gradient exists is known then.
         self._sums: dict[int, list[tf.Variable]] = {}
 
-    def add(self, results: Sequence[TowerResult]) -> list[Any]:
-        """Operations that add the results of a pass; assigns state without decay."""
-        operations: list[Any] = []
+    def add(self, results: Sequence[TowerResult]) -> None:
+        """Adds the results of a pass. Assigns state without decay, if the pass is finite."""
+        added: list[tf.Tensor] = []
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms(tower, result)
-                pairs = zip(self._of(tower, terms), terms, strict=True)
-                operations += [self._add(total, *term) for total, term in pairs]
-        state = [[one for one in result.updates if not one.decay] for result in results]
-        guards: list[Guard] = [_always] * len(results)
-        policy = self._config.bn_stats
-        return operations + update_moving_averages(self._manager, state, policy, guards)
+                added += [tensor for _, tensor in terms]
+                for total, term in zip(self._of(tower, terms), terms, strict=True):
+                    self._add(total, *term)
+        state = [[update for update in result.updates if not update.decay] for result in results]
+        if state[0]:
+            guards = [self._loss_scale.guard(added)] * len(results)
+            update_moving_averages(self._manager, state, self._config.bn_stats, guards)
 
     def total(self, results: Sequence[TowerResult]) -> list[TowerResult]:
         """Results of the step, whose last pass has `results`. Gradients are read from the sums."""

@@ -365,7 +365,7 @@ class TrainStep:
         self._batches: Any = None
         self.notices: list[str] = []
         self._pass: Any = config.passes - 1
-        self._sums = PassSums(manager, spec, config) if config.passes > 1 else None
+        self._sums = PassSums(manager, spec, loss_scale, config) if config.passes > 1 else None
         self._earlier: TracedFunction | None = None
         if self._sums is not None:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
