@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.records.load import load_records
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.reader import read_results
+from cnnbench.records.result_files import load_records
 
 # Standard output of the ancestor itself; see the README there.
 GOLDEN = Path(__file__).parents[2] / "golden"
