@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -128,3 +129,34 @@ def test_what_an_edited_file_no_longer_registers_is_gone(tmp_path):
         assert plugins.load(str(tmp_path / "own.py"), plugins.FLAG) == (name,)
     with pytest.raises(FlagError, match=r"--model_plugin=.*: registers no model; call"):
         plugins.load(str(tmp_path / "own.py"), "model_plugin")
+
+
+AT_IMPORT = """
+import tensorflow as tf
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+FACTOR = tf.constant(0.5)
+
+
+class Scaled(Model):
+    name, dataset, image_size, batch_size = "scaled", "cifar10", 32, 2
+    learning_rate = LearningRateSpec(0.1)
+
+    def build(self, net, images):
+        x = net.apply(lambda x: FACTOR * x, images, shape=(32, 32, 3))
+        return net.logits(net.global_avg_pool(net.conv(x, 8, 3)))
+
+
+register_model("scaled", "cifar10", Scaled)
+"""
+
+
+def test_an_operation_at_import_runs_on_configured_devices(tmp_path):
+    (tmp_path / "at_import.py").write_text(AT_IMPORT)
+    words = ["--plugin=at_import.py", "--model=scaled", "--num_gpus=2", "--device=cpu"]
+    words += ["--num_batches=1", "--num_warmup_batches=1", "--result_json=r.json"]
+    cnnbench = [sys.executable, "-m", "cnnbench", "run", *words]
+    done = subprocess.run(cnnbench, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert len(record["placement"]["devices"]) == 2

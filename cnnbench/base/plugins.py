@@ -134,6 +134,12 @@ FLAGS = (FLAG, "dataset_plugin", "variable_mgr_plugin", "model_plugin")
 All but the first want an object of their kind.
 """
 
+NAMED_BY = (
+    *("model", "data_name", "variable_update", "all_reduce_spec"),
+    *("optimizer", "learning_rate_schedule", "metrics"),
+)
+"""Flags that take the names of registered objects."""
+
 # Imported before a plug-in is loaded, so that what it adds can be told from what was there.
 _REGISTRIES = (
     "cnnbench.data.open",

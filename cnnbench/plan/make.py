@@ -86,12 +86,7 @@ def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFla
     given = None if args is None else tuple(args.given)
     params, told = locate(flags, environ, given)
     plugins.load_all(vars(params))
-    for spec in FLAGS:
-        value = getattr(params, spec.name)
-        if value is not spec.default:
-            spec.check(value)
-    plan = _resolved(params, names)
-    refuse_contradictions(plan)
+    plan = _refused(params, names)
     if args is None or given is None:
         return plan
     if params.cluster != flags.cluster:  # implied
@@ -100,6 +95,31 @@ def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFla
         told += (f"--cluster={params.cluster} names no other process: this run is alone",)
     told = (*args.notices, *told, *unused_notices(plan, given))
     return replace(plan, explicit_flags=given, notices=told)
+
+
+def _refused(params: Params, names: JobFlagNames) -> RunPlan:
+    for spec in FLAGS:
+        value = getattr(params, spec.name)
+        if value is not spec.default:
+            spec.check(value)
+    plan = _resolved(params, names)
+    refuse_contradictions(plan)
+    return plan
+
+
+def plan_before_plugins(
+    flags: Params, environ: Mapping[str, str] = os.environ, names: JobFlagNames = OF_A_PROCESS
+) -> RunPlan | None:
+    """The plan without the names that plug-ins may register; None if the flags need one of them.
+
+    FlagError for flags that no plug-in makes right.
+    """
+    try:
+        return _refused(locate(flags, environ)[0], names)
+    except FlagError as error:
+        if error.flag in plugins.NAMED_BY:
+            return None
+        raise
 
 
 def _resolved(params: Params, names: JobFlagNames) -> RunPlan:

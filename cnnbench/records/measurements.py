@@ -154,7 +154,7 @@ class Measurements:
     """
 
     command: Sequence[str]
-    config: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=dict)
     explicit_flags: Sequence[str] = ()
     run_id: str = field(init=False, default_factory=lambda: uuid.uuid4().hex)
     started_at: str = field(init=False, default_factory=_now)
@@ -193,12 +193,15 @@ class Measurements:
     written: bool = field(init=False, default=False)
     turns: TurnTaking | None = field(init=False, default=None)
     _published: SharedValue | None = field(init=False, default=None)
+    _private: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self.config = {name: encode(value) for name, value in self.config.items()}
+        self.update_config(**self.config)
 
     def share(self) -> None:
         """Keeps steps, and what is published, in memory shared with a process forked later."""
+        if self._private:
+            return
         for name in _STEPS:
             setattr(self, name, SharedDoubles())
         self._published = SharedValue()
@@ -213,6 +216,18 @@ class Measurements:
         """Takes over what a forked process has published."""
         if self._published is not None:
             vars(self).update(self._published.get() or {})
+
+    def keep_private(self) -> None:
+        """Publishes for the last time: further steps are not shared with the forking process."""
+        self.publish()
+        for name in _STEPS:
+            setattr(self, name, _doubles())
+        self._published, self._private = None, True
+
+    def longest_step(self) -> float:
+        """Seconds of the longest step so far; the first one counts only if it is alone."""
+        seconds = [*self.warmup_step_seconds, *self.step_seconds]
+        return max(seconds[1:] or seconds, default=0.0)
 
     def update_config(self, **values: object) -> None:
         """Replaces parameters by the values that they resolved to."""

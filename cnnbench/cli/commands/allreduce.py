@@ -6,6 +6,7 @@ import dataclasses
 import io
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from cnnbench.base.terminal import LineWriter, Messages, Progress
 from cnnbench.cli.commands.run import lend
@@ -14,13 +15,18 @@ from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import parted, sections_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
-from cnnbench.flags.params import obsolete_notices
-from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan
-from cnnbench.lab.all_reduce.session import AllReduceBench
+from cnnbench.flags.params import Params, obsolete_notices
+from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan, run_plan
+from cnnbench.lab.all_reduce.session import AllReduceBench, complete
 from cnnbench.lab.predict import command
 from cnnbench.plan.run_plan import agreed_facts, digest_of
+from cnnbench.plan.setup import MachinePlan
+from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.measurements import SharedValue
+from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
+from cnnbench.run.runtime.tensorflow import measures_here
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
 _MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))
@@ -71,6 +77,16 @@ def main(argv: Sequence[str]) -> int:
     for notice in obsolete_notices(others):
         messages.notice(notice)
     explicit = [n for n, v in given.items() if n not in others or v or v != _ACCEPTED[n].default]
+    results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
+    begun = SharedValue()  # the record as it was when the measuring process began
+
+    def leave_record(error: BenchmarkError | None) -> None:
+        record = begun.get()
+        if record is not None:
+            complete(record, results, error, messages)
+
+    in_run = partial(run_plan, params, max(params.num_gpus, default=1), None)
+    measures_here(partial(supervised, leave_record), MachinePlan(Params()), in_run)
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
         facts = agreed_facts(vars(params), ALL_REDUCE_FLAGS)
@@ -96,6 +112,8 @@ def main(argv: Sequence[str]) -> int:
         progress=progress,
         membership=Membership(plan.run, messages.notice, lost, facts),
     )
-    supervised(bench.lost)
+    if plan.job.is_chief:
+        begun.set(bench.record("interrupted"))
+    supervised(leave_record)
     bench.run()
     return ExitCode.OK

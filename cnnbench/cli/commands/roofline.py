@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cnnbench.base.terminal import Messages, Progress, print_warning
@@ -16,10 +17,13 @@ from cnnbench.flags.declare import RunPart, flag, named, parted, specs_of
 from cnnbench.judge.report.sections.profiles import chart, table_text
 from cnnbench.lab.roofline import measured, to_csv
 from cnnbench.plan import make_plan
+from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.place import ADDRESSES
+from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.profiles import Roofline
 from cnnbench.run.runtime.supervisor import supervised
+from cnnbench.run.runtime.tensorflow import measures_here
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
@@ -83,6 +87,7 @@ def main(argv: Sequence[str]) -> int:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
+    measures_here(supervised, MachinePlan(params), partial(plan_before_plugins, params))
     plan = make_plan(params, data=False).with_changes(explicit_flags=tuple(flags))
     supervised()
     roofline, plan = measured(

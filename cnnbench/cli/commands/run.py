@@ -6,22 +6,40 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from cnnbench.base.job import PS
 from cnnbench.base.terminal import Messages, Progress, is_terminal
 from cnnbench.base.text import duration
 from cnnbench.errors import BenchmarkError, ExitCode
-from cnnbench.plan import RunPlan, make_plan, parse_run
+from cnnbench.flags.parse import parse_args
+from cnnbench.plan import RunPlan, make_plan
+from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.run_plan import agreed_facts
-from cnnbench.run.driver.console import Console
+from cnnbench.plan.setup import MachinePlan
+from cnnbench.records.files import check_written, note
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.result_files import RUNS, ResultFiles, run_row
+from cnnbench.run.driver.console import Console, notices
 from cnnbench.run.runtime.supervisor import supervised
+from cnnbench.run.runtime.tensorflow import measures_here
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe; a run that fails raises an exception."""
-    plan = parse_run(argv)
-    progress = Progress(sys.stderr, plan.outputs.progress)
+    args = parse_args(argv)
+    progress = Progress(sys.stderr, args.params.progress)
     messages = Messages(sys.stderr, progress)
+    measurements = Measurements(command=["cnnbench", *argv])
+    note(args.params.result_json or "")
+    fork = partial(
+        supervised,
+        partial(_leave_record, measurements, messages),
+        measurements.share,
+        measurements.longest_step,
+    )
+    measures_here(fork, MachinePlan(args.params), partial(plan_before_plugins, args.params))
+    plan = make_plan(args, data=False)
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
@@ -38,14 +56,30 @@ def main(argv: Sequence[str]) -> int:
 
     benchmark = BenchmarkCNN(
         plan,
-        command=["cnnbench", *argv],
+        measurements=measurements,
         console=Console(sys.stdout, progress.clear),
         messages=messages,
         progress=progress,
     )
-    supervised(benchmark.lost, benchmark.share, benchmark.longest_step)
+    fork()
     benchmark.run()
     return ExitCode.OK
+
+
+def _leave_record(
+    measurements: Measurements, messages: Messages, error: BenchmarkError | None
+) -> None:
+    """Writes the record of a forked process that ended without one; by an interrupt if None."""
+    measurements.recall()
+    config = measurements.config  # empty before the plan of the run
+    files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
+    if measurements.written or not config or files.holds(measurements.run_id) is not None:
+        return
+    record = measurements.record("interrupted" if error is None else "failed", error)
+    files.write(record, lambda: [run_row(record)])
+    for text, warns in notices(record):
+        (messages.warning if warns else messages.notice)(text)
+    check_written(messages.warning)
 
 
 # Rough estimates: seconds to load TensorFlow, FLOP/s of a core, bytes of input per second.

@@ -200,7 +200,7 @@ def make_plan(
             reason = f"there is no {peer!r}; must be of {', '.join(NAMES)}"
             raise FlagError("peers", params.peers, reason)
     specs = parse_specs(params.all_reduce_spec)
-    run = _run(params, max(counts), specs, names)
+    run = run_plan(params, max(counts), specs, names)
     job = run.place.job
     _check_places(job, counts, specs)
     for spec, count in itertools.product(specs or (), counts):
@@ -245,12 +245,13 @@ def _with_length(params: AllReduceParams, explicit: Sequence[str]) -> AllReduceP
     return replace(params, num_batches=rounds, iters_per_step=chain)
 
 
-def _run(
+def run_plan(
     params: AllReduceParams,
     devices: int,
     specs: Sequence[AllReduceSpec] | None,
-    names: JobFlagNames,
+    names: JobFlagNames = OF_A_PROCESS,
 ) -> RunPlan:
+    """The plan of a run with the same job, devices and threads, and this number of devices."""
     of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
     flags = (spec.name for spec in ALL_REDUCE_FLAGS if spec.name in of_devices)
     shared = {name: getattr(params, name) for name in flags}

@@ -216,6 +216,21 @@ _BUILD: tuple[Column, ...] = (
 )
 
 
+def complete(
+    begun: AllReduceRecord, results: ResultFiles, error: BenchmarkError | None, messages: Messages
+) -> None:
+    """Completes the record of a process that ended early by an error (None: an interrupt).
+
+    `begun` is its record without rows that the process may have written.
+    """
+    written = results.holds(begun.run_id)
+    so_far = AllReduceRecord.from_json(written) if written else begun
+    if so_far.status == "interrupted" and error is not None:
+        so_far = dataclasses.replace(so_far, status="failed", error=_info(error))
+    results.write(so_far, list)
+    check_written(messages.warning)
+
+
 # One run of `cnnbench allreduce`, from flags to record.
 
 
@@ -299,13 +314,8 @@ class AllReduceBench:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes the record of a process that ended early by an error (None: an interrupt)."""
-        written = self._results.holds(self._so_far.run_id)
-        so_far = AllReduceRecord.from_json(written) if written else self.record("interrupted")
-        if so_far.status == "interrupted" and error is not None:
-            so_far = dataclasses.replace(so_far, status="failed", error=_info(error))
-        self._results.write(so_far, list)
-        check_written(self._messages.warning)
+        """Completes the record of this process, which an error ends early (None: an interrupt)."""
+        complete(self.record("interrupted"), self._results, error, self._messages)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """A record of the measurements so far. `status` is "ok", "failed" or "interrupted"."""

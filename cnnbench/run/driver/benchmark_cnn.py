@@ -67,6 +67,7 @@ class BenchmarkCNN(Run):
       explicit_flags: names of the flags that were given, for the record.
       console, messages, progress: write the log, notices and warnings, and the progress line;
         without them nothing is printed.
+      measurements: to be filled; by default new ones, with `command`.
 
     Attributes:
       sources: open inputs.
@@ -85,6 +86,7 @@ class BenchmarkCNN(Run):
         console: Console | None = None,
         messages: Messages | None = None,
         progress: Progress | None = None,
+        measurements: Measurements | None = None,
     ) -> None:
         messages = messages or Messages.silent()
         if isinstance(run, RunPlan):
@@ -111,13 +113,14 @@ class BenchmarkCNN(Run):
         )
         facts = plan.agreed if job.in_cluster else {}
         self.membership = Membership(plan, tell, lost, facts, look=self._standing)
-        self.measurements = Measurements(
-            command=command,
-            config=config,
-            explicit_flags=plan.explicit_flags,
-            subject=repository.of_work(config),
-        )
+        self.measurements = measurements or Measurements(command=command)
+        self.measurements.update_config(**config)
+        self.measurements.explicit_flags = plan.explicit_flags
+        self.measurements.subject = repository.of_work(config)
         self.measurements.target = plan.length.target
+        self.measurements.publish()
+        if plan.place.asynchronous:  # records need workers, too, which are not shared
+            self.measurements.keep_private()
         self.watch: Watch | None = None
         self.sources: list[InputSource] = []
         self.profiler: StepProfiler | None = None
@@ -196,23 +199,6 @@ class BenchmarkCNN(Run):
                 self.output.console.footer(total)
             check_written()
             return record
-
-    def share(self) -> None:
-        """Makes measurements of a process that is forked afterwards known here, for `lost`."""
-        if not self.plan.place.asynchronous:  # else records need workers, too, which are not shared
-            self.measurements.share()
-
-    def lost(self, error: BenchmarkError | None) -> None:
-        """Writes the record of a process that ended without one; by an interrupt if None."""
-        measurements = self.measurements
-        measurements.recall()
-        if not measurements.written and self.output.files.holds(measurements.run_id) is None:
-            self._end("interrupted" if error is None else "failed", error)
-
-    def longest_step(self) -> float:
-        """Seconds of the longest step so far; the first one counts only if it is alone."""
-        seconds = [*self.measurements.warmup_step_seconds, *self.measurements.step_seconds]
-        return max(seconds[1:] or seconds, default=0.0)
 
     def build(self) -> BuiltRun:
         """Loads TensorFlow, creates variables and input, and traces the step.

@@ -180,7 +180,13 @@ class Membership:
 
         from cnnbench.variable_mgr import strategies
 
-        strategies.connected(job)
+        try:
+            strategies.connected(job)
+        except RuntimeError as error:  # from a process whose devices are in use already
+            reason = "a plug-in runs TensorFlow operations when it is imported; in a job whose"
+            raise BenchmarkError(
+                f"{job.task}: {reason} workers run steps of their own, make them in its functions"
+            ) from error
         there = {device.name for device in tf.config.list_logical_devices()}
         missing = [device for device in job.tower_devices if device not in there]
         if missing:

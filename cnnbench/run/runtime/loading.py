@@ -141,6 +141,9 @@ _EAGERLY_LOADED = "keras.src.optimizers"
 _PACKAGE = "tensorflow"
 _early_seconds: list[float] = []
 
+early_setup: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+"""Blocks around the import of TensorFlow by a plug-in: a process that measures configures it."""
+
 
 def load_tensorflow() -> Any:
     """Imports TensorFlow by `quick_import`; BenchmarkError if it is missing, broken or too old.
@@ -228,7 +231,12 @@ def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as in a run
     start = time.perf_counter()
     try:
-        with without_info_lines(), quick_import():
-            execute(module)
+        with contextlib.ExitStack() as stack:
+            for enter in early_setup:
+                stack.enter_context(enter())
+            with without_info_lines(), quick_import():
+                execute(module)
+                if not early_setup:  # a process that only plans leaves GPUs to those that measure
+                    module.config.set_visible_devices([], "GPU")
     finally:
         _early_seconds.append(time.perf_counter() - start)

@@ -67,6 +67,7 @@ class _Supervision:
     Attributes:
       wanted, watched: whether `supervised` may fork, and whether `watched` has.
       program: whether this process runs cnnbench only, not as part of another program.
+      measuring: forks the process that measures; None in commands that measure in other processes.
       link: the descriptor by which a child announces its exit code; None in other processes.
       connected: whether TensorFlow is connected with other processes, for which its clean-up would
         wait although they may be lost.
@@ -75,6 +76,7 @@ class _Supervision:
     wanted: bool = False
     watched: bool = False
     program: bool = False
+    measuring: Callable[[], None] | None = None
     link: int | None = None
     connected: bool = False
 
@@ -163,9 +165,12 @@ def watched() -> None:
     """Continues in a child before foreign code runs, long before a measurement.
 
     That is a plug-in, or NumPy, whose OpenBLAS ends a process where memory is short. Forks only
-    within `offered`, before `supervised`, and once; `supervised` forks again, since only a planned
-    measurement can leave a record.
+    within `offered`, and once. A command that measures in this process has set `state.measuring`,
+    which forks instead: a plug-in may start threads of TensorFlow, which do not survive a fork.
     """
+    if state.measuring is not None:
+        state.measuring()
+        return
     if not state.wanted or state.watched or os.environ.get(GUARDED):
         return
     state.watched = True

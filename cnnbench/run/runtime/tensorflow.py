@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import gpu_memory, uses_tensor_float_32
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import MachinePlan
+from cnnbench.run.runtime import loading, supervisor
 from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
@@ -168,6 +169,28 @@ def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(tf, flags.num_gpus)
     return found
+
+
+def measures_here(
+    fork: Callable[[], None], machine: MachinePlan, find: Callable[[], RunPlan | None]
+) -> None:
+    """Prepares for plug-ins that use TensorFlow on import, in the process that measures.
+
+    `fork` then continues in that process before the first plug-in is loaded. An import of
+    TensorFlow calls `find`, which refuses flags or returns the plan as far as it is known, and
+    configures the devices; if it returns None, `machine` describes them.
+    """
+    supervisor.state.measuring = fork
+    loading.early_setup[:] = [lambda: _configured_early(machine, find)]
+
+
+@contextlib.contextmanager
+def _configured_early(machine: MachinePlan, find: Callable[[], RunPlan | None]) -> Iterator[None]:
+    plan = find()
+    settings = machine if plan is None else plan.machine.of_task(plan.place.job)
+    export_environment(settings)
+    yield
+    configure(settings, None if plan is None else plan.place.job)
 
 
 def start_server(machine: MachinePlan, job: Job) -> Any:
