@@ -8,6 +8,7 @@ from cnnbench.base import plugins
 from cnnbench.flags import FLAGS
 from cnnbench.flags.groups.data import ReadingParams
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
+from cnnbench.run.driver.training import ENDINGS
 from cnnbench.run.step.update import CLIPPINGS
 from cnnbench.variable_mgr.spec import AggregationSpec
 
@@ -32,11 +33,11 @@ NOT_READ = {
 
 
 def _read_anywhere():
-    # AggregationSpec.of, optimizers, schedules and clippings read flags by names in data.
+    # AggregationSpec.of, optimizers, schedules, clippings and endings read flags by names in data.
     # The input has the flags of ReadingParams as attributes.
     names = {field.name for field in dataclasses.fields(ReadingParams)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}
-    names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *plugins.FLAGS}
+    names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *ENDINGS, *plugins.FLAGS}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             if any(path.is_relative_to(other) for other in NOT_READERS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
@@ -45,9 +45,23 @@ if TYPE_CHECKING:
 
 _SILENT = 60.0  # seconds of a warm-up without a terminal
 
-# Why a worker asks the others to end. Only the chief asks for the former, so that a sum over the
-# workers is the latter or more if one of them was interrupted.
-_TIME_IS_OVER, _INTERRUPTED = 1.0, 2.0
+
+class LoopProgress(NamedTuple):
+    """Where the timed loop is: its wall seconds so far, and the loss of its last step."""
+
+    seconds: float
+    loss: float
+
+
+ENDINGS: Mapping[str, Callable[[float, LoopProgress], bool]] = {
+    "max_seconds": lambda limit, loop: loop.seconds >= limit,
+}
+"""Flags that end the timed loop after a step, each with its condition on the flag's value."""
+
+# Why a worker asks the others to end: the place of a flag in ENDINGS, from 1, or an interrupt. Only
+# the chief asks because of a flag, so that a sum over the workers is that of an interrupt or more
+# if one of them was interrupted.
+_INTERRUPTED = 1.0 + len(ENDINGS)
 
 
 class StepValues(NamedTuple):
@@ -105,7 +119,8 @@ class Training:
         self._last = StepValues(0.0, (), False)
         self._last_save = self._silent_since = time.monotonic()
         self._unjudged: Evaluated | None = None
-        self._stopped_early = self._time_is_over = False
+        self._stopped_early = False
+        self._ending = 0  # the place of the flag in ENDINGS that ends the loop, from 1
 
     def run(self, steps: int) -> float | None:
         """Warms up, runs `steps` timed steps, prints, saves and evaluates.
@@ -253,9 +268,12 @@ class Training:
 
     def _launch(self) -> StepResult:
         group = self._built.group
-        if self._interrupts.pending or (group is not None and group.is_chief and self._limit()):
+        stop = float(self._reached()) if group is not None and group.is_chief else 0.0
+        if self._interrupts.pending:
+            stop = _INTERRUPTED
+        if stop:
             assert isinstance(self._step, TrainStep)  # with a group of workers
-            self._step.request_stop(_INTERRUPTED if self._interrupts.pending else _TIME_IS_OVER)
+            self._step.request_stop(stop)
         result = self._step(self._run.plan.rates.schedule(self.global_step))
         self.global_step += 1
         return result
@@ -307,21 +325,29 @@ class Training:
     def _check_stop(self, values: StepValues) -> None:
         if values.stop >= _INTERRUPTED:
             raise KeyboardInterrupt
-        self._time_is_over |= values.stop >= _TIME_IS_OVER
+        self._ending = self._ending or int(values.stop)
         obey()
 
-    def _limit(self) -> bool:
-        """Whether the timed loop has taken --max_seconds, by the clock of this process."""
-        limit = self._run.plan.params.max_seconds
-        return limit is not None and self._steps > 0 and self._timer.loop().wall >= limit
+    def _reached(self) -> int:
+        """The place in ENDINGS, from 1, of a flag that ends the loop by now; 0 if none does.
+
+        Time is that of this process.
+        """
+        if not self._steps:
+            return 0
+        loop = LoopProgress(self._timer.loop().wall, self._last.loss)
+        values = (getattr(self._run.plan.params, flag) for flag in ENDINGS)
+        reached = zip(values, ENDINGS.values(), strict=True)
+        ends = (value is not None and ended(value, loop) for value, ended in reached)
+        return next((place for place, end in enumerate(ends, 1) if end), 0)
 
     def _pause_due(self, step: int) -> bool:
         """Whether anything is due after this step of the warm-up or of the timed loop."""
         global_step = self._before_loop + step
         if self._built.group is None:  # else all workers learn it from a step
-            self._time_is_over |= self._limit()
+            self._ending = self._ending or self._reached()
         return (
-            (self._time_is_over and step < self._steps)
+            (self._ending > 0 and step < self._steps)
             or global_step in self._run.plan.length.eval_steps
             or self._save_due(global_step)
             or (self._results is not None and self._results.ready)
@@ -349,10 +375,11 @@ class Training:
             for observer in self._observers:
                 if observer.due(global_step):
                     observer.paused(self._moment())
-            if self._time_is_over and step < self._steps:
-                self._run.measurements.ended_by = "max_seconds"
+            if self._ending and step < self._steps:
+                flag = [*ENDINGS][self._ending - 1]
+                self._run.measurements.ended_by = flag
                 self._run.output.messages.notice(
-                    f"--max_seconds ended the timed loop after {step} of {self._steps} steps"
+                    f"--{flag} ended the timed loop after {step} of {self._steps} steps"
                 )
                 return True
             if step < self._steps and self._run.membership.turns.due():
