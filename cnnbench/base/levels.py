@@ -32,6 +32,10 @@ MIN_POINTS = 2
 MIN_SERIES = 6
 """Fewest points for an estimate of the noise."""
 
+_CAUTION = 5.0
+_OUTLYING = 4.5
+"""Standard deviations of an outlier from its level."""
+
 _CREDIBILITY = 0.95
 _CORRELATION_ERRORS = 0.5
 
@@ -194,6 +198,29 @@ class NoisyPoints:
             1 + _NOISE_CAUTION / max(count - 3, 1)
         )
         return LevelNoise(max(spread, self.least_spread(reach)), _correlation(off, squares, starts))
+
+    def outliers(self, levels: Sequence[SeriesLevel], threshold: float) -> list[tuple[int, float]]:
+        """Points that differ from their level by more than a threshold and the noise.
+
+        The noise is the median absolute deviation, scaled to a standard deviation of normal noise.
+
+        Args:
+          threshold: a share if changes are relative.
+
+        Returns:
+          The index and the change of each, in order; none for fewer than `MIN_SERIES` points.
+        """
+        count = len(self.values)
+        if count < MIN_SERIES:
+            return []
+        off = self.deviations(levels)
+        noise = MAD_TO_SIGMA * median(np.abs(off).tolist()) * (1 + _CAUTION / (count - 3))
+        changes = (np.expm1(off) if self._relative else off).tolist()
+        return [
+            (index, change)
+            for index, change in enumerate(changes)
+            if abs(change) > threshold and abs(off[index]) > _OUTLYING * noise
+        ]
 
     def recognized(
         self, levels: Sequence[SeriesLevel], hosts: Sequence[Sequence[str]], least: float

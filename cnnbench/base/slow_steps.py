@@ -32,12 +32,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnnbench.base.stats import median, nearest_rank
+from cnnbench.base.text import number, percent
 
 FEWEST = 10
 """Minimum number of steps for a division into ordinary and slow steps."""
 
 _LEAST_NOISE = 1e-3  # Minimum standard deviation of the logarithms of step times.
 _REGULAR = 0.6
+
+_ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_MANY = 0.3
+"""Share of slow steps above which they have no useful mean distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,24 @@ class SlowSteps:
         regular = distances.count(typical) >= _REGULAR * len(distances)
         return typical if regular and typical > 1 else None
 
+    @property
+    def text(self) -> str:
+        """The slow steps in words: "every third step takes 90 ms more (33.3 % of the steps)"."""
+        share = f"{percent(self.share)} of the steps"
+        more = f"{number(1000 * self.extra)} ms more"
+        if (distance := self.distance) is not None:
+            which = _ORDINALS[distance - 2] if distance < len(_ORDINALS) + 2 else f"{distance}th"
+            return f"every {which} step takes {more} ({share})"
+        if self.occurrences == 1:
+            steps = len(self.indices)
+            what = "one step of a process takes"
+            if steps > 1:
+                what = f"{steps} consecutive steps of a process take"
+            return f"{what} {number(1000 * steps * self.extra)} ms more"
+        if self.share > _MANY:
+            return f"{share} take {more}, at irregular distances"
+        return f"one step in {1 / self.share:.0f} takes {more}, at irregular distances ({share})"
+
 
 def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     """The slow steps of a process, found from the times of its steps in seconds, in order.
@@ -145,6 +168,12 @@ def _divisions(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """All numbers of ordinary steps, and for each division minus its entropy, times `count`."""
     low = np.arange(1, count)
     return low, low * np.log(low / count) + (count - low) * np.log(1 - low / count)
+
+
+def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
+    """What slow steps cost more in `after`, as a share of the time of all steps."""
+    costs = [0.0 if one is None else one.cost for one in (before, after)]
+    return costs[1] - costs[0]
 
 
 def shared_slow_steps(found: Sequence[SlowSteps | None]) -> SlowSteps | None:

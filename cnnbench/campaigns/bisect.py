@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.document import Row, TableCell, Text, numeric, table, writers
+from cnnbench.base.inference import ANALYSIS_STEP, FIRST_ANALYSIS
 from cnnbench.base.text import NONE, count, duration, integer, number_of, percent, percents
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, NotExplainedError, Profiling
 from cnnbench.campaigns.ab.pairs import AB, SIDES, Begun, Experiment, Pairs, begun
@@ -37,7 +38,7 @@ from cnnbench.judge.compare import (
     judge,
     processes_needed,
 )
-from cnnbench.judge.compare.estimate import FIRST, STEP, Verdict, too_many
+from cnnbench.judge.compare.estimate import Verdict, too_many
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.machine import repository
 from cnnbench.machine.repository import GitError, commit_of, git, reverted, short, why_missing
@@ -234,7 +235,7 @@ def settling_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
 
     0 where more pairs will not help.
     """
-    found = most_pairs + STEP
+    found = most_pairs + ANALYSIS_STEP
     for step in undecided:
         needed = step.judgement.needed
         if needed is None or too_many(needed - step.pairs, paired=True):
@@ -577,7 +578,7 @@ class Bisection:
         text += f"{count(steps, 'step', 'steps')} of "
         experiment = self.setting.experiment
         most, burn_in = experiment.most_pairs, experiment.burn_in
-        least = min(FIRST, most)
+        least = min(FIRST_ANALYSIS, most)
         if is_about_work(self._bench.differ):
             least, most, burn_in = 1, 1, 0
         text += count(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"

@@ -17,6 +17,7 @@ from itertools import repeat
 
 import numpy as np
 
+from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, chance
 from cnnbench.campaigns.bisect import BAD, GOOD, SKIP, Step, answer, policy_between, settling_pairs
 from cnnbench.judge.compare import (
@@ -27,12 +28,7 @@ from cnnbench.judge.compare import (
     judge,
     judge_all,
 )
-from cnnbench.judge.compare.estimate import (
-    Continuation,
-    InterimAnalysis,
-    interim_analyses,
-    too_many,
-)
+from cnnbench.judge.compare.estimate import too_many
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from validation.rules import POLICY, Generator
 from validation.tables import Requirement, percent_of, table

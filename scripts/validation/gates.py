@@ -19,10 +19,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cnnbench.base.inference import InterimAnalysis, interim_analyses
 from cnnbench.base.slow_steps import rare_shares
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict
 from cnnbench.judge.compare.disturbance import difference_of_turns
-from cnnbench.judge.compare.estimate import InterimAnalysis, interim_analyses
 from cnnbench.judge.metrics.measurement import CPU_TIME
 from validation.pool import BASES, Process
 from validation.rules import POLICY, judge_pairs

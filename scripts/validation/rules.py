@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from cnnbench.base.inference import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, chance
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
 from cnnbench.judge.compare.disturbance import joint_judgement, with_shared_level
-from cnnbench.judge.compare.estimate import InterimAnalysis, interim_analyses
 
 Series = NDArray[np.float64]
 Generator = np.random.Generator

@@ -470,7 +470,7 @@ def history_of(seed: int, folder: Path, make: Any) -> Experiment:
         entries = [entry for one in records for entry in HistoryEntry.all_of(one)]
         found = [trend(one, THROUGHPUT) for one in all_series(entries, THROUGHPUT)]
         remarks = formats.remarks(found, THROUGHPUT, None)
-        document = formats.HistoryDocument.of(found, THROUGHPUT, remarks)
+        document = formats.HistoryDocument(THROUGHPUT, found, remarks)
         outputs: dict[str, Callable[[Any], str]] = {
             "table": formats.table_text,
             "csv": formats.csv_text,

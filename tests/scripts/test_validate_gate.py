@@ -23,8 +23,8 @@ from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
 from validation.rules import RULES, judge_pairs
 from validation.simulation import NOISES
 
+from cnnbench.base.inference import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import TwoSamples, Verdict
-from cnnbench.judge.compare.estimate import InterimAnalysis, interim_analyses
 
 pytestmark = pytest.mark.slow
 

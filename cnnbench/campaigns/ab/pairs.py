@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from cnnbench.base.inference import paired_bounds
+from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analyses, paired_bounds
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.side import Side, StepCount, request, side_differences
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy, read
@@ -49,14 +49,7 @@ from cnnbench.judge.compare import (
     load_records,
 )
 from cnnbench.judge.compare.disturbance import mostly_disturbed
-from cnnbench.judge.compare.estimate import (
-    Continuation,
-    InterimAnalysis,
-    TwoSamples,
-    interim_analyses,
-    limits,
-    scaled,
-)
+from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
 from cnnbench.judge.metrics.measurement import CPU_TIME, THROUGHPUT, Policy
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.profiles import Explanation

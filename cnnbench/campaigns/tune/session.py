@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Content, Text, table, writers
-from cnnbench.base.inference import Additive, fit_blocks
+from cnnbench.base.inference import ANALYSIS_STEP, Additive, fit_blocks
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import csv_text, wrapped
 from cnnbench.base.text import count, duration, first_few, percent, selected
@@ -70,7 +70,6 @@ from cnnbench.campaigns.tune.space import (
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS
 from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
-from cnnbench.judge.compare.estimate import STEP
 from cnnbench.judge.report.results import CONFIDENCE
 from cnnbench.judge.report.sections.campaigns import candidate_row, tune_verdict
 from cnnbench.machine import repository
@@ -435,7 +434,7 @@ class Final:
         fitting = int(left / (2 * self.bench.final_seconds))
         # A number after which the last interim analysis comes.
         most = min(there + fitting, MOST_PAIRS)
-        most = most // STEP * STEP if most >= 2 * STEP else most
+        most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
         if most >= FEWEST_PAIRS and most > there:
             plan = {"pairs": most, "number": number, "alpha": self._alpha(number)}
             minutes = self.question.seconds / 60

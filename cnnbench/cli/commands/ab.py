@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.terminal import Reporter
 from cnnbench.base.text import count, duration
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, Profiling, explained
@@ -35,7 +36,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
-from cnnbench.judge.compare.estimate import STEP, spread_of, usable_values
+from cnnbench.judge.compare.estimate import spread_of, usable_values
 from cnnbench.judge.compare.result import undecided
 from cnnbench.machine import facts
 from cnnbench.records.codec import encode
@@ -222,7 +223,7 @@ def _pairs_to_go(earlier: Begun) -> int:
         return earlier.pairs
     comparison = earlier.verdict()
     enough = _enough(comparison) if comparison is not None else 0
-    return min(max(enough, there + STEP), sides.MOST_PAIRS)
+    return min(max(enough, there + ANALYSIS_STEP), sides.MOST_PAIRS)
 
 
 def _experiment(

@@ -150,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
     warn_of_unknown(entry.subject for entry in found.entries)
     trends = _trends(options, found, metric, since, commits)
     remarks = formats.remarks(trends, metric, commits)
-    document = HistoryDocument.of(trends, metric, remarks, found.skipped)
+    document = HistoryDocument(metric, trends, remarks, found.skipped)
     _write(options, document)
     shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
     if is_failing(fails_on, document):

@@ -176,7 +176,7 @@ def _histories(results: ReportSubject, commits: Commits | None) -> list[HistoryD
         if len({one.origin.code for one in of if one.commit}) > 1:
             order = None if commits is None else commits.places
             trends = [trend(one, metric) for one in all_series(of, metric, order=order)]
-            found.append(HistoryDocument.of(trends, metric, remarks(trends, metric, commits)))
+            found.append(HistoryDocument(metric, trends, remarks(trends, metric, commits)))
     return found
 
 

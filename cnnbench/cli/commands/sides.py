@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import text as labels
+from cnnbench.base.inference import Continuation
 from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.pairs import SIDES, Begun, resumable
@@ -37,7 +38,6 @@ from cnnbench.flags.parse import split, split_at_dashes
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.compare import PlanOf
-from cnnbench.judge.compare.estimate import Continuation
 from cnnbench.judge.compare.result import undecided
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
 from cnnbench.machine.facts import may_be_shown

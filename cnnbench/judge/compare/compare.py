@@ -11,6 +11,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any, TypeAlias
 
+from cnnbench.base.inference import Continuation
 from cnnbench.base.stats import grouped, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count, first_few, integer, number, percent
@@ -43,7 +44,7 @@ from cnnbench.judge.compare.disturbance import (
     median_step,
     others_text,
 )
-from cnnbench.judge.compare.estimate import Continuation, TwoSamples, Verdict, spread_of
+from cnnbench.judge.compare.estimate import TwoSamples, Verdict, spread_of
 from cnnbench.judge.compare.judgement import Judgement, judge_all
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,

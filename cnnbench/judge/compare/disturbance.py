@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cnnbench.base.inference import paired_shift, smallest_p
+from cnnbench.base.slow_steps import further_cost
 from cnnbench.base.stats import median
 from cnnbench.base.text import count, percent
 from cnnbench.judge.compare.comparability import Group
@@ -45,9 +46,7 @@ from cnnbench.judge.metrics.measurement import (
     THROUGHPUT,
     Measurement,
     Policy,
-    further_cost,
     slow_steps_of,
-    slow_steps_text,
 )
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.metric import Metric
@@ -316,7 +315,5 @@ def median_step(
     shared = [*map(slow_steps_of, sides)]
     if abs(further_cost(*shared)) <= policy.threshold:  # no slow steps that one side lacks
         shared = [None, None]
-    before, after = (
-        slow_steps_text(one) if one and one.cost > policy.threshold else "" for one in shared
-    )
+    before, after = (one.text if one and one.cost > policy.threshold else "" for one in shared)
     return MedianStep(change=found, slow=(before, after))

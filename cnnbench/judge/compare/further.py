@@ -21,14 +21,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.inference import outside
-from cnnbench.judge.compare.estimate import (
-    MOST_PROCESSES,
-    Evidence,
-    InterimAnalysis,
-    growing,
-    shift_of,
-)
+from cnnbench.base.inference import MOST_PROCESSES, InterimAnalysis, growing, outside
+from cnnbench.judge.compare.estimate import Evidence, shift_of
 
 _CHANCE = 0.82
 """Chance of a verdict with the number that is advised. Rounded upwards to whole analyses it becomes

@@ -25,18 +25,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.base import inference
+from cnnbench.base.inference import Continuation
 from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import count, number_of
 from cnnbench.judge.compare import estimate
-from cnnbench.judge.compare.estimate import (
-    Continuation,
-    Evidence,
-    TwoSamples,
-    Verdict,
-    gather,
-    provable,
-    usable,
-)
+from cnnbench.judge.compare.estimate import Evidence, TwoSamples, Verdict, gather, provable, usable
 from cnnbench.judge.compare.further import needed
 from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy
 from cnnbench.records.codec import ABSENT, OPTIONAL, gathered

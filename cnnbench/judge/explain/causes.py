@@ -28,7 +28,6 @@ from cnnbench.base.stats import faster_half, grouped, median
 from cnnbench.base.text import first_few, number, percent
 from cnnbench.judge.explain.facts import CPU_TIME, FACTS_OF, measured_changes, reasons_of, text_of
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, PAUSES, SMALLEST, Sides, Times
-from cnnbench.judge.metrics.measurement import slow_steps_text
 from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
@@ -139,7 +138,7 @@ def _recurring(
                 return None
             slowed = [*zip(profiles, found, strict=True)][more]
             place, evidence = _place(slowed, part)
-            text = f"of {side}, {slow_steps_text(shared)}"
+            text = f"of {side}, {shared.text}"
             return Pauses(place, text, (*evidence, *_computing(one for one, _ in slowed)), others)
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from typing import ClassVar
 
@@ -23,11 +24,11 @@ from cnnbench.judge.history.steps import (
     shared_outliers,
     shared_steps,
 )
-from cnnbench.judge.metrics.measurement import readable_fact, slow_steps_text
+from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.machine.repository import Commits
-from cnnbench.records.codec import Document, part, written
+from cnnbench.records.codec import Document, computed, part, written
 from cnnbench.records.metric import Metric
 from cnnbench.records.result_files import SkippedFile
 
@@ -36,7 +37,7 @@ _MOST_SERIES = 2
 """Most series that are named where a step is not in all of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HistoryDocument(Document):
     """Result of ``cnnbench history``, schema 1.
 
@@ -58,38 +59,32 @@ class HistoryDocument(Document):
     indented: ClassVar[bool] = True
 
     metric: Metric = field(metadata=written(value=attrgetter("name"), form=str))
-    series: tuple[Trend, ...]
-    shared_steps: tuple[SharedStep, ...]
-    remarks: tuple[str, ...] = ()
-    skipped: tuple[SkippedFile, ...] = ()
-    regressions: tuple[int, ...]
-    shared_outliers: tuple[SharedOutlier, ...]
+    series: Sequence[Trend]
+    remarks: Sequence[str] = ()
+    skipped: Sequence[SkippedFile] = ()
 
     unit = part("metric.unit", str, before="series")
     higher_is_better = part("metric.higher_is_better", bool, before="series")
     relative = part("metric.relative", bool, before="series")
 
-    @classmethod
-    def of(
-        cls,
-        trends: Sequence[Trend],
-        metric: Metric,
-        remarks: Sequence[str] = (),
-        skipped: Sequence[SkippedFile] = (),
-    ) -> HistoryDocument:
-        """The document of some series."""
-        shared = shared_steps(trends)
-        return cls(
-            metric=metric,
-            series=tuple(trends),
-            shared_steps=tuple(shared),
-            remarks=tuple(remarks),
-            skipped=tuple(skipped),
-            regressions=tuple(
-                place for place, one in enumerate(shared) if one.worse and one.stands
-            ),
-            shared_outliers=tuple(shared_outliers(trends)),
-        )
+    @cached_property
+    @computed(before="remarks")
+    def shared_steps(self) -> tuple[SharedStep, ...]:
+        """All steps of all series by the commit that explains them."""
+        return tuple(shared_steps(self.series))
+
+    @property
+    @computed()
+    def regressions(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of regressions that have not been undone."""
+        shared = enumerate(self.shared_steps)
+        return tuple(place for place, one in shared if one.worse and one.stands)
+
+    @cached_property
+    @computed()
+    def shared_outliers(self) -> tuple[SharedOutlier, ...]:
+        """Outliers of all series by their point."""
+        return tuple(shared_outliers(self.series))
 
 
 def table_text(found: HistoryDocument, last: int = 0) -> str:
@@ -219,7 +214,7 @@ def step_text(step: LevelChange, metric: Metric) -> str:
     text += undone_text(step)
     if step.slow is None:
         return text
-    return f"{text}; {'then' if step.worse else 'before'} {slow_steps_text(step.slow)}"
+    return f"{text}; {'then' if step.worse else 'before'} {step.slow.text}"
 
 
 def undone_text(step: LevelChange) -> str:

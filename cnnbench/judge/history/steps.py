@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-import numpy as np
-
 from cnnbench.base.levels import (
     MIN_SERIES,
     TWO_MACHINES,
@@ -25,11 +23,11 @@ from cnnbench.base.levels import (
     log_change,
     log_threshold,
 )
-from cnnbench.base.slow_steps import SlowSteps, shared_slow_steps
-from cnnbench.base.stats import MAD_TO_SIGMA, grouped, median
+from cnnbench.base.slow_steps import SlowSteps, further_cost, shared_slow_steps
+from cnnbench.base.stats import grouped
 from cnnbench.judge.compare.configuration import Effect, fact
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
-from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy, further_cost, slow_steps_text
+from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy
 from cnnbench.records.codec import HIDDEN, INLINE, written
 from cnnbench.records.metric import Metric
 
@@ -41,10 +39,6 @@ OUTLIER = "outlier"
 
 _MOST_OF_PLATEAU = 6
 """Most points of a plateau; a longer level that is left again is a change that was undone."""
-
-_CAUTION = 5.0
-_OUTLYING = 4.5
-"""Standard deviations of an outlier from its level."""
 
 _OF_STATES = 1.5
 """Outliers are farther from the level than this times the difference of two states."""
@@ -69,7 +63,7 @@ class ChangedFact:
 
 _TITLE = written(value=lambda point: point and point.title, form=str)
 _VALUE = written(value=attrgetter("value"), form=float)
-_SLOW = written("slow_steps", lambda slow: slow and slow_steps_text(slow), str | None)
+_SLOW = written("slow_steps", lambda slow: slow and slow.text, str | None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,28 +172,8 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
         ),
         steps=tuple(_changes(series.points, noisy, levels, metric, floor)),
         enough=len(runs) >= MIN_SERIES,
-        outliers=_outliers(noisy, levels, metric, far),
+        outliers=tuple(Outlier(*one) for one in noisy.outliers(levels, far)),
         noise=noise,
-    )
-
-
-def _outliers(
-    noisy: NoisyPoints, levels: Sequence[SeriesLevel], metric: Metric, threshold: float
-) -> tuple[Outlier, ...]:
-    """Points that differ from their level by more than threshold and noise.
-
-    The noise is the median absolute deviation, scaled to a standard deviation of normal noise.
-    """
-    count = len(noisy.values)
-    if count < MIN_SERIES:
-        return ()
-    off = noisy.deviations(levels).tolist()
-    noise = MAD_TO_SIGMA * median(map(abs, off)) * (1 + _CAUTION / (count - 3))
-    changes = np.expm1(off).tolist() if metric.relative else off
-    return tuple(
-        Outlier(index, change)
-        for index, change in enumerate(changes)
-        if abs(change) > threshold and abs(off[index]) > _OUTLYING * noise
     )
 
 

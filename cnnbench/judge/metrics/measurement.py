@@ -2,8 +2,8 @@
 
 Rules of one metric are in its declaration, see `cnnbench.records.metric.Metric`.
 
-`slow_steps_of` are the slow steps that the runs of a side have in common, `slow_steps_text` is
-these in words, and `median_step_text` what the median step of some runs hides.
+`slow_steps_of` are the slow steps that the runs of a side have in common, and `median_step_text`
+says what the median step of some runs hides.
 `cnnbench.base.slow_steps` explains both, docs/methodology.md has the error rates.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from cnnbench.base.files import parse_json
 from cnnbench.base.slow_steps import FEWEST, SlowSteps, shared_slow_steps, slow_steps
 from cnnbench.base.stats import median
-from cnnbench.base.text import binary, counted, integer, number, percent
+from cnnbench.base.text import binary, counted, integer, number
 from cnnbench.machine.facts import without_places
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import (
@@ -466,10 +466,6 @@ class Policy:
 
 # Slow steps of runs in words.
 
-_ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-_MANY = 0.3
-"""Share of slow steps above which they have no useful mean distance."""
-
 
 def slow_steps_of(runs: Iterable[RunRecord]) -> SlowSteps | None:
     """The slow steps that most of the successful runs of a side have; None without."""
@@ -492,29 +488,5 @@ def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
     if at_median <= (1 + threshold) * median(judged):
         return ""
     slow = slow_steps_of(good)
-    text = "" if slow is None else f"{slow_steps_text(slow)}; "
+    text = "" if slow is None else f"{slow.text}; "
     return f"{text}{number(at_median)} images/sec at the median step"
-
-
-def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
-    """What slow steps cost more in `after`, as a share of the time of all steps."""
-    costs = [0.0 if one is None else one.cost for one in (before, after)]
-    return costs[1] - costs[0]
-
-
-def slow_steps_text(slow: SlowSteps) -> str:
-    """Slow steps in words: "every third step takes 90 ms more (33.3 % of the steps)"."""
-    share = f"{percent(slow.share)} of the steps"
-    more = f"{number(1000 * slow.extra)} ms more"
-    if (distance := slow.distance) is not None:
-        which = _ORDINALS[distance - 2] if distance < len(_ORDINALS) + 2 else f"{distance}th"
-        return f"every {which} step takes {more} ({share})"
-    if slow.occurrences == 1:
-        steps = len(slow.indices)
-        what = "one step of a process takes"
-        if steps > 1:
-            what = f"{steps} consecutive steps of a process take"
-        return f"{what} {number(1000 * steps * slow.extra)} ms more"
-    if slow.share > _MANY:
-        return f"{share} take {more}, at irregular distances"
-    return f"one step in {1 / slow.share:.0f} takes {more}, at irregular distances ({share})"

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from cnnbench.base.inference import InterimAnalysis
 from cnnbench.campaigns.ab.pairs import chance
 from cnnbench.judge.compare import Policy, TwoSamples
-from cnnbench.judge.compare.estimate import InterimAnalysis
 
 LAST = [InterimAnalysis(16, 0.02)]
 SHAPE = (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from cnnbench.base.inference import interim_analyses
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy
 from cnnbench.campaigns.tune.bench import (
@@ -25,7 +26,6 @@ from cnnbench.campaigns.tune.space import Candidate, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
 from cnnbench.judge.compare import Policy, Verdict, judge
-from cnnbench.judge.compare.estimate import interim_analyses
 from cnnbench.records.campaigns import AS_GIVEN
 
 THRESHOLD = 0.01

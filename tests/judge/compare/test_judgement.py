@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cnnbench.base.inference import Continuation, interim_analyses
 from cnnbench.judge.compare import METRICS, Policy, TwoSamples, Verdict, aa_spread, judge, judge_all
-from cnnbench.judge.compare.estimate import Continuation, interim_analyses
 from cnnbench.judge.compare.judgement import processes_needed
 
 # Five processes of 100 images/sec, give or take 0.3 %.

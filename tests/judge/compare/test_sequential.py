@@ -7,8 +7,13 @@ import random
 
 import pytest
 
-from cnnbench.base.inference import signed_rank_p, smallest_p
-from cnnbench.judge.compare.estimate import Continuation, InterimAnalysis, interim_analyses
+from cnnbench.base.inference import (
+    Continuation,
+    InterimAnalysis,
+    interim_analyses,
+    signed_rank_p,
+    smallest_p,
+)
 
 
 def test_levels_of_sixteen_pairs_by_hand():

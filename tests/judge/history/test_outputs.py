@@ -57,17 +57,17 @@ def hostile(by_commit, series_of):
 
 
 def test_table_is_golden(trends):
-    text = table_text(HistoryDocument.of(trends, SPEED), last=10)
+    text = table_text(HistoryDocument(SPEED, trends), last=10)
     assert text == golden(GOLDEN / "table.txt", text)
 
 
 def test_document_is_golden(trends):
-    text = HistoryDocument.of(trends, SPEED, skipped=[SkippedFile("x.json", "empty")]).to_json()
+    text = HistoryDocument(SPEED, trends, skipped=[SkippedFile("x.json", "empty")]).to_json()
     assert text == golden(GOLDEN / "history.json", text)
 
 
 def test_markdown_of_the_page_is_golden(trends):
-    markdown = render(page.page(HistoryDocument.of(trends, SPEED)), "markdown")
+    markdown = render(page.page(HistoryDocument(SPEED, trends)), "markdown")
     text = markdown.replace(__version__, "VERSION")
     assert text == golden(GOLDEN / "page.md", text)
 
@@ -77,13 +77,13 @@ def test_noise_that_is_easily_taken_for_steps_is_named(by_commit, series_of):
     found = trend(series_of([by_commit(v, f"c{i}") for i, v in enumerate(speeds)])[0], SPEED)
     correlated = trend(series_of(by_commit.history([100.0] * 6))[0], SPEED)
     correlated = replace(correlated, noise=RecognizedNoise(correlation=0.61))
-    text = " ".join(table_text(HistoryDocument.of([found, correlated], SPEED)).split())
+    text = " ".join(table_text(HistoryDocument(SPEED, [found, correlated])).split())
     states = "-29.9 % in 4 of 10 runs, alternating; a step of about this size needs more points"
     assert f"= no step; noise of two states: {states}" in text
     assert "neighbouring points are correlated (0.6): a step needs more points, and its" in text
-    markdown = render(page.page(HistoryDocument.of([found], SPEED)), "markdown")
+    markdown = render(page.page(HistoryDocument(SPEED, [found])), "markdown")
     assert f"noise of two states: {states}" in markdown
-    (series,) = json.loads(HistoryDocument.of([found], SPEED).to_json())["series"]
+    (series,) = json.loads(HistoryDocument(SPEED, [found]).to_json())["series"]
     assert series["noise"]["states"] == {
         "runs": 4,
         "total": 10,
@@ -94,24 +94,24 @@ def test_noise_that_is_easily_taken_for_steps_is_named(by_commit, series_of):
 
 
 def test_table_of_rows(trends):
-    rows = list(csv.DictReader(io.StringIO(csv_text(HistoryDocument.of(trends, SPEED)))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(HistoryDocument(SPEED, trends)))))
     assert len(rows) == 20
     assert [row["point"] for row in rows if row["step"] == "true"] == ["c008"]
     assert float(rows[0]["value"]) == pytest.approx(100, rel=0.02)
     low, value, high = (float(rows[0][name]) for name in ("low", "value", "high"))
     assert low < value < high
-    assert csv_text(HistoryDocument.of([], SPEED)).startswith("configuration,")
+    assert csv_text(HistoryDocument(SPEED, [])).startswith("configuration,")
 
 
 def test_series_that_are_too_short_are_named(by_commit, series_of):
     found = [trend(one, SPEED) for one in series_of([by_commit(100.0, f"c{i}") for i in range(3)])]
-    written = render(page.page(HistoryDocument.of(found, SPEED)), "markdown")
+    written = render(page.page(HistoryDocument(SPEED, found)), "markdown")
     assert "No step was found" in written
     assert "Too few points for steps: lenet, batch 8, 1 cpu." in written
 
 
 def test_every_chart_has_title_axes_direction_and_the_steps(trends):
-    report = page.page(HistoryDocument.of(trends, SPEED))
+    report = page.page(HistoryDocument(SPEED, trends))
     (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
     assert len(charts.charts) == 2
     for chart in charts.charts:
@@ -143,12 +143,12 @@ def test_outliers_are_marked_everywhere(by_commit, series_of):
     (outlier,) = found.outliers
     assert outlier.index == 9
     assert outlier.change == pytest.approx(-0.25, abs=0.03)
-    assert "? outlier -2" in table_text(HistoryDocument.of([found], SPEED))
-    rows = list(csv.DictReader(io.StringIO(csv_text(HistoryDocument.of([found], SPEED)))))
+    assert "? outlier -2" in table_text(HistoryDocument(SPEED, [found]))
+    rows = list(csv.DictReader(io.StringIO(csv_text(HistoryDocument(SPEED, [found])))))
     assert [row["point"] for row in rows if row["outlier"] == "true"] == ["c009"]
-    (series,) = json.loads(HistoryDocument.of([found], SPEED).to_json())["series"]
+    (series,) = json.loads(HistoryDocument(SPEED, [found]).to_json())["series"]
     assert [one["index"] for one in series["outliers"]] == [9]
-    report = page.page(HistoryDocument.of([found], SPEED))
+    report = page.page(HistoryDocument(SPEED, [found]))
     assert [one.text for one in report.answers] == ["No regression", "1 outlier"]
     (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
     (chart,) = charts.charts
@@ -167,21 +167,21 @@ def test_commits_lead_to_their_address_and_other_names_nowhere(by_commit, series
     found = [by_commit(100.0, commit) for commit in commits[:7]] + [by_commit(80.0, "release 2")]
     trends = [trend(one, SPEED) for one in series_of(found)]
     address = "https://example.org/c/{commit}?a=1&b=2"
-    text = page.render("x.html", HistoryDocument.of(trends, SPEED), address).decode()
+    text = page.render("x.html", HistoryDocument(SPEED, trends), address).decode()
     links = re.findall(r'<a href="(https[^"]*)" rel="noopener noreferrer">', text)
     assert sorted(links) == [f"https://example.org/c/{one}?a=1&amp;b=2" for one in commits[:7]]
-    written = page.render("x.md", HistoryDocument.of(trends, SPEED), address).decode()
+    written = page.render("x.md", HistoryDocument(SPEED, trends), address).decode()
     assert f"[333333333333](https://example.org/c/{'3' * 40}?a=1&b=2)" in written
-    assert "https:" not in page.render("x.html", HistoryDocument.of(trends, SPEED)).decode()
+    assert "https:" not in page.render("x.html", HistoryDocument(SPEED, trends)).decode()
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("PDF", b"%PDF")])
 def test_pictures_by_the_suffix_of_the_file(trends, suffix, start):
-    assert page.render(f"x.{suffix}", HistoryDocument.of(trends, SPEED)).startswith(start)
+    assert page.render(f"x.{suffix}", HistoryDocument(SPEED, trends)).startswith(start)
 
 
 def test_a_picture_has_a_chart_per_series_with_its_steps(trends):
-    root = xml.fromstring(page.render("x.svg", HistoryDocument.of(trends, SPEED)))
+    root = xml.fromstring(page.render("x.svg", HistoryDocument(SPEED, trends)))
     written = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
     assert sum("on Fast CPU" in one for one in written) == 2
     assert "- worse" in written
@@ -191,22 +191,22 @@ def test_a_picture_has_a_chart_per_series_with_its_steps(trends):
 
 def test_hostile_text_is_escaped_everywhere(hostile):
     assert any(found.steps for found in hostile)
-    svg = xml.fromstring(page.render("x.svg", HistoryDocument.of(hostile, SPEED)))
+    svg = xml.fromstring(page.render("x.svg", HistoryDocument(SPEED, hostile)))
     tags = {one.tag.rpartition("}")[2] for one in svg.iter()}
     assert "script" not in tags
     assert not any(name.startswith("on") for one in svg.iter() for name in one.attrib)
-    html = page.render("x.html", HistoryDocument.of(hostile, SPEED)).decode()
+    html = page.render("x.html", HistoryDocument(SPEED, hostile)).decode()
     assert html.count("<script") == 1
     assert "<script>alert" not in html
-    for line in table_text(HistoryDocument.of(hostile, SPEED)).splitlines():
+    for line in table_text(HistoryDocument(SPEED, hostile)).splitlines():
         assert line.isprintable()
-    for row in csv.reader(io.StringIO(csv_text(HistoryDocument.of(hostile, SPEED)))):
+    for row in csv.reader(io.StringIO(csv_text(HistoryDocument(SPEED, hostile)))):
         assert not any(cell.startswith(("=", "@", "+")) for cell in row)
-    json.loads(HistoryDocument.of(hostile, SPEED).to_json())
+    json.loads(HistoryDocument(SPEED, hostile).to_json())
 
 
 def test_points_for_other_programs_are_of_one_subject_each(trends):
-    found = figures(HistoryDocument.of(trends, SPEED))
+    found = figures(HistoryDocument(SPEED, trends))
     assert len(found) == 20
     assert [one.value for one in found] == [
         point.value for trend in trends for point in trend.series.points
@@ -219,7 +219,7 @@ def test_points_for_other_programs_are_of_one_subject_each(trends):
 
 @pytest.mark.parametrize("format", ["bencher", "github-action-benchmark"])
 def test_a_format_of_one_commit_gets_the_last(trends, format):
-    text, left_out = exports.FORMATS[format](figures(HistoryDocument.of(trends, SPEED)))
+    text, left_out = exports.FORMATS[format](figures(HistoryDocument(SPEED, trends)))
     assert "resnet20" in text
     assert "lenet" not in text
     assert left_out == "the format holds one commit, here 555555555555; 19 other values left out"
@@ -229,7 +229,7 @@ def test_sides_of_one_commit_and_days_of_one_revision(by_commit, series_of):
     subject = {side: Subject(revision="c1", side=side) for side in "ab"}
     found = [by_commit(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
     points = [trend(one, SPEED) for one in series_of(found, by="run")]
-    document = json.loads(exports.bencher(figures(HistoryDocument.of(points, SPEED)))[0])
+    document = json.loads(exports.bencher(figures(HistoryDocument(SPEED, points)))[0])
     assert {re.search("side [AB]", name)[0]: one for name, one in document.items()} == {
         "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},
         "side B": {"throughput (images/sec)": {"value": pytest.approx(103.0)}},
@@ -249,7 +249,7 @@ def test_of_many_series_those_with_steps_and_the_newest_are_drawn(by_commit, ser
     ]
     trends = [trend(one, SPEED) for one in series_of(found)]
     (section,) = [
-        one for one in page.page(HistoryDocument.of(trends, SPEED)).sections if one.key == "series"
+        one for one in page.page(HistoryDocument(SPEED, trends)).sections if one.key == "series"
     ]
     text, charts = section.blocks
     assert text.text.startswith("Drawn are 12 of 15 series")
@@ -275,7 +275,7 @@ def test_a_mark_of_a_long_series_stands_for_points_of_one_level(by_commit, serie
 def test_the_newest_points_of_many_are_listed(by_commit, series_of, monkeypatch):
     monkeypatch.setattr(page, "_MOST_LISTED", 5)
     trends = [trend(one, SPEED) for one in series_of(by_commit.history([100.0] * 9))]
-    text, rows = page.page(HistoryDocument.of(trends, SPEED)).sections[-1].blocks
+    text, rows = page.page(HistoryDocument(SPEED, trends)).sections[-1].blocks
     assert text.text == "The newest 5 of 9 are listed; --format=csv writes all."
     assert [row[1].text for row in rows.rows] == [f"c{number:03}" for number in (8, 7, 6, 5, 4)]
 
@@ -300,10 +300,10 @@ def test_steps_of_several_series_at_one_commit_are_one_answer(four_series):
     ends = SPEED.range_text(min(changes), max(changes))
     names = "(lenet, batch 4, 1 cpu; lenet, batch 8, 1 cpu and 1 more)"
     sentence = f"worse in 3 of 4 series {names} at c008: {ends}"
-    (answer,) = page.page(HistoryDocument.of(trends, SPEED)).answers
+    (answer,) = page.page(HistoryDocument(SPEED, trends)).answers
     assert (answer.text, answer.details) == ("1 regression has not been undone", (sentence,))
-    assert f"- {sentence}" in " ".join(table_text(HistoryDocument.of(trends, SPEED)).split())
-    document = json.loads(HistoryDocument.of(trends, SPEED).to_json())
+    assert f"- {sentence}" in " ".join(table_text(HistoryDocument(SPEED, trends)).split())
+    document = json.loads(HistoryDocument(SPEED, trends).to_json())
     (shared,) = document["shared_steps"]
     assert shared == {
         "first_bad": "c008",
@@ -318,11 +318,11 @@ def test_steps_of_several_series_at_one_commit_are_one_answer(four_series):
 
 def test_all_series_are_called_so_and_the_last_good_commit_is_named(four_series):
     trends = [four_series[0], four_series[2]]
-    (answer,) = page.page(HistoryDocument.of(trends, SPEED)).answers
+    (answer,) = page.page(HistoryDocument(SPEED, trends)).answers
     assert answer.details[0].startswith("worse in both series at c008: ")
     assert answer.details[0].endswith("; last good c007")
     trends.append(four_series[1])
-    (answer,) = page.page(HistoryDocument.of(trends, SPEED)).answers
+    (answer,) = page.page(HistoryDocument(SPEED, trends)).answers
     assert answer.details[0].startswith("worse in all 3 series at c008: ")
     assert "last good" not in answer.details[0]
 
@@ -331,13 +331,12 @@ def test_steps_in_other_directions_or_undone_are_not_shared(four_series):
     first, second, third, _ = four_series
     better = replace(second, steps=(replace(second.steps[0], worse=False),))
     undone = replace(third, steps=(replace(third.steps[0], stands=False),))
-    report = page.page(HistoryDocument.of([first, better, undone], SPEED))
+    report = page.page(HistoryDocument(SPEED, [first, better, undone]))
     assert report.answers[0].text == "1 regression has not been undone"
     assert report.answers[0].details[0].startswith("lenet, batch 4, 1 cpu: worse: ")
-    assert page.page(HistoryDocument.of([better], SPEED)).answers[0].text == "No regression"
+    assert page.page(HistoryDocument(SPEED, [better])).answers[0].text == "No regression"
     assert (
-        page.page(HistoryDocument.of([undone], SPEED)).answers[0].text
-        == "Every regression was undone"
+        page.page(HistoryDocument(SPEED, [undone])).answers[0].text == "Every regression was undone"
     )
 
 
@@ -349,7 +348,7 @@ def test_outliers_of_several_series_at_one_commit_are_one(by_commit, series_of):
         for one in by_commit.history(levels, scatter=0.002, flags={"batch_size": batch})
     ]
     (_, outliers) = page.page(
-        HistoryDocument.of([trend(one, SPEED) for one in series_of(records)], SPEED)
+        HistoryDocument(SPEED, [trend(one, SPEED) for one in series_of(records)])
     ).answers
     assert outliers.text == "1 outlier"
     assert outliers.details[0].startswith("both series: -24.9 % at c009, ")

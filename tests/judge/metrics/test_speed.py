@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.slow_steps import slow_steps
-from cnnbench.judge.metrics.measurement import further_cost, slow_steps_text
+from cnnbench.base.slow_steps import further_cost, slow_steps
 
 
 @pytest.mark.parametrize(
@@ -19,7 +18,7 @@ from cnnbench.judge.metrics.measurement import further_cost, slow_steps_text
 )
 def test_slow_steps_have_their_number_and_their_whole_cost(slow, extra, text):
     found = slow_steps([0.02 + extra * (step in slow) for step in range(40)])
-    assert slow_steps_text(found).startswith(text)
+    assert found.text.startswith(text)
 
 
 def test_further_cost_of_slow_steps():
