@@ -41,7 +41,15 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.estimate import Verdict, too_many
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.machine import repository
-from cnnbench.machine.repository import GitError, commit_of, git, reverted, short, why_missing
+from cnnbench.machine.repository import (
+    Commits,
+    GitError,
+    commit_of,
+    git,
+    reverted,
+    short,
+    why_missing,
+)
 from cnnbench.records.profiles import Explanation
 
 # Commits between GOOD and BAD: rules from verdicts to answers, and the candidates that remain.
@@ -104,10 +112,19 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
     except GitError as error:
         why = why_missing(repository) or error
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} have no common ancestor: {why}") from None
+    if base == found[1]:
+        raise UsageError(f"GOOD {good!r}: BAD is an ancestor of it; swap them")
     if base != found[0]:
-        reason = "BAD is an ancestor of it; swap them" if base == found[1] else ""
-        reason = reason or f"it is no ancestor of BAD; give what both come from: {base[:12]}"
-        raise UsageError(f"GOOD {good!r}: {reason}")
+        replaced = Commits(repository).successors(found).items()
+        reasons = [
+            "it is no ancestor of BAD",
+            *(
+                f"{short(a)} was replaced, as by {how}: it is now {short(b)}"
+                for a, (b, how) in replaced
+            ),
+            f"give what both come from: {short(base)}",
+        ]
+        raise UsageError(f"GOOD {good!r}: {'; '.join(reasons)}")
     return found[0], found[1]
 
 

@@ -365,7 +365,7 @@ class Commits:
         """Sentences about commits that no branch and no tag contains."""
         if not names:
             return
-        successors = self._successors([name for name in names if _HASH.fullmatch(name)])
+        successors = self.successors(names)
         for how, pairs in grouped(successors.items(), lambda pair: pair[1][1]).items():
             texts = [f"{short(name)} is now {short(commit)}" for name, (commit, _) in pairs]
             number = count(len(pairs), "measured commit was", "measured commits were")
@@ -376,14 +376,15 @@ class Commits:
         which = count(len(names), "commit follows", "commits follow")
         yield f"Without a place in the repository, {which} the one that was measured before."
 
-    def _successors(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    def successors(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
         """For commits that were replaced: the commits that replaced them, and by which operation.
 
-        Only commits that git still has can be found.
+        Only commits that no branch or tag contains, and that git still has, can be found.
 
         After a rebase, author, author date and subject are unchanged. The squash of an up-to-date
         branch has the same files as the last commit of the branch.
         """
+        names = [name for name in names if _HASH.fullmatch(name) and name not in self.places]
         if not names:
             return {}
         try:

@@ -73,7 +73,7 @@ class HistoryDocument(Document):
         """All steps of all series by the commit that explains them."""
         return tuple(shared_steps(self.series))
 
-    @property
+    @cached_property
     @computed()
     def regressions(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that have not been undone."""

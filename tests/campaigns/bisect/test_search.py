@@ -18,10 +18,12 @@ from cnnbench.campaigns.bisect import (
     History,
     Step,
     answer,
+    ends_of,
     policy_between,
     settling_pairs,
     text_of,
 )
+from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Judgement, Policy, Verdict
 
 
@@ -128,6 +130,71 @@ def test_the_pairs_to_settle_steps_are_those_of_their_sentences_or_the_smallest_
         for number in needed
     ]
     assert settling_pairs(steps, most_pairs=32) == pairs
+
+
+def test_every_commit_of_a_real_history_is_found(tmp_path, git):
+    folder = tmp_path / "nets"
+    made = grown(folder, git)
+    names = {commit: name for name, commit in made.items()}
+    contents = {
+        commit: {*git(folder, "rev-list", commit).split()} for commit in made.values()
+    }  # of a commit: itself and its ancestors
+    suspects = History(folder).suspects([made["m1"]], made["m8"])
+    assert sorted(names[one] for one in suspects) == sorted(
+        [
+            "m2",
+            "m3",
+            "m4",
+            "b1",
+            "b2",
+            "merge",
+            "m5",
+            "n1",
+            "n2",
+            "squash",
+            "m6",
+            "revert",
+            "m7",
+            "m8",
+        ]
+    )
+    for culprit in suspects:
+        search = CommitSearch(History(folder), made["m1"], made["m8"])
+        while (commit := search.next()) is not None:
+            search.add(step(commit, BAD if culprit in contents[commit] else GOOD))
+        assert [names[one] for one in search.suspects] == [names[culprit]]
+
+
+def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
+    folder = tmp_path / "nets"
+    made = grown(folder, git)
+    short = {name: commit[:12] for name, commit in made.items()}
+    for good in ("m1", "b2"):
+        assert ends_of(made[good], "main", folder) == (made[good], made["m8"])
+    aside = "it is no ancestor of BAD; "
+    replaced = "{} was replaced, as by a {}: it is now {}; "
+    both = "give what both come from: {}"
+    for good, bad, told in (
+        ("m8", "m1", "BAD is an ancestor of it; swap them"),
+        ("o1", "m1", "BAD is an ancestor of it; swap them"),
+        ("m4", "b2", aside + both.format(short["m3"])),
+        ("s1", "m8", aside + both.format(short["n2"])),
+        (
+            *("r2", "m8"),
+            aside
+            + replaced.format(short["r2"], "rebase", short["n2"])
+            + both.format(short["merge"]),
+        ),
+        (
+            *("m8", "s2"),
+            aside
+            + replaced.format(short["s2"], "squash", short["squash"])
+            + both.format(short["n2"]),
+        ),
+    ):
+        with pytest.raises(UsageError) as refused:
+            ends_of(made[good], made[bad], folder)
+        assert str(refused.value) == f"GOOD {made[good]!r}: {told}"
 
 
 @pytest.mark.parametrize(
