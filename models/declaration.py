@@ -69,8 +69,8 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     others = set(alone.variables) - set(net.variables)
     if others:
         raise UsageError(
-            f"model {model.name} has other variables when it does not train, such as "
-            f"{min(one.name for one in others)}; make an auxiliary head in a net.scope of its own"
+            f"model {model.name} has other variables outside of training, such as "
+            f"{min(one.name for one in others)}; build an auxiliary head in its own net.scope"
         )
     return ModelSpec(
         name=model.name,

@@ -143,7 +143,7 @@ class Model(abc.ABC):
                 raise FlagError("image_size", image_size, reason)
             self.image_size = image_size
         if self.num_classes not in (None, num_classes or self.num_classes):
-            reason = f"--model={self.name} has {self.num_classes} outputs alone"
+            reason = f"--model={self.name} has {self.num_classes} outputs only"
             raise FlagError("num_classes", num_classes, reason)
 
     @abc.abstractmethod

@@ -151,7 +151,9 @@ class Job:
 
     def _check_addresses(self) -> None:
         if not self.worker_hosts:
-            raise FlagError("worker_hosts", "", "a job of several processes needs its workers")
+            raise FlagError(
+                "worker_hosts", "", "a job of several processes needs the addresses of its workers"
+            )
         addresses = [self.address(task) for task in self.tasks]
         repeated = Counter(addresses)
         for task, address in zip(self.tasks, addresses, strict=True):
@@ -171,7 +173,7 @@ class Job:
         mine = self.addresses_of(job)
         if not mine:
             there = ", ".join(dict.fromkeys(task.job for task in self.tasks))
-            raise FlagError("job_name", job, f"the job has none; it has {there}")
+            raise FlagError("job_name", job, f"the job has no task of this kind; it has {there}")
         if not 0 <= index < len(mine):
             raise FlagError(
                 "task_index", index, f"--{_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"

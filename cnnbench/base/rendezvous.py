@@ -351,7 +351,7 @@ def _from_mpi(ps: int, environ: Environment) -> _Place:
 
 def _from_tf_config(ps: int, environ: Environment) -> _Place:
     if ps:
-        raise FlagError("cluster_ps", ps, "TF_CONFIG says itself who is a parameter server")
+        raise FlagError("cluster_ps", ps, "TF_CONFIG itself names the parameter servers")
     try:
         place = _tf_place(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
     except ValueError as error:

@@ -263,7 +263,7 @@ def settling_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
 
 # Measurement of a commit against GOOD: worktree, build, pairs, verdict.
 
-_OTHER_CONFIGURATION = "its runs have another configuration than those of GOOD"
+_OTHER_CONFIGURATION = "its runs have a different configuration from the runs of GOOD"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,7 +372,7 @@ class CommitBench:
             burn_in = 0 if is_about_work(self.differ) else setting.experiment.burn_in
             while most := self._pairs_to_go(state, step):
                 if step is not None:
-                    self.campaign.reporter.notice(f"undecided: going on, with up to {most} pairs")
+                    self.campaign.reporter.notice(f"undecided: continuing with up to {most} pairs")
                 first = setting.experiment.seed + number
                 experiment = replace(
                     setting.experiment,

@@ -136,7 +136,7 @@ def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPla
         return make_plan(chief_setup(command.args, layout, towers))
     given = command.args.given
     if layout.ps:
-        raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
+        raise FlagError("ps", layout.ps, "they have no effect in cnnbench allreduce")
 
     def of_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
         values = {**given, **own, **({} if towers is None else {"num_gpus": (towers,)})}

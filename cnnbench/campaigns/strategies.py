@@ -83,7 +83,7 @@ def _read(name: str, folder: Path) -> dict[str, np.ndarray]:
 
     path = files.latest(str(folder))
     if path is None:
-        raise BenchmarkError(f"{name} has left no checkpoint")
+        raise BenchmarkError(f"{name} wrote no checkpoint")
     return stored_variables(path)
 
 

@@ -42,7 +42,7 @@ def parse_quiet(text: str) -> frozenset[str]:
         if name != ALL and name not in CONDITIONS:
             close = nearest(name, [*CONDITIONS, ALL])
             hint = f"did you mean {close}?" if close else f"there are {', '.join(CONDITIONS)}"
-            raise FlagError("quiet_conditions", text, f"{name!r} is no condition; {hint}")
+            raise FlagError("quiet_conditions", text, f"{name!r} is not a condition; {hint}")
     return frozenset(CONDITIONS if ALL in names else names)
 
 

@@ -95,7 +95,7 @@ class OptimizerSpec:
     def __post_init__(self) -> None:
         plugins.check_name("an optimizer", self.name)
         if bool(self.operation) == bool(self.update):
-            raise UsageError(f"optimizer {self.name} needs an operation or an update, one of both")
+            raise UsageError(f"optimizer {self.name} needs either an operation or an update")
         if self.decoupled and not self.update:
             raise UsageError(f"optimizer {self.name}: only an update can apply decay")
         if self.update:

@@ -92,7 +92,7 @@ def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFla
     if params.cluster != flags.cluster:  # implied
         given = (*given, "cluster")
     if params.cluster != "flags" and not params.job_name:
-        told += (f"--cluster={params.cluster} names no other process: this run is alone",)
+        told += (f"--cluster={params.cluster} lists only this process: running alone",)
     told = (*args.notices, *told, *unused_notices(plan, given))
     return replace(plan, explicit_flags=given, notices=told)
 
@@ -212,8 +212,8 @@ def _implied_cluster(
             flags = flags.replace(cluster=others[1])
     elif others is not None:
         what, cluster = others
-        alone = f"{what}; this run is one of its own: --cluster={cluster} joins the job"
-        notices += (f"{alone}, --cluster=flags omits this line",)
+        alone = f"{what}; this run is a job of one process: --cluster={cluster} joins the job"
+        notices += (f"{alone}, --cluster=flags hides this notice",)
     if flags.cluster != "flags":
         for name in ADDRESSES:
             if name in given:
@@ -266,7 +266,7 @@ def _take_gpus(
         raise FlagError(
             "cluster",
             flags.cluster,
-            f"{len(visible_gpus(host))} GPUs are to be divided, and the launcher does not number "
+            f"{len(visible_gpus(host))} GPUs must be divided, but the launcher does not number "
             "the processes of a machine; give --gpu_indices, or each process a "
             "CUDA_VISIBLE_DEVICES of its own",
         )

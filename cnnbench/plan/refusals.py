@@ -133,7 +133,7 @@ JOB: tuple[Rule[RunPlan], ...] = (
             and not p.place.job.client_per_worker
             and "collective" in p.exchange.all_reduce.names
         ),
-        "collective does not work where one process drives the others; leave it to "
+        "collective does not work if one process controls the others; use it with "
         f"--variable_update={names_of(lambda mode: mode.all_reduce == 'collective')}",
     ),
     refused(
@@ -160,7 +160,7 @@ ASYNCHRONOUS: tuple[Rule[RunPlan], ...] = (
         lambda p: _workers_go_on(p) and not p.place.mode.asynchronous,
         lambda p: (
             f"--variable_update={p.place.mode.name} waits for all workers; only "
-            f"{names_of(lambda mode: mode.asynchronous)} does not, so leave it true"
+            f"{names_of(lambda mode: mode.asynchronous)} does not wait, so leave the flag true"
         ),
     ),
     refused(
@@ -187,9 +187,9 @@ EXCHANGE: tuple[Rule[RunPlan], ...] = (
             and len(p.exchange.all_reduce.ranges) > 1
         ),
         lambda p: (
-            "has algorithms by size, which --variable_update="
-            f"{names_of(lambda mode: mode.by_size and 'all_reduce_spec' in mode.needs)} takes; "
-            f"{p.place.mode.name} takes one algorithm"
+            "selects algorithms by tensor size; only --variable_update="
+            f"{names_of(lambda mode: mode.by_size and 'all_reduce_spec' in mode.needs)} does so; "
+            f"{p.place.mode.name} uses one algorithm for all sizes"
         ),
     ),
     refused("all_reduce_spec", lambda p: p.exchange.reduces, _check_all_reduce),
@@ -218,7 +218,7 @@ STRATEGIES: tuple[Rule[RunPlan], ...] = (
             p.place.mode.multi_worker_strategy and p.params.cross_device_ops not in BETWEEN_WORKERS
         ),
         lambda p: (
-            f"works in one process; --variable_update={p.place.mode.name} has "
+            f"works in one process only; with --variable_update={p.place.mode.name} use one of "
             f"{', '.join(BETWEEN_WORKERS)}"
         ),
     ),
@@ -230,7 +230,10 @@ STRATEGIES: tuple[Rule[RunPlan], ...] = (
     refused(
         "gpu_indices",
         lambda p: p.place.mode.multi_worker_strategy and _descends(p),
-        lambda p: f"must ascend: --variable_update={p.place.mode.name} takes GPUs in their order",
+        lambda p: (
+            f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
+            "numbers"
+        ),
     ),
     refused(
         "cross_device_ops",
@@ -325,37 +328,41 @@ def _check_files(p: RunPlan) -> None:
 
 
 _WORK: tuple[Rule[RunPlan], ...] = (
-    excluded("eval,forward_only", ", which runs forward only by itself"),
+    excluded("eval,forward_only", ", which already runs the forward pass only"),
     excluded(
         "train_dir,forward_only,freeze_when_forward_only",
-        ": it comes before a checkpoint is restored",
+        ": the graph is frozen before a checkpoint is restored",
     ),
     refused("input_only", on("eval"), "builds no network, so leave out --eval"),
     refused("input_only", on("forward_only"), "builds no network, so leave out --forward_only"),
     excluded("batch_size,global_batch_size", _ONE_OF_TWO),
     excluded("num_epochs,num_batches", _ONE_OF_TWO),
-    excluded("num_epochs,max_seconds", ", which asks for all steps of its epochs"),
+    excluded("num_epochs,max_seconds", ", which needs all steps of its epochs"),
     excluded("eval,max_seconds", ", which has no timed loop of training steps"),
     excluded("num_eval_epochs,num_eval_batches", _ONE_OF_TWO),
     excluded("save_model_secs,save_model_steps", _ONE_OF_TWO),
-    excluded("precision=int8,device=gpu", ", which has kernels for NHWC on CPUs alone"),
-    excluded("precision=int8,data_format=NCHW", ", which has kernels for NHWC on CPUs alone"),
-    excluded("precision=int8,xla", ": XLA has no such kernels"),
-    excluded("precision=int8,xla_compile", ": XLA has no such kernels"),
-    excluded("conv_gradients=fastest,device=gpu", ", which has the gradients of libraries alone"),
+    excluded("precision=int8,device=gpu", ", which supports only NHWC on CPUs"),
+    excluded("precision=int8,data_format=NCHW", ", which supports only NHWC on CPUs"),
+    excluded("precision=int8,xla", ": XLA has no 8-bit kernels"),
+    excluded("precision=int8,xla_compile", ": XLA has no 8-bit kernels"),
+    excluded(
+        "conv_gradients=fastest,device=gpu",
+        ", which supports only the gradient kernels of the libraries",
+    ),
     *(
-        excluded(f"conv_gradients=fastest,{other}", ": its forms are for NHWC without XLA")
+        excluded(f"conv_gradients=fastest,{other}", ": it supports only NHWC without XLA")
         for other in ("data_format=NCHW", "xla", "xla_compile")
     ),
     excluded("gradient_repacking,gradient_bucket_bytes", _ONE_OF_TWO),
     excluded(
-        "xla_compile,bn_stats=sync", ": a tower compiled by itself cannot wait for the others"
+        "xla_compile,bn_stats=sync",
+        ": a tower that is compiled separately cannot wait for the other towers",
     ),
-    excluded("input_only,input_distribution=strategy", ", which makes no strategy"),
+    excluded("input_only,input_distribution=strategy", ", which creates no strategy"),
     refused(
         "auto_shard_policy",
         on("auto_shard_policy=hint"),
-        "needs a hint in the pipeline, which has none; use data",
+        "needs a SHARD_HINT in the pipeline, which cnnbench's does not have; use data",
     ),
     refused("input_replication", on("input_sharding=auto"), "needs --input_sharding=manual"),
     excluded("input_replication=per_replica,prefetch_on_device", ""),
@@ -369,7 +376,9 @@ _WORK: tuple[Rule[RunPlan], ...] = (
         excluded(",".join(pair), _ONE_OF_TWO)
         for pair in itertools.combinations(EVAL_DURING_TRAINING, 2)
     ),
-    refused("input_only", off("data_dir"), "needs --data_dir: synthetic data costs a step nothing"),
+    refused(
+        "input_only", off("data_dir"), "needs --data_dir: synthetic data takes no time to read"
+    ),
     *(
         refused(EVAL_DURING_TRAINING, on(other), f"needs training, so leave out --{other}")
         for other in named(FLAGS, RunPart.WORK)
@@ -408,7 +417,7 @@ _NUMERICS: tuple[Rule[RunPlan], ...] = (
     refused(
         "precision",
         lambda p: p.params.precision == "int8" and not p.numerics.frozen,
-        "needs --forward_only and --freeze_when_forward_only: kernels are fixed",
+        "needs --forward_only and --freeze_when_forward_only, which make the weights constant",
     ),
     refused("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
     refused(
@@ -423,7 +432,7 @@ _NUMERICS: tuple[Rule[RunPlan], ...] = (
         needed(
             flag,
             partial(_vanishes, flag),
-            "vanishes in fp16; with --fp16_vars it must be at least 2^-14",
+            "is too small for fp16; with --fp16_vars it must be at least 2^-14",
         )
         for flag in OPTIMIZERS.constants
     ),
@@ -455,7 +464,7 @@ _MACHINE: tuple[Rule[RunPlan], ...] = (
     refused(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
-        "cannot go with --gpus_per_card, which divides the memory beforehand",
+        "cannot go with --gpus_per_card, which divides the memory before the run",
     ),
     refused(
         "gpus_per_card",
@@ -477,7 +486,7 @@ _OUTPUT: tuple[Rule[RunPlan], ...] = (
         lambda p: (
             p.params.num_warmup_batches == 0 and p.params.warmup == "fixed" and not p.params.eval
         ),
-        "looks at a step of the warm-up; leave out --num_warmup_batches=0",
+        "profiles or saves a warm-up step; leave out --num_warmup_batches=0",
     ),
     *(  # TensorFlow has one profiler
         excluded(f"{other},profile_json", _ONE_OF_TWO)
@@ -580,14 +589,15 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
     refused(
         "data_format",
         lambda p: p.network.model.data_format not in ("auto", p.params.data_format),
-        lambda p: f"--model={p.params.model} has {p.network.model.data_format} layers alone",
+        lambda p: f"--model={p.params.model} has only {p.network.model.data_format} layers",
     ),
     needed("model", lambda p: p.network.model.keras_layers is not None, _fault_of_classes),
     refused(
         "label_smoothing",
         lambda p: p.work.trains and not p.network.model.has_softmax_loss(),
         lambda p: (
-            f"needs a softmax loss, but --model={p.params.model} has one of its own; leave it out"
+            f"needs a softmax loss, but --model={p.params.model} has its own loss; leave the "
+            "flag out"
         ),
     ),
     refused(
@@ -600,7 +610,10 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
     refused(
         "collect_eval_results_async",
         lambda p: p.work.evaluates and not p.network.model.has_host_metrics(),
-        lambda p: f"--model={p.params.model} has no metrics that need a process; leave it out",
+        lambda p: (
+            f"--model={p.params.model} has no metrics that are computed in a separate process; "
+            "leave the flag out"
+        ),
     ),
     needed(
         "input_preprocessor",
@@ -771,7 +784,7 @@ def idle_reductions(
         idle(
             "all_reduce_spec",
             lambda p: has_two_levels(p) and are_single(p),
-            "where every device is a group of its own",
+            "where every group contains one device",
             says="has no first level",
         ),
         idle(

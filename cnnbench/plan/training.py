@@ -312,7 +312,7 @@ def _countable(flag: str, epochs: float, steps: int, global_batch: int, examples
 
 def _check_count(flag: str, value: float, count: float, what: str = "evaluations") -> None:
     if count > _MOST_COUNTED:
-        raise FlagError(flag, value, f"means {number(count)} {what}, not up to {_MOST_COUNTED}")
+        raise FlagError(flag, value, f"means {number(count)} {what}, but at most {_MOST_COUNTED}")
 
 
 # Learning rate of each step, from the flags or from the model's own schedule.

@@ -318,9 +318,15 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
         wanted.append((flag, path))
         target = resolve_output(flag, path, suffixes)
         if any(are_one(path, other) for other in read):
-            raise FlagError(flag, path, "is a file that this command reads; name another")
+            raise FlagError(
+                flag, path, "is an input file of this command; choose another file name"
+            )
         if not appended and not is_replaceable(target, KINDS[kind or target.suffix.lower()]):
-            raise FlagError(flag, path, "is a file of another kind, not to be overwritten")
+            raise FlagError(
+                flag,
+                path,
+                "is a file of another kind, so it is not overwritten; choose another name",
+            )
         note(path)
     refuse_shared(wanted)
 
@@ -467,7 +473,7 @@ def latest(path: str) -> str | None:
         return str(place(path) / f"{NAME}-{complete[-1]}")
     if parts:
         raise BenchmarkError(
-            f"{path} holds no complete checkpoint {NAME}-*, but {parts[0]}; restore the "
+            f"{path} contains no complete checkpoint {NAME}-*, but {parts[0]}; restore the "
             "missing files or name another folder"
         )
     return None

@@ -462,7 +462,8 @@ class CsvTable:
             raise FlagError(
                 _CSV,
                 path,
-                f"column {same + 1} is not that of this version, which writes {len(self.columns)} "
+                f"column {same + 1} is not a column of this version, which writes "
+                f"{len(self.columns)} "
                 "columns; give a new file",
             )
         return ours

@@ -167,7 +167,7 @@ run --benchmark_log_dir=ff/below             | --benchmark_log_dir=ff/below: mus
 run --xla --xla_cache_dir=ff/below           | --xla_cache_dir=ff/below: must be a directory
 run --eval --train_dir=. --summary_verbosity=1 --eval_dir=ff | --eval_dir=ff: must be a directory
 run --train_dir=/proc/none/ckpt              | --train_dir=/proc/none/ckpt
-run --train_dir=model.ckpt-12                | --train_dir=model.ckpt-12: names one checkpoint
+run --train_dir=model.ckpt-12                | --train_dir=model.ckpt-12: names a single checkpoint
 run --export_dir=ff                          | --export_dir=ff: is not a folder
 run --export_dir=ff/below                    | --export_dir=ff/below: *be a directory to write to
 run --export_dir=.                           | --export_dir=.: holds files, but no saved_model.pb
@@ -188,11 +188,11 @@ run --profile_json=x --profile_steps=0       | --profile_steps=0: must be at lea
 run --data_name=cifar10 --data_dir=. --input_preprocessor=official_models_imagenet \
     --model=trivial   | --input_preprocessor=official_*: data set cifar10 takes default
 run --model=trivial --collect_eval_results_async DURING \
-      | --collect_eval_results_async=true: --model=trivial has no metrics that need a process
+      | --collect_eval_results_async=true: --model=trivial has no metrics that are computed
 run --model=trivial --backbone_model_path=.  | --backbone_model_path=.: --model=trivial has no back
 run DETECTOR --backbone_model_path=none      | --backbone_model_path=none: *there is no checkpoint
 run ORACLE --label_smoothing=0.1 \
-      | --label_smoothing=0.1: needs a softmax loss, but --model=oracle has one of its own
+      | --label_smoothing=0.1: needs a softmax loss, but --model=oracle has its own loss
 # Runs that cannot be frozen or computed in integers
 run FROZEN --train_dir=d                     | --freeze_when_forward_only=*cannot go with --train
 run FROZEN --model=vgg16 --num_gpus=4        | --freeze*has 2.06 GiB of weights, and a graph holds
@@ -252,7 +252,7 @@ run CENTRAL --cross_device_ops=ring          | --cross_device_ops=*needs*mirrore
 run MIRRORED --num_gpus=3 --cross_device_ops=hierarchical_copy | --cross*the last of 3 devices
 run MIRRORED --cross_device_ops=nccl --device=cpu | --cross_device_ops=*needs GPUs
 run MULTI_WORKER --num_gpus=2 --device=cpu   | --num_gpus=*must be 1 on CPUs
-run MULTI_WORKER --cross_device_ops=reduction_to_one_device | --cross*has auto, ring, nccl
+run MULTI_WORKER --cross_device_ops=reduction_to_one_device | --cross*use one of auto, ring, nccl
 run MULTI_WORKER --num_packs=2               | --num_packs=*use --bytes_per_pack
 run MULTI_WORKER --num_gpus=2 --gpu_indices=1,0 | --gpu_indices=*must ascend
 run MULTI_WORKER ME --summary_verbosity=2 --bn_stats=sync | --summary_verbosity=*at most 1
@@ -261,7 +261,7 @@ run MIRRORED --data_dir=d --noprefetch_on_device | --prefetch_on*needs --input_d
 run REPLICATED --input_distribution=strategy | --input_distribution=*needs a strategy, not*repl
 run SPLIT --input_only --data_dir=d          | --input_distribution=*--input_only
 run CENTRAL --input_distribution=strategy    | --input_sharding=*use --input_sharding=manual
-run SPLIT --auto_shard_policy=hint           | --auto_shard_policy=*needs a hint
+run SPLIT --auto_shard_policy=hint           | --auto_shard_policy=*needs a SHARD_HINT
 run SPLIT --auto_shard_policy=data MANUAL | --auto_shard*go with --input_sharding
 run SPLIT PER_REPLICA    | --input_replication=*needs --input_sharding=manual
 run SPLIT PER_REPLICA MANUAL --prefetch_on_device | --prefetch*go
@@ -271,7 +271,7 @@ run MULTI_WORKER --data_dir=d --input_distribution=strategy PER_REPLICA \
     MANUAL                  | --input_replication=*needs*mirrored_strategy
 # All-reduces
 run ALL_REDUCE                               | --variable_update=*needs --all_reduce_spec
-run REPLICATED --all_reduce_spec=copy:1K:xring | --all_reduce_spec=*algorithms by size
+run REPLICATED --all_reduce_spec=copy:1K:xring | --all_reduce_spec=*by tensor size
 run --gradient_repacking=2 --gradient_bucket_bytes=9 | --gradient_bucket_bytes=9: cannot go with
 run REPLICATED --gradient_repacking=501      | --gradient_repacking=*at most 500 packs
 run REPLICATED --hierarchical_copy --network_topology=gcp_v100 | --network*exactly 8 devices
@@ -302,11 +302,11 @@ run PARTS --variable_update=replicated --all_reduce_spec=nccl/xring | --all_redu
 run PARTS --variable_update=mirrored_strategy --cross_device_ops=nccl | *NCCL refuses*use ring
 run PARTS RINGS --communication_hint=nccl    | --all_reduce_spec=*NCCL refuses*hint=ring
 run ME                                       | --ps_hosts=*needs tasks for variables
-run --job_name=worker --ps_hosts=c:1         | --worker_hosts=*needs its workers
+run --job_name=worker --ps_hosts=c:1         | --worker_hosts=*needs the addresses of its workers
 run --job_name=worker ALL_REDUCE --all_reduce_spec=copy | --job_name=*--worker_hosts
 run ME ALL_REDUCE --all_reduce_spec=copy --task_index=2 | --task_index=*0 to 1
 run ME ALL_REDUCE --all_reduce_spec=copy --ps_hosts=c:1 | --ps_hosts=*has no use for them
-run ME ALL_REDUCE --all_reduce_spec=copy/collective | --all_reduce_spec=*drives
+run ME ALL_REDUCE --all_reduce_spec=copy/collective | --all_reduce_spec=*controls the others
 run ME ALL_REDUCE --all_reduce_spec=nccl --num_gpus=2 --device=gpu | --all_reduce_spec=*two levels
 run WORKERS --ps_hosts=c:1                   | --job_name=*--worker_hosts needs it
 run WORKERS --cluster=slurm                  | --worker_hosts=a:1,b:1: contradicts --cluster=slurm
@@ -403,14 +403,14 @@ allreduce --iters_per_step=0                 | --iters_per_step=0: must be from 
 allreduce --iterations=2 --num_batches=3     | --iterations=2: contradicts --num_batches=3
 allreduce --result_json=none/r.json          | --result_json=none/r.json: there is no folder
 allreduce --result_json=no --result_csv=no   | --result_csv=no: is the file of --result_json
-allreduce --quiet_conditions=noise           | --quiet_conditions=noise: 'noise' is no condition
+allreduce --quiet_conditions=noise           | --quiet_conditions=noise: 'noise' is not a condition
 allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=collective,xring | --all*in a job, every
 allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=xring#3 | --all_reduce_spec=xring#3
 allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=nccl | --all_reduce_spec=nccl
 allreduce ME --controller_host=c:1 --all_reduce_spec=collective | --controller_host=c:1
 allreduce ME --task_index=2                  | --task_index=2
 allreduce --job_name=worker --worker_hosts=a:1,a:1 | --worker_hosts=a:1,a:1: a:1 is given to two
-allreduce WORKERS --job_name=ps              | --job_name=ps: the job has none; it has worker
+allreduce WORKERS --job_name=ps              | --job_name=ps: *no task of this kind
 allreduce WORKERS                            | --job_name=
 allreduce --predict                          | --predict needs parameters: --link=PRESET
 allreduce PREDICT --inter_link=x             | --inter_link=x: there is no link 'x'; must be one of
@@ -425,12 +425,12 @@ allreduce --predict --link=hdr,alpha=x       | --link=*not 'x'
 allreduce --predict --link=hdr,alpha=1,alpha=2 | --link=*'alpha=2' is given twice
 allreduce --predict --link=hdr,beta=1        | --link=*'beta=1' must be alpha or bandwidth or gamma=
 allreduce --predict --link=hdr,edr           | --link=*'edr' must be
-allreduce PREDICT --devices=                 | --devices=: '' is no number of devices
-allreduce PREDICT --devices=8-16             | --devices=8-16: '8-16' is no number of devices
-allreduce PREDICT --devices=8..              | --devices=8..: '8..' is no number of devices
-allreduce PREDICT --devices=8,,9             | --devices=8,,9: '' is no number of devices
+allreduce PREDICT --devices=                 | --devices=: '' is not a number of devices
+allreduce PREDICT --devices=8-16             | --devices=8-16: '8-16' is not a number of devices
+allreduce PREDICT --devices=8..              | --devices=8..: '8..' is not a number of devices
+allreduce PREDICT --devices=8,,9             | --devices=8,,9: '' is not a number of devices
 allreduce PREDICT --devices=0                | --devices=0: '0' must be from 1 to 1000000
-allreduce PREDICT --devices=16..8            | --devices=16..8: *and a range rise
+allreduce PREDICT --devices=16..8            | --devices=16..8: *and a range must increase
 allreduce PREDICT --model=resnet51           | --model=resnet51: unknown
 allreduce PREDICT --all_reduce_spec=ring     | --all_reduce_spec=ring*there is no algorithm 'ring'
 allreduce PREDICT --plot=x.jpg               | --plot=x.jpg: must end in .svg, .png or .pdf
@@ -445,7 +445,7 @@ allreduce PREDICT --gradient_repacking=1,2   | --gradient_repacking=1,2: must be
 allreduce PREDICT --points=points.json       | --points was removed*--link=
 allreduce PREDICT --sizes=4K                 | --sizes=4K: is for measuring
 allreduce PREDICT --num_gpus=2,4             | --num_gpus=2,4: is for measuring
-allreduce PREDICT --record=reduced.json --devices=4 --result_json=reduced.json | --result_j*reads
+allreduce PREDICT --record=reduced.json --devices=4 --result_json=reduced.json | --result_j*input
 allreduce PREDICT --record=reduced.json --devices=4 --result_json=measured.json | another kind
 
 compare                                      | takes two arguments, BASE and NEW, not 0
@@ -461,7 +461,7 @@ compare records records --output=records     | --output=records: is a folder; na
 compare records records --output=-           | --output=-: must be a path, not standard
 compare records records --output=records/0.json | --output=records/0.json: is a file of another kind
 compare records records --output=records/0.json --format=json | --output=*is a file of another kind
-compare records/0.json records/0.json --output=records/0.json | --output=*that this command reads
+compare records/0.json records/0.json --output=records/0.json | --output=*is an input file
 compare records records --allow_different=cpu_modle | did you mean cpu_model?
 compare records records --allow_different=iters_per_stop | did you mean iters_per_step?
 compare records records --baseline_aa=gone   | --baseline_aa=gone: no such file or folder
@@ -482,19 +482,19 @@ ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. an
 ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both
 ab --aa --b=--xla                            | --b=--xla: --aa measures side A twice
 ab --a=--modell=lenet                        | unknown flag --modell; did you mean --model?
-ab "--a=--num_gpus='1"                       | --a=--num_gpus='1: is no list of flags
+ab "--a=--num_gpus='1"                       | --a=--num_gpus='1: is not a list of flags
 ab --a=--xla --model=lenet                   | --model is a flag of the sides, not of ab: flags
 ab --a=--xla --num_batches                   | --num_batches is a flag of the sides, not of ab: *--b
 ab --nomodel                                 | --nomodel is a flag of the sides, not of ab: flags
 ab --noxla=1                                 | --noxla is a flag of the sides, *-- --noxla=1;
-ab lenet                                     | stray argument 'lenet': flags of both sides go behind
-ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is no program
+ab lenet                                     | stray argument 'lenet': put flags of both sides after
+ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is not a program
 ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision
 ab --b_checkout=--help                       | is neither a folder nor a revision
 ab --a_env=NAME                              | --a_env=...: must be NAME=VALUE
 ab --b_env=NAME --a_checkout=nothing         | --b_env=...: must be NAME=VALUE
 ab "--a_env=''" --a_env=SECRET=x              | --a_env=...: must be NAME=VALUE
-ab --a_env=X=1 MY_TOKEN=secret               | stray argument 'MY_TOKEN=...': flags
+ab --a_env=X=1 MY_TOKEN=secret               | stray argument 'MY_TOKEN=...': put flags
 ab --a_env==secret                           | --a_env=...: must be NAME=VALUE
 ab --flagfile=variables                      | --a_env=...: must be NAME=VALUE
 ab --b=--train_dir=x                         | --train_dir=x: cannot go with ab
@@ -505,7 +505,7 @@ ab --b=--flagfile=none                       | --flagfile=none: cannot be read: 
 ab --b_checkout=images --b=--flagfile=../ff  | --result_csv=x: cannot go with ab
 ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot go with ab
 ab --b=--model=nosuch                        | --model=nosuch: unknown; models for imagenet
-ab --pairing=turns --b=--xla LOCAL -- --device=gpu | --pairing=*cannot be: side A: on GPUs*growth
+ab --pairing=turns --b=--xla LOCAL -- --device=gpu | --pairing=*side A: on GPUs*growth
 ab --allow_different=cpu_modell              | no such fact; did you mean cpu_model?
 ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
@@ -531,7 +531,7 @@ gate main --results=records                  | --results=records: is not empty; 
 gate --init=travis                           | --init=travis: must be one of github, gitlab, jenkins
 gate --init=github --pairs=8                 | --pairs: --init writes files only
 explain a.json                               | takes two arguments, profiles of A and of B, not 1
-explain a.json b.json --rounds=2             | --rounds=2: is for processes
+explain a.json b.json --rounds=2             | --rounds=2: applies to processes
 explain a.json none                          | none: cannot be read
 explain /dev/zero b.json                     | /dev/zero: cannot be read: is a device
 explain pipe b.json                          | pipe: cannot be read: is a pipe that nobody
@@ -545,7 +545,7 @@ explain deep.json b.json                     | deep.json: not JSON: nested too d
 explain twice.json b.json                    | twice.json: not JSON: the key 'schema' is there
 explain a.json empty                         | empty: no profiles; cnnbench run
 explain a.json x.json                        | x.json: not a profile:
-explain a.json b.json --output=a.json        | --output=a.json: is a file that this command reads
+explain a.json b.json --output=a.json        | --output=a.json: is an input file
 explain -- --model=lenet                     | the two sides are the same; say with --a
 explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot go with explain
 explain --workers=2 --b=--xla                | --ps=0: *parameter_server*needs tasks
@@ -558,7 +558,7 @@ bisect main~1 main --model=lenet             | --model is a flag of the sides, n
 bisect main~1 main --results=damaged-bisect --resume -- --model=lenet \
                                              | damaged-bisect/bisect.jsonl: line 2 is damaged
 bisect main~1 main --repository=/            | --repository=/: must be in a git repository
-bisect main~1 main --python=/nowhere         | --python=/nowhere: is no program
+bisect main~1 main --python=/nowhere         | --python=/nowhere: is not a program
 bisect main~1 main -- --train_dir=x          | --train_dir=x: cannot go with bisect
 
 roofline                                     | name one model
@@ -568,7 +568,7 @@ roofline lenet --eval                        | --eval
 roofline lenet --plot=a.txt                  | --plot=a.txt: must end in .svg
 roofline lenet --warmup=auto                 | --warmup=auto
 roofline lenet --worker_hosts=a:1,b:2        | --worker_hosts
-roofline lenet CPU8 --forward_only --freeze_when_forward_only | --precision=int8: *not here:
+roofline lenet CPU8 --forward_only --freeze_when_forward_only | --precision=int8: *not supported*
 
 strategies TWO_CPUS --modes=horovod          | --modes=horovod: must be some of
 strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2
@@ -591,7 +591,7 @@ tune TWO_CPUS --cluster=slurm                | --cluster=slurm: *--workers, --ps
 tune TWO_CPUS --workers=2 -- --ps_hosts=a:1  | --ps_hosts=a:1: *--workers, --ps and --controller
 tune TWO_CPUS --workers=2 --variable_update=replicated | --variable_update=replicated: *with launch
 tune TWO_CPUS --workers=2 --list --variable_update=parameter_server | --ps=0: *parameter_server
-tune TWO_CPUS --workers=2 --pairing=turns    | --pairing=turns: cannot be: a job of several
+tune TWO_CPUS --workers=2 --pairing=turns    | --pairing=turns: is impossible: a job of several
 tune TWO_CPUS --allow=speed                  | --allow=speed: must be some of precision, batch_size
 tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .png or .pdf
 tune TWO_CPUS --space=none.yaml              | --space=none.yaml: cannot be read: No such file
@@ -649,13 +649,13 @@ launch --controller -- RING --aux_head | --aux_head=true: *has no
 launch --ps=1 --log_dir=/dev/null/x          | --log_dir=/dev/null/x: must be a directory
 launch --ps=1 -- --result_json=/proc/none/r  | --result_json=/proc/none/r: there is no folder
 launch --ps=1 -- --train_dir=/dev/null/x     | --train_dir=/dev/null/x: must be a directory
-launch --ps=1 -- --train_dir=ckpt-1          | --train_dir=ckpt-1: names one checkpoint
+launch --ps=1 -- --train_dir=ckpt-1          | --train_dir=ckpt-1: names a single checkpoint
 launch --workers=2 -- allreduce --result_csv=/proc/none/r | --result_csv=/proc/none/r: there is no
 launch --ps=256 --affinity                   | processors cannot be divided among 257 processes
 launch --ps=1 --output=x.csv                 | --output=x.csv: needs --scaling
 launch --ps=1 --scaling=1,0                  | --scaling=1,0: must be from 1
-launch --ps=1 --scaling=1 --workers=2        | --workers=2: has no meaning with --scaling
-launch --ps=1 --scaling=1 --affinity         | --affinity=true: has no meaning with --scaling
+launch --ps=1 --scaling=1 --workers=2        | --workers=2: cannot be used with --scaling
+launch --ps=1 --scaling=1 --affinity         | --affinity=true: cannot be used with --scaling
 launch --ps=1 --resume                       | --resume=true: needs --scaling
 launch --workers=2 -- --num_gpus=3 --gpus_per_card=2 RING | --gpus_per_card=2: must be a divisor
 launch --ps=1 --scaling=1 --plot=x.gif       | --plot=x.gif:
@@ -670,7 +670,7 @@ report records --format=csv --table=comparison | --table=comparison: needs --bas
 report records --threshold=5                 | --threshold=5: needs --baseline
 report records --output=/gone/x.html         | --output=/gone/x.html
 report records --output=records/0.json       | --output=records/0.json: is a file of another kind
-report records/0.json --output=records/0.json | --output=records/0.json: *that this command reads
+report records/0.json --output=records/0.json | --output=records/0.json: *is an input file
 report records --fail_on=slower              | --fail_on=slower: needs --baseline, or the results
 report records --baseline=gone               | --baseline=gone: no such file
 report records --baseline=empty              | --baseline=empty: neither run records nor all-reduce
@@ -707,7 +707,7 @@ completion fish                              | cnnbench completion takes one of 
 env x                                        | stray argument 'x': flags of a run go with --check
 env --seconds=2                              | --seconds goes with --check
 env --quiet_conditions=load                  | --quiet_conditions goes with --check
-env --check --quiet_conditions=lod           | --quiet_conditions=lod: 'lod' is no condition;
+env --check --quiet_conditions=lod           | --quiet_conditions=lod: 'lod' is not a condition;
 env --check -- --num_gpus=0                  | --num_gpus=0: must be from 1 to 1024
 env --check -- --model=nosuch                | --model=nosuch: unknown; models for imagenet:
 """

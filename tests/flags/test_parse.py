@@ -179,7 +179,7 @@ def test_tf_config_of_one_replica_runs_as_one_process(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "")
     parsed = parse_run(["--cluster=tf_config", "--variable_update=collective_all_reduce"])
     assert not parsed.place.job.in_cluster
-    assert "--cluster=tf_config names no other process: this run is alone" in parsed.notices
+    assert "--cluster=tf_config lists only this process: running alone" in parsed.notices
     with pytest.raises(FlagError, match="parameter_server_strategy: needs processes"):
         parse_run(["--cluster=tf_config", "--variable_update=parameter_server_strategy"])
 

@@ -77,8 +77,8 @@ def test_a_function_with_another_number_of_results_is_named():
         ({"name": "sgd"}, "optimizer sgd is registered already"),
         ({"name": ""}, "an optimizer needs a name of printable characters"),
         ({"constants": {"epsilon": Constant("my_epsilon", 1.0, "")}}, "no flag --my_epsilon; use"),
-        ({"update": None}, "adagrad needs an operation or an update, one of both"),
-        ({"operation": "ResourceApplyAdagrad"}, "one of both"),
+        ({"update": None}, "adagrad needs either an operation or an update"),
+        ({"operation": "ResourceApplyAdagrad"}, "either an operation or"),
         ({"update": None, "operation": "X", "decoupled": True}, "only an update can apply decay"),
     ],
 )

@@ -134,7 +134,7 @@ def test_what_is_read_and_what_another_flag_writes_is_not_written(way, tmp_path,
     else:
         (link.symlink_to if way == "symbolic" else link.hardlink_to)(path)
     output = Output("output", str(link), "csv")
-    with pytest.raises(FlagError, match=r"^--output=.*: is a file that this command reads"):
+    with pytest.raises(FlagError, match=r"^--output=.*: is an input file of this command"):
         check_outputs([output], [None, "", str(path)])
     with pytest.raises(FlagError, match=r"^--output=.*: is the file of --csv too"):
         check_outputs([Output("csv", str(path)), output])

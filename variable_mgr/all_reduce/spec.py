@@ -228,7 +228,7 @@ def _algorithm(text: str, number: int) -> AlgorithmSpec:
     if shards is None:
         return AlgorithmSpec(levels)
     if not re.fullmatch(r"[0-9]{1,9}", shards) or int(shards) < 1:
-        raise _error(text, number, "after # must stand the number of shards, 1 or more")
+        raise _error(text, number, "after # write the number of shards, at least 1")
     return AlgorithmSpec(levels, int(shards))
 
 

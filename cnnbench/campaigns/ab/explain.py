@@ -45,7 +45,7 @@ def explained(
     except NotExplainedError as error:
         tell(f"not explained: {error}")
     except KeyboardInterrupt:
-        tell(f"not explained: interrupted; the {result} stands")
+        tell(f"not explained: interrupted; the {result} does not change")
     return None
 
 

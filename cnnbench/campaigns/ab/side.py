@@ -435,6 +435,8 @@ def takes_turns(
     if found is None:
         return True
     if pairing == "turns":
-        raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
+        raise FlagError(
+            "pairing", "turns", f"is impossible: {found}; leave the flag out, or use alternate"
+        )
     reporter.notice(f"{otherwise}, since they cannot step in turn: {found}")
     return False

@@ -285,7 +285,7 @@ class ResultsFolder:
                 stack.enter_context(hold("results", str(folder), print_warning))
                 there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
                 if there and not (resume or kind.shared):
-                    go_on = "go on with what is there by --resume, or "
+                    go_on = "continue with --resume, or "
                     hint = go_on if kind.noun and kind.journal in there else ""
                     raise self._refused(f"is not empty; {hint}name another folder")
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})

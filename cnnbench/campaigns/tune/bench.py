@@ -326,7 +326,7 @@ class Lengths(StepCount):
 
     def __init__(self, fixed: Collection[str], record: RunRecord) -> None:
         if not record.step_seconds or record.batch is None:
-            raise BenchmarkError("the flags as they are given lead to no timed step")
+            raise BenchmarkError("with the given flags, no step was timed")
         super().__init__(RACE_SECONDS, [record], FEWEST_STEPS, _MOST_STEPS)
         self.batch = record.batch.global_
         self._fixed = frozenset(fixed)
@@ -405,7 +405,7 @@ class RaceBench:
         told = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
         (ended,) = yield from self._run("first process", {f"first-{first.key}": first}, told, [])
         if ended.status != "ok":
-            raise BenchmarkError(f"the flags as they are given fail: {ended.message}")
+            raise BenchmarkError(f"the given flags fail: {ended.message}")
         self.lengths = Lengths(fixed, ended.record)
         if told:
             self.campaign.reporter.notice(str(self.lengths))

@@ -325,7 +325,9 @@ def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
     """The groups of a suite file, one for each entry; given flags are not varied."""
     suite = check(load(path, "space"))
     if suite.on_cpu is not None:
-        raise suite.entries[0].node.error("on_cpu is for sweeps; cnnbench tune takes no notice", 1)
+        raise suite.entries[0].node.error(
+            "on_cpu has no effect in cnnbench tune, only in sweeps", 1
+        )
     return _varied({entry.name: _group(entry, fixed) for entry in suite.entries})
 
 
@@ -338,7 +340,7 @@ def _group(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
     }
     for key, given in not_here.items():
         if given:
-            raise entry.node.error(f"{entry.name}: cnnbench tune has no use for {key}")
+            raise entry.node.error(f"{entry.name}: {key} has no effect in cnnbench tune")
     expanded, unset = expand(entry)
     if unset is not None:
         raise entry.node.error(f"{entry.name}: {unset}")
@@ -375,7 +377,7 @@ def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:
 def _varied(groups: Mapping[str, tuple[Settings, ...]]) -> dict[str, tuple[Settings, ...]]:
     found = {name: those for name, those in groups.items() if len(those) > 1}
     if not found:
-        raise UsageError("nothing is left to vary: the flags that are given fix all of the space")
+        raise UsageError("nothing is left to vary: the given flags fix every setting of the space")
     return found
 
 

@@ -25,7 +25,7 @@ COMMANDS: dict[str, str] = {
     "roofline": "show where the time of a step goes, layer by layer",
     "strategies": "measure the modes of --variable_update side by side",
     "tune": "find the fastest flags for a network, and prove them",
-    "sweep": "run a suite of configurations, each run in a process of its own",
+    "sweep": "run a suite of configurations, each run in its own process",
     "launch": "run all processes of a job on this machine",
     "report": "write results as one HTML page, Markdown or a table",
     "history": "follow a metric over commits and find where it took a step",
@@ -65,7 +65,9 @@ def results_folder(given: str | None, command: str, resume: bool = False) -> str
     FlagError with `resume` but without a folder.
     """
     if resume and given is None:
-        raise FlagError("resume", "true", "needs --results, the folder to go on with")
+        raise FlagError(
+            "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
+        )
     return given or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 

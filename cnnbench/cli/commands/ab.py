@@ -114,7 +114,7 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
     explain: str = flag(
         "auto",
         "Profile a few more processes of each side and say where the difference is; auto, also "
-        "--explain alone: after a verdict of slower or faster.",
+        "Without a value: after the verdicts slower and faster.",
         choices=("auto", "always", "never"),
         alone="auto",
     )
@@ -182,7 +182,8 @@ def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
     given, stray, common = sides.parse(command, _SPECS, "ab ...")
     if stray:
         raise UsageError(
-            f"stray argument {sides.shown(stray[0])!r}: flags of both sides go behind --, those of "
+            f"stray argument {sides.shown(stray[0])!r}: put flags of both sides after --, and "
+            "flags of "
             "one side into --a or --b"
         )
     return given, common
@@ -328,10 +329,13 @@ def _run(
         for line in _spread_lines(pairs.comparison, experiment.policy):
             reporter.notice(line)
         reporter.notice(
-            f"to judge with it: cnnbench compare BASE NEW --baseline_aa={shlex.quote(folder)}"
+            "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
+            f"--baseline_aa={shlex.quote(folder)}"
         )
     if pairs.comparison.entries:
-        reporter.notice(f"the same from the files: {shlex.join(_same_from_files(pairs, options))}")
+        reporter.notice(
+            f"to judge the records again: {shlex.join(_same_from_files(pairs, options))}"
+        )
     if next_step:
         seconds = pairs.seconds_per_pair
         more = enough - len(pairs.records["a"]) if earlier is not None else enough

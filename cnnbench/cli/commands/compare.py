@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     if len(arguments) != 2:
         raise UsageError(
             f"cnnbench compare takes two arguments, BASE and NEW, not {len(arguments)}; "
-            "quote patterns, so that the shell leaves them alone"
+            "quote patterns, so that the shell does not expand them"
         )
     options = CompareFlags(**given)
     options.check(arguments)

@@ -86,13 +86,13 @@ def main(argv: Sequence[str]) -> int:
     if paths and len(paths) != 2:
         raise UsageError(
             f"cnnbench explain takes two arguments, profiles of A and of B, not {len(paths)}; "
-            "or none, and flags of both sides behind --"
+            "or none, and flags of both sides after --"
         )
     check_outputs([output_file(options.output, options.format, "explanation")], paths)
     if paths:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
         for name in (name for name in given if name not in shown):
-            raise FlagError(name, given[name], "is for processes; A and B are profiles")
+            raise FlagError(name, given[name], "applies to processes only; A and B are profiles")
         if common or any(options.variables.values()):
             raise UsageError("A and B are profiles: leave out the flags and variables of processes")
         base, new = map(_load, paths)
@@ -143,5 +143,5 @@ def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
                 timeout=options.timeout,
             ).explain()
         words = (f"{name}/a", f"{name}/b")
-        reporter.notice(f"the same from the files: {sides.again('explain', words, ())}")
+        reporter.notice(f"to judge the records again: {sides.again('explain', words, ())}")
         return found

@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     given, commits, common = sides.parse(argv, _SPECS, "gate BASE HEAD")
     if given.get("init"):
         if rest := [*commits, *(f"--{name}" for name in given if name != "init")]:
-            raise UsageError(f"{rest[0]}: --init writes files only; give flags of runs behind --")
+            raise UsageError(f"{rest[0]}: --init writes files only; put flags of runs after --")
         _initialize(given["init"], common or _EXAMPLE)
         if not common:
             print_notice(f"they measure {' '.join(_EXAMPLE)}: replace it by your own flags of runs")
@@ -110,7 +110,9 @@ def main(argv: Sequence[str]) -> int:
     own = [] if is_resumed else _checkouts(*commits)
     results = given.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed and results is None:
-        raise FlagError("resume", "true", "needs --results, the folder to go on with")
+        raise FlagError(
+            "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
+        )
     with _folder(results, is_resumed) as folder:
         added = [*own, f"--results={folder / _RUNS}"]
         words = sides.without(argv, _SPECS, ("init", "results"), added)[len(commits) :]

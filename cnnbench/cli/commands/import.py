@@ -53,7 +53,10 @@ class ImportFlags:
         fault=fault,
     )
     reader: str = flag(
-        "", "Read all files as those of this program, however they begin.", known=_readers
+        "",
+        "Read all files as output of this program; do not detect the program from their first "
+        "lines.",
+        known=_readers,
     )
     strict: bool = flag(False, "Refuse files with lines that are not understood; write nothing.")
     dry_run: bool = flag(False, "Only list what would be imported.")

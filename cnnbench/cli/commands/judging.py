@@ -37,7 +37,7 @@ def failing(given: Sequence[str] | None, usual: Sequence[str]) -> tuple[str, ...
     found = tuple(dict.fromkeys(given))
     never = {"never", "nothing"}.intersection(found)
     if not found or (never and len(found) > 1):
-        reason = "must be one or more of its words, or never alone"
+        reason = "must be one or more of its values, or never without other values"
         raise FlagError("fail_on", ",".join(given), reason)
     return () if never else found
 

@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
     options = LaunchFlags(**given)
     if arguments:
         raise UsageError(
-            f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
+            f"launch takes no argument {arguments[0]!r}; put flags of the processes after --"
         )
     if options.scaling and flags and flags[0] == "allreduce":
         reason = "compares runs; for allreduce give --workers"
@@ -206,7 +206,7 @@ def _run(
 def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) -> int:
     for name in ("workers", "affinity", "log_dir"):
         if name in given:
-            raise FlagError(name, given[name], "has no meaning with --scaling")
+            raise FlagError(name, given[name], "cannot be used with --scaling")
     counts = tuple(sorted(set(options.scaling)))
     command = task_command(split_at_dashes(argv)[1])
     any_layout = options.layout.with_coordinator(command.args)

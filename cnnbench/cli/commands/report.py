@@ -145,7 +145,7 @@ def _check_number(paths: Sequence[str]) -> None:
     number = sum(1 for _ in files(paths))
     if number > _MOST_FILES:
         raise UsageError(
-            f"{' '.join(paths)}: {integer(number)} files, and a report is about at most "
+            f"{' '.join(paths)}: {integer(number)} files, and a report covers at most "
             f"{integer(_MOST_FILES)}; cnnbench history follows them over time, and "
             "--format=csv writes tables of all"
         )

@@ -116,11 +116,22 @@ def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
         raise UsageError(f"name one model, {found}")
     for name in _REFUSED:
         if name in flags:
-            raise FlagError(name, flags[name], "not here: steps of one process are profiled")
+            raise FlagError(
+                name, flags[name], "is not supported by roofline, which profiles one process"
+            )
     if flags.get("precision") == "int8":
-        raise FlagError("precision", "int8", "not here: rates are measured in fp32, fp16, bf16")
+        raise FlagError(
+            "precision",
+            "int8",
+            "is not supported by roofline, which measures rates in fp32, fp16 and bf16",
+        )
     if flags.get("warmup") == "auto":
-        raise FlagError("warmup", "auto", "not here: its last steps are profiled; give a number")
+        raise FlagError(
+            "warmup",
+            "auto",
+            "is not supported by roofline: it profiles the last warm-up steps; give "
+            "--num_warmup_batches",
+        )
     return Params(**{**flags, "model": named[0]})
 
 

@@ -94,8 +94,8 @@ class CampaignFlags:
 class SideFlags:
     """Flags that define a side."""
 
-    a: str = flag("", "Flags of side A alone, as one shell word.")
-    b: str = flag("", "Flags of side B alone.")
+    a: str = flag("", "Flags of side A only, as one shell word.")
+    b: str = flag("", "Flags of side B only, as one shell word.")
     a_python: str | None = flag(
         None, "Interpreter of side A that has cnnbench installed.", path="file"
     )
@@ -142,7 +142,7 @@ def parse(
         for word in words:
             name = word.lstrip("-").partition("=")[0]
             if word.startswith("-") and (name in of_runs or name.removeprefix("no") in of_runs):
-                hint = "; those of one side into --a or --b" if "a" in own else ""
+                hint = "; put flags of one side into --a or --b" if "a" in own else ""
                 raise UsageError(
                     f"--{name} is a flag of the sides, not of {usage.split()[0]}: flags of both "
                     f"go behind --, as in cnnbench {usage} -- {word}{hint}"
@@ -203,7 +203,7 @@ def interpreter(flag: str, text: str) -> str:
     """An absolute path; links are not resolved, which would leave a virtual environment."""
     found = shutil.which(text)
     if found is None:
-        raise FlagError(flag, text, "is no program that can be started")
+        raise FlagError(flag, text, "is not a program that can be started")
     return os.path.abspath(found)
 
 
@@ -260,7 +260,7 @@ def sides_of(
         try:
             own = tuple(shlex.split(text))
         except ValueError as error:
-            raise FlagError(name, text, f"is no list of flags: {error}") from None
+            raise FlagError(name, text, f"is not a list of flags: {error}") from None
         if python is not None:
             python = interpreter(f"{name}_python", python)
         commit = None if checkout is None else revision_of(f"{name}_checkout", checkout)

@@ -86,7 +86,8 @@ class SweepFlags(CampaignFlags):
     list: bool = flag(False, "List the configurations and run nothing.")
     dry_run: bool = flag(
         False,
-        "List the runs with their commands, with --resume those that are left, and run nothing.",
+        "List the runs with their commands and run nothing. With --resume, list the runs that "
+        "are left.",
     )
 
 

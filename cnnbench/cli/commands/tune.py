@@ -216,7 +216,7 @@ def _run(
         if question.space.assumed:
             reporter.notice(
                 f"--variable_update={question.space.mode} is tried first, as if it were given: "
-                "that of runs without the flag needs --ps"
+                "the default mode of runs needs --ps"
             )
         choices = sum(map(len, question.space.groups.values()))
         reporter.notice(
@@ -230,7 +230,7 @@ def _run(
             outcome, found = campaign.follow(policy(question, folder, campaign))
     if outcome.enough_minutes is not None:
         line = sides.again(*again, results=name, minutes=outcome.enough_minutes, resume=True)
-        reporter.notice(f"to go on with more time: {line}")
+        reporter.notice(f"to continue with more time: {line}")
     if options.plot is not None:
         config = question.first.resolved.config
         towers = options.workers * int(config["num_gpus"])

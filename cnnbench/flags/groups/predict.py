@@ -44,7 +44,7 @@ class PredictParams:
     )
     batch_size: int | None = flag(
         None,
-        "Images per device and step; if not given or 0, those of --record, or those of --model.",
+        "Images per device and step. If not given or 0: the batch size of --record or of --model.",
         minimum=0,
     )
     plot: str | None = flag(

@@ -91,7 +91,8 @@ class RuntimeParams:
     )
     gpu_thread_mode: str = _gpu(
         "gpu_private",
-        "Host threads that feed GPUs: of every GPU alone, shared by the GPUs, or the common ones.",
+        "Host threads that feed GPUs: private to each GPU, shared by the GPUs, or TensorFlow's "
+        "global ones.",
         choices=("global", "gpu_private", "gpu_shared"),
         lower=True,
     )

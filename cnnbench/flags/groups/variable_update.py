@@ -77,7 +77,8 @@ class VariableUpdateParams:
     )
     bn_stats: str = _update(
         "first",
-        "Batch norm with several devices. Each normalises by the moments of its own batch, and the "
+        "Batch norm with several devices. Each device normalises by the moments of its batch, "
+        "and the "
         "moving averages are of the first device or the mean of all; sync normalises by the "
         "moments of all batches.",
         choices=("first", "mean", "sync"),

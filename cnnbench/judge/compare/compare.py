@@ -517,7 +517,7 @@ def _usable_groups(
     missing = sum(one.key not in found for one in configurations)
     if aa and missing:
         without = count(missing, "configuration", "configurations")
-        notes.append(f"no A/A spread for {without}: the threshold alone is the floor")
+        notes.append(f"no A/A spread for {without}: only the threshold is used")
     return found, notes
 
 

@@ -73,12 +73,12 @@ def _answer(found: Explanation) -> str:
             "is no evidence of a cause. Profile two or more of each, as --rounds=3 does."
         )
     elif abs(found.difference) > found.chance:
-        answer = f"A{step[1:]}, spread over rows of which none stands out of the noise."
+        answer = f"A{step[1:]}, spread over rows, none of which is significant."
     elif found.chance >= found.base:
-        answer = f"Nothing can be told: {step}, and more than a whole step can be chance."
+        answer = f"Inconclusive: {step}, and more than a whole step can be chance."
     else:
         answer = (
-            f"Nothing stands out of the noise: {step} ({_between(found)}), and up to "
+            f"No significant difference: {step} ({_between(found)}), and up to "
             f"{_ms(found.chance)} can be chance."
         )
     if found.by_work:
@@ -86,7 +86,7 @@ def _answer(found: Explanation) -> str:
             f"{one.text} in {one.place} ({_more(one.difference)}, +/- {_ms(one.spread)})"
             for one in found.causes[:_MOST_NAMED]
         ]
-        answer += f" Certain is that the work differs: {'; '.join(work)}."
+        answer += f" The work certainly differs: {'; '.join(work)}."
     return answer
 
 
@@ -99,7 +99,7 @@ def _answer_of_causes(found: Explanation) -> str:
     if abs(difference) <= found.spread:
         text = "; ".join(_named(one, with_spread=True) for one in named)
         step = f"{_more(difference)}, +/- {_ms(found.spread)}"
-        return f"Whether a step takes longer cannot be told ({step}), but it has {text}."
+        return f"No significant difference in step time ({step}), but a step has {text}."
     like = [_named(one, with_spread=False) for one in named if one.difference * difference > 0]
     opposite = [_named(one, with_spread=True) for one in named if one.difference * difference <= 0]
     if abs(found.unexplained) >= least:

@@ -186,7 +186,10 @@ def conditions(comparison: Comparison) -> str:
     """A sentence on how the sides were compared."""
     text = "Compared by one value per process"
     if comparison.paired:
-        text = "Compared in pairs: a change is the centre of those within pairs, not of the medians"
+        text = (
+            "Compared in pairs: a change is estimated from the changes within pairs, not from "
+            "the medians"
+        )
     for floors in dict.fromkeys(
         filter(None, map(partial(_floors, comparison), comparison.leading))
     ):

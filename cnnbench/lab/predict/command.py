@@ -120,12 +120,14 @@ def parse_device_counts(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"\s*([0-9]{1,7})(?:\.\.([0-9]{1,7}))?\s*", piece)
         if match is None:
             raise FlagError(
-                "devices", text, f"{piece!r} is no number of devices; write 8,12,16 or 8..16384"
+                "devices", text, f"{piece!r} is not a number of devices; write 8,12,16 or 8..16384"
             )
         first, last = int(match.group(1)), int(match.group(2) or match.group(1))
         if not 1 <= first <= last <= _MOST_DEVICES:
             raise FlagError(
-                "devices", text, f"{piece!r} must be from 1 to {_MOST_DEVICES}, and a range rise"
+                "devices",
+                text,
+                f"{piece!r} must be from 1 to {_MOST_DEVICES}, and a range must increase",
             )
         while first <= last:
             counts.add(first)

@@ -292,7 +292,7 @@ class BenchmarkCNN(Run):
             )
         if devices.kind == "gpu" and plan.params.precision == "int8":
             reason = (
-                "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
+                "TensorFlow sees a GPU, and --precision=int8 supports only CPUs; use --device=cpu"
             )
             raise FlagError("device", plan.machine.flags.device, reason)
 

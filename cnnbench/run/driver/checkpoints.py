@@ -275,7 +275,7 @@ class _Stored:
         # tf.train.Checkpoint stores a graph of objects too, tf.compat.v1.train.Saver does not.
         written_here = "_CHECKPOINTABLE_OBJECT_GRAPH" in self.shapes
         self.is_old = not written_here and any(re.match("v0?/", key) for key in self.shapes)
-        old = "those of tf_cnn_benchmarks are read from --train_dir alone"
+        old = "those of tf_cnn_benchmarks are read only from --train_dir"
         self._mismatch = old if self.is_old else mismatch
         self._old_keys: dict[str, str] = {}
         self._channels_first: dict[str, tuple[int, int, int]] = {}

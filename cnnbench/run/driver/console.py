@@ -179,10 +179,10 @@ def notices(record: RunRecord) -> Iterator[tuple[str, bool]]:
     if record.input_stages:
         rates = {stage.name: stage.examples_per_sec for stage in record.input_stages}
         *parts, (_, whole) = rates.items()
-        yield f"the input pipeline alone gives {number(whole)} images/s", False
+        yield f"the input pipeline without training reads {number(whole)} images/s", False
         if parts:
             stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
-            yield f"its stages, each with those before it, in images/s: {stages}", False
+            yield f"the pipeline up to each of its stages, in images/s: {stages}", False
     if record.warmup_status == "limit":
         steps = len(record.warmup_step_seconds)
         text = f"step times were not steady after {steps} warm-up steps, the most that "

@@ -167,7 +167,7 @@ class Membership:
         missing = [one for one in (*job.tower_devices, *job.ps_devices) if one not in found]
         if missing:
             raise BenchmarkError(
-                f"{len(missing)} of the devices of the job are not there (first: {missing[0]}); "
+                f"{len(missing)} devices of the job are missing (first: {missing[0]}); "
                 "every worker needs --num_gpus of them"
             )
         supervisor.state.connected = True

@@ -66,7 +66,11 @@ def prepare_folders(plan: RunPlan) -> None:
     """Makes the folders of output files and checks that they are writable."""
     if (folder := plan.saves_into) is not None:
         if checkpoint_folder.is_prefix(folder):
-            raise FlagError("train_dir", folder, "names one checkpoint; only --eval can use one")
+            raise FlagError(
+                "train_dir",
+                folder,
+                "names a single checkpoint, which only --eval can use; give its folder",
+            )
         prove_folder("train_dir", folder)
     if plan.outputs.trace_file and not plan.outputs.use_chrome_trace_format:
         prove_folder("trace_file", plan.outputs.trace_file)

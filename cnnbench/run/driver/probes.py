@@ -71,7 +71,7 @@ def profiling(folder: str | None, use: Callable[[tuple[XPlane, ...]], None]) -> 
             tf.profiler.experimental.stop()
         written = sorted(scratch.glob("plugins/profile/*/*.xplane.pb"))
         if not written:
-            raise BenchmarkError("TensorFlow's profiler has left no profile")
+            raise BenchmarkError("TensorFlow's profiler wrote no profile")
         if folder is not None:
             with writing_output("trace_file", folder):
                 shutil.copytree(scratch, folder, dirs_exist_ok=True)

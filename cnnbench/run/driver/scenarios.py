@@ -208,7 +208,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     measurements.input_stages = [*stages, whole]
     if length.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.output.messages.notice(
-            "the whole set fits into the shuffle buffer, so its files are read once per "
+            "the whole set fits into the shuffle buffer, so its files are read only once per "
             "epoch: --num_epochs=1 or more measures that too"
         )
     return total
@@ -379,7 +379,8 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
     plan.length.check_steps_left(plan.outputs.train_dir, restored.global_step)
     if steps < 1:
         run.output.messages.notice(
-            "no step is left to train; only what comes at the end is done. For more steps, ask "
+            "no training steps remain; only evaluation and files at the end follow. To train on, "
+            "ask "
             "for more --num_batches"
         )
     return restored, max(0, steps)

@@ -457,7 +457,7 @@ class Training:
             first = job.workers[0]
             if str(first) in (*run.measurements.lost_workers, *run.membership.gone()):
                 # TensorFlow would wait without end for a stopped process.
-                raise BenchmarkError(f"lost {named(job, first)}, on which evaluations run")
+                raise BenchmarkError(f"lost {named(job, first)}, which runs the evaluations")
             found = evaluator.run(self.global_step, run.output.console, self._interrupts)
         wall_seconds = None if loop_seconds is None else self._timer.wall_seconds
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)

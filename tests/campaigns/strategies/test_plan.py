@@ -56,7 +56,7 @@ def test_a_mode_that_cannot_take_the_flags_is_left_out_unless_it_is_asked_for() 
     cases, notices = plan("--all_reduce_spec=pscpu:1K:xring")
     assert "replicated" not in [case.name for case in cases]
     assert any(n.startswith("replicated is left out: --all_reduce_spec") for n in notices)
-    with pytest.raises(FlagError, match="--all_reduce_spec=pscpu:1K:xring: has algorithms by size"):
+    with pytest.raises(FlagError, match="--all_reduce_spec=pscpu:1K:xring: selects algorithms by"):
         plan("--all_reduce_spec=pscpu:1K:xring", modes=("replicated",))
 
 

@@ -50,7 +50,7 @@ def told(**sides):
 
 def from_files(done):
     """The command that comes to the same verdict from the files."""
-    return shlex.split(re.search(r"the same from the files: (.*)", done.err).group(1))[1:]
+    return shlex.split(re.search(r"to judge the records again: (.*)", done.err).group(1))[1:]
 
 
 def journal(event, results="results"):
@@ -351,7 +351,7 @@ def test_an_interrupt_gives_the_verdict_on_whole_pairs(ab, where, flags, pairs, 
     assert [one["verdict"] for one in document["configurations"]] == ([verdict] if pairs else [])
     assert len(names("a")) == len(names("b")) == pairs
     assert done.err.endswith("error: interrupted\n")
-    assert ("the same from the files" in done.err) == bool(pairs)
+    assert ("to judge the records again" in done.err) == bool(pairs)
     goes_on = document["next_step"].startswith("cnnbench ab --resume --results=results --pairs=")
     assert goes_on == (verdict == "inconclusive") or not pairs
     assert journal("end")[0]["interrupted"]

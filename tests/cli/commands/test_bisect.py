@@ -150,7 +150,7 @@ def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(
     before = {path.name: path.read_bytes() for path in step.glob("?/*.json")}
     assert {"0001-a.json", "0002-b.json"} <= before.keys()
     assert "0003-b.json" not in before
-    assert "go on with what is there by --resume" in bisect("main~2", "main", code=2).err
+    assert "continue with --resume" in bisect("main~2", "main", code=2).err
     err = bisect("main~2", "main~1", "--resume", code=2).err
     assert "the bisection in it differs in BAD (" in err
     out, err = bisect("main~2", "main", "--resume")
@@ -247,7 +247,7 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
     assert [word for word in words if "most_pairs" in word] == [f"--most_pairs={6 + max(further)}"]
     out, err = call(*words)
     assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
-    assert "undecided: going on, with up to" in err
+    assert "undecided: continuing with up to" in err
     # What was clear is not measured again.
     assert ("GOOD against BAD" in err) == (len(says) == 2)
     of_commits = list((tmp_path / "results").glob("*/journal.jsonl"))
@@ -285,7 +285,7 @@ def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, flags, 
 def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect, git):
     folder = repository({"turns": True}, {"speed": 80}, {"speed": 50, "turns": True})
     err = bisect("main~2", "main~1", "--pairing=turns", code=2).err
-    assert "--pairing=turns: cannot be: side B: its cnnbench" in err
+    assert "--pairing=turns: is impossible: side B: its cnnbench" in err
     assert "differs in BAD" in bisect("main~2", "main", "--pairing=turns", "--resume", code=2).err
     results = f"--results={folder}-turns"
     err = bisect("main~2", "main", "--pairing=turns", results, code=3).err

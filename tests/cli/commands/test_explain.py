@@ -41,7 +41,7 @@ def test_two_files_are_explained(call, profiles, tmp_path, holds):
     paths = [str(profiles[side]) for side in "ab"]
     out = call("explain", *paths, "--rows=3").out
     assert out.startswith("Not distinguishable from one process to the next: a step takes ")
-    assert "Certain is that the work differs: other work to do in conv1" in " ".join(out.split())
+    assert "The work certainly differs: other work to do in conv1" in " ".join(out.split())
     assert "other rows" in out
     file = tmp_path / "why.json"
     out = call("explain", *paths, "--format=json", f"--output={file}").out
@@ -60,7 +60,7 @@ def test_processes_of_both_sides_are_profiled_in_turn(call, sides, tmp_path):
     assert "3 + 3 processes of 8 profiled steps" in " ".join(out.split())
     order = [name[-1] for name in trace.read_text().split()]
     assert "".join(order) == "abbaab"
-    command = re.search(r"the same from the files: (.*)", err).group(1)
+    command = re.search(r"to judge the records again: (.*)", err).group(1)
     again = call(*shlex.split(command)[1:]).out
     assert again.splitlines()[0] == out.splitlines()[0]
     flags = json.loads((tmp_path / "so why" / "discarded" / "0001-a.discarded").read_text())[
@@ -145,7 +145,7 @@ def test_jobs_are_profiled_by_their_chiefs(call, sides, tmp_path):
     document = json.loads((tmp_path / "why" / "discarded" / "0001-a.discarded").read_text())
     assert document["config"]["worker_hosts"].count("localhost:") == 2
     err = call("explain", "a.json", "b.json", "--workers=2", code=2).err
-    assert "--workers=2: is for processes" in err
+    assert "--workers=2: applies to processes" in err
 
 
 def test_a_verdict_of_slower_is_explained_in_every_output(call, sides, tmp_path, holds):

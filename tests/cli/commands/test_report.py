@@ -106,7 +106,7 @@ def test_more_files_than_a_page_can_be_about(call, records, tmp_path, monkeypatc
     monkeypatch.setattr(report, "_MOST_FILES", 3)
     output = tmp_path / "x.html"
     found = call("report", records, f"--output={output}", code=2)
-    assert "files, and a report is about at most 3; cnnbench history follows them" in found.err
+    assert "files, and a report covers at most 3; cnnbench history follows them" in found.err
     assert not output.exists()
     call("report", records, "--format=csv")
 

@@ -151,7 +151,7 @@ def no_more(*_):
     [
         ({"interrupt": ["replicated-r2"]}, None, 0, 130, "interrupted; "),
         ({}, no_more, 3, 130, "interrupted; 6 of 6 processes measured"),
-        ({}, None, 3, 4, "parameter_server has left no checkpoint; 6 of 6 processes measured"),
+        ({}, None, 3, 4, "parameter_server wrote no checkpoint; 6 of 6 processes measured"),
     ],
 )
 def test_an_early_end_keeps_the_table_of_what_was_measured(

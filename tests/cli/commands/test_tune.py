@@ -186,7 +186,7 @@ def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(finished,
     (first,) = (path.stem for path in (finished / "r" / "race").glob("first-*.json"))
     code, _, err = tune(f"--results={tmp_path}/other", fail=[first], message="no kernel")
     assert code == 4
-    assert "the flags as they are given fail: no kernel" in err
+    assert "the given flags fail: no kernel" in err
 
 
 def test_a_final_that_fails_says_why(tune):
@@ -229,7 +229,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     assert line.endswith(f" {added} -- --batch_size=4 --device=cpu")
     code, _, err = tune()
     assert code == 2
-    assert "go on with what is there by --resume, or name another" in err
+    assert "continue with --resume, or name another" in err
     journal = tmp_path / "r" / "journal.jsonl"
     began = "2026-01-02T03:04:05+00:00"
     rewrite(journal, lambda one: {**one, "time": began} if one["event"] == "session" else one)
@@ -250,7 +250,7 @@ def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
     assert "not tried for lack of time" in out
     reason = "no candidate was tried: no time for any candidate; --minutes=1 would be enough"
     assert f"These are the flags as given: {reason}." in " ".join(out.split())
-    (line,) = (line for line in err.splitlines() if "to go on with more time" in line)
+    (line,) = (line for line in err.splitlines() if "to continue with more time" in line)
     words = shlex.split(line.partition("time: ")[2])
     at = words.index("--")
     assert words[:2] == ["cnnbench", "tune"]

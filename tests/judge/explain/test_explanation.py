@@ -228,7 +228,7 @@ def test_the_answer_names_times_and_place(lenet_runs):
 def test_noise_that_hides_everything_is_told(lenet_runs):
     profiles = Profiles(lenet_runs(), seed=3, load=0.4)
     found = explain(profiles.side(), profiles.side())
-    assert found.answer.startswith("Nothing stands out of the noise: a step takes ")
+    assert found.answer.startswith("No significant difference: a step takes ")
     assert " can be chance." in found.answer
 
 
@@ -271,8 +271,8 @@ def test_a_step_that_cannot_be_told_is_not_claimed(calm):
     # Shares of nearly nothing would be those of chance.
     assert {line.share for line in (*found.rows, *lines_of(found))} == {None}
     assert "%" not in table_text(found)
-    assert found.answer.startswith("Whether a step takes longer cannot be told (")
-    assert "but it has 10.29 ms more (+/- " in found.answer
+    assert found.answer.startswith("No significant difference in step time (")
+    assert "but a step has 10.29 ms more (+/- " in found.answer
     assert "in conv2, gradient of kernels (15." in found.answer
 
 
@@ -422,8 +422,8 @@ def test_other_work_is_told_where_no_time_stands_out(profiles):
         (copied, "copies", "the optimizer's update"),
     ):
         found = explain(profiles.side(), profiles.side(rows))
-        assert found.answer.startswith("Nothing stands out of the noise: ")
-        assert ". Certain is that the work differs: " in found.answer
+        assert found.answer.startswith("No significant difference: ")
+        assert ". The work certainly differs: " in found.answer
         assert f" in {place}" in found.answer
         assert [cause.kind for cause in found.causes] == [kind]
     # A flag is no work.

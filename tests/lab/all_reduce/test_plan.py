@@ -136,7 +136,7 @@ def test_notice_where_a_flag_changes_nothing(flag, idle, busy):
         ("SPEC=copy/xring", ["has no second level where all devices are one group: "]),
         (
             "SPEC=copy/xring --all_reduce_group_size=1",
-            ["has no first level where every device is a group of its own"],
+            ["has no first level where every group contains one device"],
         ),
         (
             "SPEC=copy/xring --all_reduce_group_size=2",

@@ -157,7 +157,7 @@ def test_a_worker_stopped_before_it_has_to_evaluate_is_named(tmp_path):
         assert ended == [4, 4, 4]
         last = tasks.printed("controller:0", "err").splitlines()[-1]
     assert f"error: lost worker:0 ({tasks.job.worker_hosts[0]})" in last
-    assert "on which evaluations run" in last
+    assert "which runs the evaluations" in last
 
 
 def test_a_controller_warms_up_until_steady_and_evaluates(tmp_path):

@@ -216,7 +216,7 @@ def test_a_damaged_checkpoint_is_named(name, damage, saved, capsys):
     if name == DATA:
         assert f"checkpoint {saved}/model.ckpt-2 cannot be read: " in line
     else:
-        assert f"{saved} holds no complete checkpoint model.ckpt-*, but {DATA}" in line
+        assert f"{saved} contains no complete checkpoint model.ckpt-*, but {DATA}" in line
 
 
 def test_a_foreign_checkpoint_is_named(tmp_path, capsys):

@@ -266,7 +266,7 @@ def test_other_models_are_refused_in_one_line(name, module):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"data_format": "NCHW"}, "--data_format=NCHW: --model=plain has NHWC layers alone"),
+        ({"data_format": "NCHW"}, "--data_format=NCHW: --model=plain has only NHWC layers"),
         (
             {"keras_layers": "own", "bn_stats": "sync", "num_gpus": 2},
             "--keras_layers=own: Keras' own batch norm uses the moments of one device",

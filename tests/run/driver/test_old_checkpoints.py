@@ -204,4 +204,4 @@ def test_a_backbone_is_not_read_from_them(tmp_path, call):
     write(tmp_path, {f"v/cg/{name}": shape for name, shape in LENET.items()}, "NHWC")
     flags = [f"--model_plugin={NETWORKS}", "--model=detector", "--data_name=cifar10"]
     err = call(*CPU, *flags, f"--backbone_model_path={tmp_path}", "--num_batches=1", code=4).err
-    assert err.endswith("; those of tf_cnn_benchmarks are read from --train_dir alone\n")
+    assert err.endswith("; those of tf_cnn_benchmarks are read only from --train_dir\n")

@@ -184,7 +184,7 @@ def throughput(one: Configured) -> Row:
         ),
         "median step, ms": _median(one, "step_seconds", scale=1000),
         "waits for input": _median(one, "input_wait_fraction", percent),
-        "input alone, mean images/sec": _median(one, "input_images_per_sec"),
+        "input without training, mean images/sec": _median(one, "input_images_per_sec"),
         "processes": numeric(len(one.good), integer),
     }
 

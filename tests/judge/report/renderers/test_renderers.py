@@ -128,8 +128,9 @@ def test_changes_within_pairs_are_not_those_of_the_medians(full_runs):
     )
     for format in (table_text(found), render(found, "markdown")):
         assert "paired change" in format
-        assert "a change is the centre of those within pairs, not of the medians" in " ".join(
-            format.split()
+        assert (
+            "a change is estimated from the changes within pairs, not from the medians"
+            in " ".join(format.split())
         )
 
 
