@@ -579,7 +579,8 @@ class PrintedSpeed:
 
     Attributes:
       step: number of the timed step.
-      images_per_sec: mean speed of the timed steps so far, as printed.
+      images_per_sec: as printed: of tf_cnn_benchmarks the mean speed of the timed steps so far, of
+        Horovod the speed of one iteration on one device.
       uncertainty, jitter: as printed, in images per second; None if not printed.
       loss: loss of the step; None if not printed.
     """

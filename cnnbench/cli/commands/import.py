@@ -24,9 +24,10 @@ _ABOUT = """\
 Usage: cnnbench import FILE... --results=DIR [FLAGS]
 
 Makes a record of each process whose results other programs have written, for history, report
-and compare: logs of tf_cnn_benchmarks. All files of a folder are read. The name of a record
-follows from the content of its file, so importing twice changes nothing. What a file does not
-say stays unknown, and what is not understood is named. docs/integrations.md lists what is read.
+and compare: logs of tf_cnn_benchmarks and Horovod. All files of a folder are read. The name of
+a record follows from the content of its file, so importing twice changes nothing. What a file
+does not say stays unknown, and what is not understood is named. docs/integrations.md lists what
+is read.
 """
 _EXIT_CODES = """\
 Exit codes: 0 everything was imported; 3 lines or files were not understood and left out; 2 wrong

@@ -622,8 +622,9 @@ def work(flags: Mapping[str, Any]) -> list[str]:
 
 def _run_label(flags: Mapping[str, Any]) -> list[str]:
     parts = work(flags)
-    if flags.get("variable_update") not in (None, DEFAULT) or flags.get("num_gpus") != 1:
-        parts.append(str(flags.get("variable_update")))
+    mode = flags.get("variable_update")
+    if mode is not None and (mode != DEFAULT or flags.get("num_gpus") != 1):
+        parts.append(str(mode))
     if flags.get("precision") not in ("fp32", None):  # None: of an imported record, not known
         parts.append(str(flags.get("precision")))
     program = flags.get(IMPORTED)

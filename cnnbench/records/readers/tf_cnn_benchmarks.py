@@ -7,10 +7,13 @@ processes of a job as mpirun tags it; messages of TensorFlow may be mixed in.
 from __future__ import annotations
 
 import ast
+import hashlib
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cnnbench.base.files import parse_json, read_file
 from cnnbench.records.codec import is_amount
 from cnnbench.records.reader import Line, ResultFile, register_reader
 from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
@@ -44,7 +47,7 @@ _OTHER = re.compile(
 _UNKNOWN = ("precision", "commit", "step_seconds", "memory", "startup")
 
 
-@register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Model: +\S|.*total images/sec: )")
+@register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Model: {3,}\S|.*total images/sec: )")
 def read(file: ResultFile) -> Iterable[RunRecord]:
     """A record for each run in the log; the values are those that it printed."""
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
@@ -70,6 +73,73 @@ def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
             begun.add(label)
         run.append(line)
     yield run
+
+
+_METRIC_LOG, _RUN_LOG = "metric.log", "benchmark_run.log"
+_SPEEDS = ("current_examples_per_sec", "average_examples_per_sec")
+# Names of run parameters in benchmark_run.log, which differ from the labels of the header.
+_PARAMETERS = {
+    **{"model": "Model", "dataset": "Dataset", "mode": "Mode", "devices": "Devices"},
+    **{"batch_size": "Batch size", "batch_size_per_device": "per device"},
+    **{"num_batches": "Num batches", "data_format": "Data format", "optimizer": "Optimizer"},
+    **{"variables": "Variables", "variable_update": "Variables", "all_reduce_spec": "AllReduce"},
+}
+
+
+@register_reader("benchmark_log_dir", rb'^\{.*"(?:run_parameters|global_step)":')
+def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
+    """A record for each run in the files of --benchmark_log_dir.
+
+    metric.log has a line for each value and is appended to, benchmark_run.log describes the last
+    run. Each of the two files gives the same records.
+    """
+    folder, name = os.path.split(file.path)
+    other = os.path.join(folder, _METRIC_LOG if name == _RUN_LOG else _RUN_LOG)
+    facts: dict[str, Any] = {}
+    if name in (_METRIC_LOG, _RUN_LOG) and os.path.exists(other):
+        both = [file.data, read_file(other)]
+        metrics, about = both if name == _METRIC_LOG else reversed(both)
+        facts = _json(about) or {}
+        # The digest is that of both; the line that describes the run is the last.
+        path = os.path.join(folder, _METRIC_LOG)
+        own = ResultFile(path, metrics, file.labels, file.skipped)
+        own.sha256 = hashlib.sha256(metrics + about).hexdigest()
+        file = own
+    runs: list[_Log] = []
+    times: list[str] = []
+    for number, text in file.lines:
+        if not text.strip():
+            continue
+        value = _json(text.encode())
+        if value is not None and "run_parameters" in value:
+            facts = value
+            continue
+        metric, speed = (value or {}).get("name"), (value or {}).get("value")
+        if metric not in _SPEEDS or not isinstance(speed, (int, float)) or not is_amount(speed):
+            file.skip(number, text)
+            continue
+        assert value is not None
+        step = value.get("global_step") or 0
+        if not runs or runs[-1].is_complete or (runs[-1].rows and step < runs[-1].rows[-1].step):
+            runs.append(_Log(file, ()))
+            times.append(str(value.get("timestamp") or ""))
+        if metric == _SPEEDS[1]:
+            runs[-1].values["total_images_per_sec"] = float(speed)
+            runs[-1].is_complete = True
+        else:
+            runs[-1].rows.append(PrintedSpeed(step=step, images_per_sec=float(speed)))
+    for part, (run, time) in enumerate(zip(runs, times, strict=True), start=1):
+        environment = run.describe(facts) if part == len(runs) else {}
+        yield run.record(part, time, {}, environment)
+
+
+def _json(data: bytes) -> dict[str, Any] | None:
+    """The JSON object in a line; None if there is none."""
+    try:
+        found = parse_json(data)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 class _Log:
@@ -111,7 +181,31 @@ class _Log:
         self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
         return None
 
-    def record(self, part: int, time: str, gpus: dict[int, str]) -> RunRecord:
+    def describe(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Takes the header from the content of benchmark_run.log; returns facts of the machine."""
+        for one in facts.get("run_parameters") or ():
+            value = next((one[key] for key in one if key.endswith("_value")), None)
+            if one.get("name") in _PARAMETERS and value is not None:
+                self.header[_PARAMETERS[one["name"]]] = str(value)
+        if version := (facts.get("tensorflow_version") or {}).get("version"):
+            self.header["TensorFlow"] = str(version)
+        machine = facts.get("machine_config") or {}
+        cpu, gpu = (machine.get(name) or {} for name in ("cpu_info", "gpu_info"))
+        found = {
+            "cpu_model": cpu.get("cpu_info"),
+            "logical_cpus": cpu.get("num_cores"),
+            "memory_bytes": machine.get("memory_total"),
+            "gpu_names": [gpu.get("model")] * (gpu.get("count") or 0) or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def record(
+        self,
+        part: int,
+        time: str,
+        gpus: dict[int, str],
+        environment: Mapping[str, Any] | None = None,
+    ) -> RunRecord:
         """The record; `gpus` are the names of the GPUs in the messages of TensorFlow."""
         header = self.header
         places = self._devices()
@@ -132,7 +226,7 @@ class _Log:
             workers = max(1, whole // (per_device * max(1, len(places))))
         # What its users compare. Without it, the last row has the mean of all steps of one worker.
         speed = self.values.get("total_images_per_sec")
-        if speed is None and last and workers == 1 and last.step == self._config()["num_batches"]:
+        if speed is None and last and workers == 1 and last.step == self._number("Num batches"):
             speed = last.images_per_sec
         if speed is not None:
             self.values["throughput"] = speed
@@ -154,13 +248,14 @@ class _Log:
             environment={
                 **({"tensorflow_version": version} if version else {}),
                 **({"gpu_names": [gpus[one] for one in sorted(gpus)]} if gpus else {}),
+                **(environment or {}),
             },
             values=self.values,
             printed=tuple(self.rows),
             unknown=(
                 *_UNKNOWN,
                 *(() if version else ("tensorflow_version",)),
-                *(() if gpus else ("machine",)),
+                *(() if gpus or environment else ("machine",)),
                 *(() if places else ("devices",)),
                 *(() if batch else ("batch",)),
             ),

@@ -122,6 +122,81 @@ def test_tagged_output_of_two_processes_and_times_of_a_cluster(imported):
     assert "2020-05-01T10:00:00.5Z" in {one.started_at for one in records}
 
 
+def test_the_files_of_benchmark_log_dir_are_one_run(call, tmp_path):
+    # Written from the logger's source (tensorflow/models, official/utils/logs/logger.py).
+    def line(name, value, step):
+        time = f"2018-06-01T10:00:{step:02}.5Z"
+        of = {"name": name, "value": value, "unit": None, "global_step": step}
+        return json.dumps({**of, "timestamp": time, "extras": []}) + "\n"
+
+    parameters = {
+        **{"batch_size": {"long_value": 16}, "batch_size_per_device": {"float_value": 8.0}},
+        **{"dataset": {"string_value": "imagenet (synthetic)"}, "model": {"string_value": "vgg11"}},
+        "devices": {"string_value": "['/gpu:0', '/gpu:1']"},
+    }
+    machine = {"gpu_info": {"count": 2, "model": "Tesla P100"}, "memory_total": 2**34}
+    about = {
+        **{"model_name": "vgg11", "machine_config": machine},
+        "tensorflow_version": {"version": "1.9.0", "git_hash": "b'v1.9'"},
+        "run_parameters": [{"name": name, **one} for name, one in parameters.items()],
+    }
+    speeds = [("current_examples_per_sec", 90.0, 1), ("current_examples_per_sec", 95.0, 10)]
+    # The first run was killed. The file is appended to, the other one is replaced.
+    lines = [*speeds, *speeds, ("average_examples_per_sec", 94.5, 10), ("loss", 1.0, 10)]
+    (tmp_path / "metric.log").write_text("".join(line(*one) for one in lines))
+    (tmp_path / "benchmark_run.log").write_text(json.dumps(about) + "\n")
+    for path in (tmp_path, tmp_path / "metric.log", tmp_path / "benchmark_run.log"):
+        err = call("import", path, into(tmp_path / "results"), code=3).err
+        assert 'metric.log: line 6: \'{"name": "loss"' in err
+    killed, record = load_records([tmp_path / "results"]).records
+    assert (killed.status, killed.config["model"], killed.environment) == ("interrupted", None, {})
+    assert record.status == "ok"
+    assert record.started_at == "2018-06-01T10:00:01.5Z"
+    assert (record.config["model"], record.batch.global_, throughput(record)) == ("vgg11", 16, 94.5)
+    assert [one.images_per_sec for one in record.imported.printed] == [90.0, 95.0]
+    assert record.environment == {
+        **{"tensorflow_version": "1.9.0", "gpu_names": ["Tesla P100"] * 2},
+        "memory_bytes": 2**34,
+    }
+
+
+# Written from the source of Horovod's examples (pytorch_synthetic_benchmark.py).
+HOROVOD = """\
+Model: resnet50
+Batch size: 32
+Number of GPUs: 4
+Running warmup...
+Running benchmark...
+Iter #0: 220.1 img/sec per GPU
+Iter #1: 221.3 img/sec per GPU
+Img/sec per GPU: 220.7 +-1.2
+Total img/sec on 4 GPU(s): 882.8 +-4.7
+"""
+
+
+def test_horovod(imported):
+    (record,), _ = imported(NOISE + HOROVOD)
+    known = {name: value for name, value in record.config.items() if value is not None}
+    assert known == {
+        **{"model": "resnet50", "batch_size": 32, "num_gpus": 4, "device": "gpu"},
+        **{"variable_update": "horovod", "imported_from": "horovod"},
+    }
+    assert (record.status, record.batch.global_, throughput(record)) == ("ok", 128, 882.8)
+    printed = [(one.step, one.images_per_sec) for one in record.imported.printed]
+    assert printed == [(0, 220.1), (1, 221.3)]
+
+
+def test_horovod_by_mpirun_twice_and_killed(imported):
+    text = HOROVOD + HOROVOD.partition("Img/sec per")[0] + "ORTE has lost communication\n"
+    tagged = "".join(f"[1,0]<stdout>:{line}\n" for line in text.splitlines())
+    records, err = imported(tagged + "[1,3]<stderr>:WARNING: OMP\n", code=3)
+    assert [(one.status, throughput(one)) for one in records] == [
+        ("ok", 882.8),
+        ("interrupted", None),
+    ]
+    assert "line 17: 'ORTE has lost communication' is not understood; left out" in err
+
+
 def test_runs_one_after_the_other_and_one_that_was_killed(imported):
     killed = TRAINING.partition("20\timages")[0]
     records, _ = imported(TRAINING + killed + TRAINING.replace("706.17", "707.17"))

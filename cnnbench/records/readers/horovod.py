@@ -1,0 +1,90 @@
+"""Standard output of Horovod's synthetic benchmarks, for TensorFlow, Keras, PyTorch and MXNet.
+
+Programs that are derived from them, such as those of KungFu and BlueFog, print the same lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from cnnbench.records.codec import is_amount
+from cnnbench.records.reader import Line, ResultFile, register_reader
+from cnnbench.records.run import Batch, PrintedSpeed, RunRecord
+
+PROGRAM = "horovod"
+
+_NUMBER = r"(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
+_HEADER = re.compile(r"(Model|Batch size|Number of (?:GPU|CPU)s): *(\S+)$")
+_ITERATION = re.compile(rf"Iter #(\d+): {_NUMBER} img/sec per \S+$")
+_MEAN = re.compile(rf"Img/sec per \S+: {_NUMBER} ?\+-{_NUMBER}$")
+_TOTAL = re.compile(rf"Total img/sec on (\d+) (\S+)\(s\): {_NUMBER} ?\+-{_NUMBER}$")
+_OTHER = re.compile(r"Running (?:warmup|benchmark)\.\.\.$")
+_UNKNOWN = (
+    *("precision", "optimizer", "num_batches", "framework", "commit", "machine"),
+    *("step_seconds", "memory", "startup"),
+)
+
+
+@register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Iter #\d+: |Img/sec per |Running warmup\.)")
+def read(file: ResultFile) -> Iterator[RunRecord]:
+    """A record for each run in the log; only the first process of a job prints."""
+    part = 0
+    for lines, time in file.processes():
+        for run in _runs(lines):
+            record = _record(file, run, part + 1, time)
+            if record is not None:
+                part += 1
+                yield record
+
+
+def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+    starts = [place for place, (_, text) in enumerate(lines) if text.startswith("Model:")]
+    bounds = [0, *starts[1:], len(lines)]
+    yield from (lines[start:end] for start, end in pairwise(bounds))
+
+
+def _record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> RunRecord | None:
+    """The record of one run; None if the lines have no result and no header."""
+    header: dict[str, str] = {}
+    rows: list[PrintedSpeed] = []
+    total, is_complete, devices, kind = None, False, 0, ""
+    for number, text in lines:
+        if found := _HEADER.match(text):
+            header[found[1]] = found[2]
+        elif (found := _ITERATION.match(text)) and is_amount(float(found[2])):
+            rows.append(PrintedSpeed(step=int(found[1]), images_per_sec=float(found[2])))
+        elif (found := _TOTAL.match(text)) and is_amount(float(found[3])):
+            devices, kind, total = int(found[1]), found[2].lower(), float(found[3])
+        elif _MEAN.match(text):
+            is_complete = True
+        elif not _OTHER.match(text):
+            file.skip(number, text)
+    if not (header or rows or total):
+        return None
+    for name in ("GPU", "CPU"):
+        count = header.get(f"Number of {name}s", "")
+        if not devices and count.isdecimal():
+            devices, kind = int(count), name.lower()
+    size = header.get("Batch size", "")
+    images = int(size) if size.isdecimal() and int(size) else None
+    batch = Batch(per_device=images, global_=images * devices) if images and devices else None
+    config = {
+        "model": header.get("Model"),
+        "batch_size": images,
+        "num_gpus": devices or None,
+        "device": kind or None,
+        "variable_update": "horovod",
+    }
+    return file.run(
+        PROGRAM,
+        config,
+        started_at=time,
+        status="ok" if is_complete else "interrupted",
+        part=part,
+        batch=batch,
+        values={} if total is None else {"throughput": total, "total_images_per_sec": total},
+        printed=tuple(rows),
+        unknown=(*_UNKNOWN, *(() if batch else ("batch",)), *(() if kind else ("devices",))),
+    )
