@@ -30,7 +30,7 @@ _JUDGING = ("ab", "bisect", "compare", "explain", "gate", "history", "report", "
 
 _EVERYTHING = "helpfull"
 _XML = "helpxml"
-_HELP_FLAGS = frozenset({"help", _EVERYTHING, _XML, "helpshort", "h"})
+_HELP_FLAGS = frozenset({"help", "help=true", _EVERYTHING, _XML, "helpshort", "h", "?"})
 
 
 def entry_point() -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.params import GROUPS, OBSOLETE, SPECS
+from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a part of the help."""
@@ -55,10 +55,14 @@ _RUN = """\
 Usage: cnnbench [run] [FLAGS]
 
 Measures training, evaluation or inference. --flag=value or --flag value, one dash or two; --flag
-and --noflag for booleans; --flagfile=FILE reads flags from a file.
+and --noflag for booleans; --flagfile=FILE reads flags from a file. --only_check_args prints what
+the flags mean and runs nothing.
 """
 
-_OBSOLETE: Section = ("Without meaning in TensorFlow 2 (accepted, change nothing)", OBSOLETE)
+_OTHERS: tuple[Section, ...] = (
+    ("Without meaning in TensorFlow 2 (accepted, change nothing)", specs_of(ObsoleteParams)),
+    ("Of absl.app (without effect, except the first)", ABSL),
+)
 
 _HEAD = """\
 # Flags
@@ -79,8 +83,8 @@ def sections() -> tuple[Section, ...]:
 
 
 def all_sections() -> tuple[Section, ...]:
-    """The flags of a run by group, obsolete ones last."""
-    return (*sections(), _OBSOLETE)
+    """The flags of a run by group, obsolete ones and those of absl.app last."""
+    return (*sections(), *_OTHERS)
 
 
 def overview(commands: Mapping[str, str]) -> str:
@@ -103,10 +107,13 @@ def overview(commands: Mapping[str, str]) -> str:
 
 
 def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
-    """The flags of a run: the most used ones, the others by group, obsolete ones if asked for."""
+    """The flags of a run: the most used ones, the others by group, obsolete ones if asked for.
+
+    `obsolete` includes the flags of absl.app.
+    """
     first = ("Most used", [SPECS[name] for name in MOST_USED])
     others = ((title, [s for s in specs if s.name not in MOST_USED]) for title, specs in sections())
-    last = [_OBSOLETE] if obsolete else []
+    last = _OTHERS if obsolete else ()
     return "\n".join([_RUN, flags_help((first, *others, *last), width)])
 
 

@@ -79,9 +79,45 @@ class ObsoleteParams:
     debugger: str | None = flag(None, "tfdbg is gone; a non-finite loss is reported at once.")
 
 
-OBSOLETE: tuple[FlagSpec, ...] = specs_of(ObsoleteParams)
+_STDERR = "Every line that is not a result goes to stderr; redirect that: 2>FILE."
+_PDB = "Start python -m pdb -m cnnbench with the same flags."
+_PROFILING = "Start python -m cProfile -o FILE -m cnnbench with the same flags."
+_LEVELS = "Lines of cnnbench have no levels; TF_CPP_MIN_LOG_LEVEL=0 to 3 sets those of TensorFlow."
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbslParams:
+    """Flags that absl.app gives every program; not part of ``Params``.
+
+    The defaults are what cnnbench does, so that a flag that asks for it causes no notice.
+    """
+
+    only_check_args: bool = flag(
+        False, "Check the flags of cnnbench run, print the resolved plan and end with exit code 0."
+    )
+    verbosity: int = flag(0, _LEVELS, short="v")
+    logger_levels: str = flag("", _LEVELS)
+    stderrthreshold: str = flag("info", _LEVELS)
+    logtostderr: bool = flag(True, _STDERR)
+    alsologtostderr: bool = flag(True, _STDERR)
+    log_dir: str = flag("", _STDERR)
+    showprefixforinfo: bool = flag(False, "Lines have the prefix cnnbench: and no other.")
+    run_with_pdb: bool = flag(False, _PDB)
+    pdb_post_mortem: bool = flag(False, _PDB)
+    pdb: bool = flag(False, _PDB)
+    run_with_profiling: bool = flag(False, _PROFILING)
+    profile_file: str | None = flag(None, _PROFILING)
+    use_cprofile_for_profiling: bool = flag(True, _PROFILING)
+
+
+ABSL: tuple[FlagSpec, ...] = specs_of(AbslParams)
+OBSOLETE: tuple[FlagSpec, ...] = (*specs_of(ObsoleteParams), *ABSL)
+"""Accepted flags that are no fields of ``Params``, those of absl.app last."""
+
+ONLY_CHECK = "only_check_args"
 
 RENAMED: Mapping[str, str] = {
+    "only_check_flags": ONLY_CHECK,
     "learning_rate": "init_learning_rate",
     "checkpoint_directory": "train_dir",
     "cache_data": "datasets_repeat_cached_sample",
@@ -95,16 +131,25 @@ REMOVED: Mapping[str, str] = {
 """Refused flags of earlier versions, with their replacement."""
 
 
-def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line for every obsolete flag that differs from its old default; FlagError if invalid."""
+def obsolete_notices(given: Mapping[str, Any], *, of_run: bool = False) -> tuple[str, ...]:
+    """One line for every flag of `OBSOLETE` that differs from its default.
+
+    FlagError for an invalid value, and unless `of_run` for --only_check_args.
+    """
     values = {spec: spec.read(given[spec.name]) for spec in OBSOLETE if spec.name in given}
     for spec, value in values.items():
         spec.check(value)
+        if spec.name == ONLY_CHECK and value and not of_run:
+            raise FlagError(ONLY_CHECK, value, "works in cnnbench run alone")
     return tuple(
-        f"--{spec.name}={spec.text(value)} has no meaning in TensorFlow 2. {spec.help}"
+        f"--{spec.name}={spec.text(value)} {_without_effect(spec)} {spec.help}"
         for spec, value in values.items()
-        if value != spec.default
+        if value != spec.default and spec.name != ONLY_CHECK
     )
+
+
+def _without_effect(spec: FlagSpec) -> str:
+    return "has no effect." if spec in ABSL else "has no meaning in TensorFlow 2."
 
 
 def renamed_notices(given: Container[str]) -> tuple[str, ...]:

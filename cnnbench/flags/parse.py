@@ -58,11 +58,14 @@ class ParsedArgs:
         return replace(self, given={name: given[name] for name in ACCEPTED if name in given})
 
 
-def parse_args(argv: Sequence[str]) -> ParsedArgs:
-    """Parses the arguments of ``cnnbench run``; UsageError names the wrong one."""
+def parse_args(argv: Sequence[str], *, of_run: bool = False) -> ParsedArgs:
+    """Parses the arguments of ``cnnbench run``; UsageError names the wrong one.
+
+    `of_run` says that the caller obeys --only_check_args.
+    """
     given, _, texts = _read(argv, ACCEPTED)
-    args = args_of(given)
-    return replace(args, notices=args.notices + renamed_notices(texts))
+    notices = obsolete_notices(given, of_run=of_run) + renamed_notices(texts)
+    return ParsedArgs(given, notices)
 
 
 def args_of(given: Mapping[str, Any]) -> ParsedArgs:
@@ -163,15 +166,16 @@ def _with_flag_files(given: Iterable[str], around: tuple[str, ...] = ()) -> Iter
 
 
 def _values(texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
-    """The values of flags by name, in the order of `specs`; unless repeated, the last counts."""
+    """The values of flags by name, in the order of `specs`; unless repeated, the last counts.
+
+    Earlier texts of a flag are parsed, too: a wrong one is refused.
+    """
     given = {}
     for name in (name for name in specs if name in texts):
         spec = specs[name]
-        *_, last = every = texts[name]
-        last = spec.alone if spec.alone and last == "true" else last
-        given[name] = spec.parse(last)
-        if spec.repeated:
-            given[name] = tuple(itertools.chain.from_iterable(map(spec.parse, every)))
+        words = (spec.alone if spec.alone and t == "true" else t for t in texts[name])
+        values = [spec.parse(word) for word in words]
+        given[name] = tuple(itertools.chain(*values)) if spec.repeated else values[-1]
         if not spec.checked_late:
             spec.check(given[name])
     return given

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from cnnbench.base.job import PS
-from cnnbench.base.terminal import Messages, Progress, is_terminal
+from cnnbench.base.terminal import Messages, Progress, is_terminal, print_result
 from cnnbench.base.text import duration
 from cnnbench.errors import BenchmarkError, ExitCode
-from cnnbench.flags.parse import parse_args
+from cnnbench.flags.params import ONLY_CHECK, SPECS
+from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.run_plan import agreed_facts
@@ -20,6 +21,7 @@ from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.files import check_written, note
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
+from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console, notices
 from cnnbench.run.runtime.supervisor import supervised
 from cnnbench.run.runtime.tensorflow import measures_here
@@ -27,9 +29,12 @@ from cnnbench.run.runtime.tensorflow import measures_here
 
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe; a run that fails raises an exception."""
-    args = parse_args(argv)
+    args = parse_args(argv, of_run=True)
     progress = Progress(sys.stderr, args.params.progress)
     messages = Messages(sys.stderr, progress)
+    if args.given.get(ONLY_CHECK):
+        print_result(_checked(args, messages))
+        return ExitCode.OK
     measurements = Measurements(command=["cnnbench", *argv])
     note(args.params.result_json or "")
     fork = partial(
@@ -80,6 +85,21 @@ def _leave_record(
     for text, warns in notices(record):
         (messages.warning if warns else messages.notice)(text)
     check_written(messages.warning)
+
+
+def _checked(args: ParsedArgs, messages: Messages) -> str:
+    """The plan in words, then every given flag with its value in the plan; prints notices."""
+    plan, lines = make_plan(args, data=False), []
+    for notice in plan.notices:
+        messages.notice(notice)
+    job = plan.place.job
+    if not (job.serves and job.task.job == PS):  # which needs no network
+        plan = make_plan(plan)
+        lines = [*describe.work_lines(plan), f"Devices:     {plan.machine.flags.num_gpus}"]
+        lines += describe.update_lines(plan)
+    given = [SPECS[name] for name in plan.explicit_flags if name in SPECS]
+    flags = (f"--{spec.name}={spec.text(getattr(plan.params, spec.name))}" for spec in given)
+    return "\n".join([*lines, *flags])
 
 
 # Rough estimates: seconds to load TensorFlow, FLOP/s of a core, bytes of input per second.

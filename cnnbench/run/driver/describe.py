@@ -108,19 +108,11 @@ def header(
     """The header on standard output; `device` is the kind of the devices, as in the record."""
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
-        f"Model:       {plan.network.model.name}",
-        f"Dataset:     {_dataset(plan)}",
-        f"Mode:        {plan.work.value}",
-        f"SingleSess:  {_is_single_session(plan)}",
-        f"Batch size:  {plan.length.global_batch} global",
-        f"             {plan.length.batch_per_device} per device" + _passes(plan),
-        f"Num batches: {plan.length.num_batches}",
-        f"Num epochs:  {plan.length.num_epochs:.2f}",
+        *work_lines(plan),
         f"Devices:     {_labels(devices, device)}",
         "NUMA bind:   False",
         f"Data format: {runtime.data_format(plan.params.data_format, devices.kind)}",
-        f"Optimizer:   {plan.numerics.optimizer.name}",
-        f"Variables:   {plan.place.mode.name}",
+        *update_lines(plan),
     ]
     all_reduce = _all_reduce_text(plan, devices)
     if all_reduce is not None:
@@ -130,6 +122,28 @@ def header(
     if plan.params.staged_vars:
         lines.append("Staged vars: True")
     return [*lines, "=========="]
+
+
+def work_lines(plan: RunPlan) -> list[str]:
+    """Lines of the header about network, data and length."""
+    return [
+        f"Model:       {plan.network.model.name}",
+        f"Dataset:     {_dataset(plan)}",
+        f"Mode:        {plan.work.value}",
+        f"SingleSess:  {_is_single_session(plan)}",
+        f"Batch size:  {plan.length.global_batch} global",
+        f"             {plan.length.batch_per_device} per device" + _passes(plan),
+        f"Num batches: {plan.length.num_batches}",
+        f"Num epochs:  {plan.length.num_epochs:.2f}",
+    ]
+
+
+def update_lines(plan: RunPlan) -> list[str]:
+    """Lines of the header about the update of weights."""
+    return [
+        f"Optimizer:   {plan.numerics.optimizer.name}",
+        f"Variables:   {plan.place.mode.name}",
+    ]
 
 
 def _passes(plan: RunPlan) -> str:
