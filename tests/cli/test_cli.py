@@ -96,7 +96,7 @@ def test_unknown_command(argv, hint, call):
     assert hint in err
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["-help"], ["-h"], ["--helpshort"], ["help"]])
+@pytest.mark.parametrize("argv", [["--help"], ["-help"], ["-?"], ["--help=true"], ["help"]])
 def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, call):
     out, err = call(*argv)
     assert err == ""
@@ -121,6 +121,7 @@ def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, call):
 )
 def test_help_of_a_run_has_every_flag(argv, full, call):
     lines = call(*argv).out.splitlines()
+    lines = [line.replace("  -v, --", "  --") for line in lines]
     heads = [line.split("=")[0] for line in lines if line.startswith("  --")]
     names = [head.removeprefix("  --").removeprefix("[no]") for head in heads]
     assert tuple(names[: len(MOST_USED)]) == MOST_USED
@@ -297,3 +298,25 @@ def test_closed_streams_do_not_fail_a_command_nor_mix_with_its_files(tmp_path, c
     )
     finished([sys.executable, "-c", code])
     assert json.loads(output.read_text())["metric"] == "throughput"
+
+
+@pytest.mark.parametrize("word", ["--only_check_args", "--only_check_flags", "-only_check_args=1"])
+def test_only_check_args_prints_the_plan_and_runs_nothing(word, call, monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("a benchmark was made")
+
+    monkeypatch.setattr("cnnbench.run.driver.benchmark_cnn.BenchmarkCNN.__init__", fail)
+    words = ["--num_gpus=2", "--global_batch_size=12", "--gradient_accumulation_steps=3"]
+    lines = call(word, "--model=lenet", *words, "--init_learning_rate=1e-3").out.splitlines()
+    assert lines[:1] == ["Model:       lenet"]
+    assert "Batch size:  12 global" in lines
+    assert "             2 per device and pass, 3 passes" in lines
+    assert lines[-2:] == ["--init_learning_rate=0.001", "--num_gpus=2"]
+    assert call(word, "--model=lenet", "--num_gpus=0", code=2).err.count("\n") >= 1
+    assert "Model" in call("--noonly_check_args", word, "--flagfile=", "--batch_size=3").out
+
+
+@pytest.mark.parametrize("words", [["allreduce"], ["launch", "--workers=2", "--"]])
+def test_only_check_args_is_for_runs(words, call):
+    err = call(*words, "--only_check_args", code=2).err
+    assert err == "cnnbench: error: --only_check_args=true: works in cnnbench run alone\n"
