@@ -274,7 +274,7 @@ def running(name: str) -> Iterator[None]:
 def watch_child() -> None:
     """Makes `runs` report on the process that is forked next, and on no other."""
     global _running
-    _running = mmap.mmap(-1, _NAME_BYTES)  # shared with that process
+    _running = mmap.mmap(-1, _NAME_BYTES)  # shared with the other process
 
 
 def runs() -> str:
@@ -465,7 +465,7 @@ def load_entry_points(group: str) -> None:
     """Loads installed entry points once: modules that register on import, or functions."""
     if group in _groups:
         return
-    import importlib.metadata  # late: it takes 10 ms, and few runs ask
+    import importlib.metadata  # imported late: it takes 10 ms, and few runs need it
     import importlib.util
 
     for point in importlib.metadata.entry_points(group=group):
@@ -531,6 +531,6 @@ def check_name(what: str, name: object) -> None:
 
 
 def _sha256(data: bytes) -> str:
-    import hashlib  # late: --help has no use for it
+    import hashlib  # imported late: --help does not need it
 
     return hashlib.sha256(data).hexdigest()

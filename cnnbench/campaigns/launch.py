@@ -341,7 +341,7 @@ class JobSession:
     def _start(self, stack: ExitStack) -> None:
         job, stdout = self.job, None
         cores = self.cores or (None,) * len(job.tasks)
-        with suppress(AttributeError, OSError, ValueError):  # it may be closed
+        with suppress(AttributeError, OSError, ValueError):  # standard output may be closed
             sys.stdout.flush()
         with suppress(AttributeError, OSError, ValueError):
             stdout = sys.stdout.fileno()
@@ -404,7 +404,7 @@ class JobSession:
         self._show_news()
 
     def _show_news(self) -> None:
-        known = error_line("interrupted")  # the line of the job, too
+        known = error_line("interrupted")  # including the line of the job
         for process in self._processes:
             for line in process.news():
                 if not (self._interrupted and line.endswith(known)):

@@ -190,7 +190,7 @@ def points(
         # Of the work of one worker alone, which it does in `computing` seconds.
         share = 1.0 / workers if kind == STRONG else 1.0
         compute = computing * share * (workers if shared else 1)
-        images = speed * step  # of a step of the whole job
+        images = speed * step  # for one step of the whole job
         exchange = (predicted or {}).get(workers)
         ideal = images / (computing * share)
         forecast = None if exchange is None else images / (compute + exchange)
@@ -224,7 +224,7 @@ def exchange_seconds(
     tensors = gradient_tensors(shapes, _ITEMSIZE)
     towers, packing = params.num_gpus, setup.exchange.aggregation
     model = Interconnect(link)
-    if towers > 1:  # within a process they share memory
+    if towers > 1:  # devices of one process share memory
         model = Interconnect(_FREE, link, towers)
     found: dict[int, float] = {}
     reason = ""

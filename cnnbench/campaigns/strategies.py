@@ -110,7 +110,7 @@ def _distance(reference: dict[str, np.ndarray], found: dict[str, np.ndarray]) ->
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints until the weights in them have been compared."""
 
-_WEIGHTS = "weights"  # note of the journal
+_WEIGHTS = "weights"  # name of a note in the journal
 
 
 def known_distances(

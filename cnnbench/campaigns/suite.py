@@ -27,7 +27,7 @@ from cnnbench.records.metric import BOUNDS
 
 # Suite files as trees whose nodes have line numbers.
 
-_MOST_MIB = 1  # which takes seconds to parse
+_MOST_MIB = 1  # a longer file takes seconds to parse
 # Deeper than any suite; a list that contains itself has no end.
 _MAX_DEPTH = 12
 _MAX_SCANNED_DEPTH = 50  # PyYAML's time grows with the square of the depth, or more
@@ -107,7 +107,7 @@ def load(path: str, flag: str = "") -> Node:
 
     UsageError, with file and line, also for keys given twice and for unknown tags.
     """
-    data = read_file(path, _MOST_MIB, flag)  # bytes: the loader finds out the encoding
+    data = read_file(path, _MOST_MIB, flag)  # read as bytes: the loader detects the encoding
     try:
         root = yaml.compose(data, Loader=_Loader)
     except RecursionError:

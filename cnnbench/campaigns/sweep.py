@@ -310,7 +310,7 @@ def processes_to_decide(configurations: int) -> int:
     side falls behind all of the other side.
     """
     count = processes_needed(_USUAL, configurations)
-    # All values of one side except one exceed all of the other.
+    # All values of one side, except at most one, exceed all values of the other side.
     while mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count)) > _USUAL.alpha:
         count += 1
     return count
@@ -582,7 +582,7 @@ class Sweep:
                 runs.append(SweepRun(item, target, ended))
                 return True
             found: int | SweepRun | None = self.known_batch(item.case)
-            if found is None:  # else it is kept: less memory may be free by now
+            if found is None:  # otherwise the result is kept: less memory may be free now
                 found = yield from self._search(item, then)
             if isinstance(found, SweepRun):
                 runs.append(found)
@@ -614,7 +614,8 @@ class Sweep:
                 batch = search.send(fits)
         except StopIteration as end:
             found: int = end.value
-        if not found:  # otherwise more memory is free by now
+        # If the smallest batch size runs now, more memory is free than during the search.
+        if not found:
             found = bounds.multiple_of
             ended = yield from self._run(item, found, target, then, name=f"{target.stem}.smallest")
             if ended.status != "ok":

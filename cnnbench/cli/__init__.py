@@ -89,7 +89,8 @@ def _command(argv: Sequence[str]) -> int:
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
-                if isinstance(stdout.lost, BrokenPipeError):  # the command has failed with it
+                # the command has already failed with this error
+                if isinstance(stdout.lost, BrokenPipeError):
                     status = status or (0 if before else BROKEN_PIPE)
                 elif stdout.lost is not None:
                     status = status or int(ExitCode.FAILED)
@@ -173,7 +174,7 @@ def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
 
 
 def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
-    interrupts.conclude()  # one line, and its exit code
+    interrupts.conclude()  # prints one line and returns its exit code
     check_written(print_warning)
     print_error(" ".join(message.split()), *frames)
     return int(code)

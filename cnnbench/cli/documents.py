@@ -75,7 +75,7 @@ def metric_tables() -> dict[str, str]:
 
 def _metric(metric: Metric) -> tuple[str, ...]:
     judged = {*metric.judged.values()}
-    if not judged and not metric.followed:  # no metric, but said of others
+    if not judged and not metric.followed:  # not a metric, but a word about other metrics
         return f"`{metric.name}`", metric.unit, metric.about, "", "", "in the record only"
     better = "higher" if metric.higher_is_better else "lower"
     key = metric.key
@@ -239,7 +239,7 @@ def _form(
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         name = _NAMES.get(hint.__name__, hint.__name__)
         if name not in definitions:
-            definitions[name] = {}  # reserves its place, in case it contains itself
+            definitions[name] = {}  # reserved first, in case the type contains itself
             definitions[name] = _object(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
     raise TypeError(f"{hint!r} has no JSON Schema")

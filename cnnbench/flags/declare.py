@@ -390,7 +390,7 @@ class FlagSpec:
 
         Empty text for an optional flag (an unset shell variable) is refused unless `empty_is_none`.
         """
-        if "\0" in text:  # from a flag file; file names cannot have it
+        if "\0" in text:  # marks words of a flag file; file names cannot contain it
             raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
         of_text = self.kind.form.startswith("TEXT")
         if of_text and text in _EMPTY:

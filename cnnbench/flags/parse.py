@@ -126,7 +126,8 @@ def split(
             absl_flags.DEFINE_alias(old, new, flags, __name__)
     words = ["cnnbench", *_with_flag_files(before)]
     try:
-        _, *rest = flags(words, known_only=True)  # else it looks 0.1 seconds for similar names
+        # otherwise, absl searches 0.1 seconds for similar names
+        _, *rest = flags(words, known_only=True)
     except absl_flags.Error as error:  # Missing value for flag --batch_size
         (typed,) = re.findall(r"-+\w+", str(error))
         raise UsageError(_NEEDS_VALUE.format(typed)) from None

@@ -50,7 +50,8 @@ def nvml(host: Host) -> Iterator[Any]:
     """The initialised module pynvml; None without driver, module or library."""
     try:
         if host.modules is sys.modules:
-            ctypes.CDLL("libnvidia-ml.so.1")  # pynvml needs it, but would fail much later
+            # pynvml needs it; without this check, pynvml would fail much later
+            ctypes.CDLL("libnvidia-ml.so.1")
             # If another thread is importing it, this waits.
             module = importlib.import_module("pynvml")
         else:
@@ -87,7 +88,7 @@ def ask(question: Callable[..., Any], *arguments: Any) -> Any:
     """NVML's answer to a query; None if this GPU or driver does not support it."""
     try:
         return question(*arguments)
-    except Exception:  # NVMLError, but its module may be missing
+    except Exception:  # an NVMLError; not named, because its module may be missing
         return None
 
 

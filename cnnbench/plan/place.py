@@ -185,7 +185,7 @@ def always(resolved: object) -> bool:
     return True
 
 
-# The last one is that of sizes in bytes, such as --agg_small_grads_max_bytes of allreduce.
+# "0" is the off value of sizes in bytes, such as --agg_small_grads_max_bytes of allreduce.
 _OFF = (None, False, 0, "", (), "0")
 
 
@@ -357,7 +357,8 @@ class Place:
         A coordinator can take an update back only from a worker that is gone, not from one that
         hangs.
         """
-        from cnnbench.base.rendezvous import REFUSED  # late: refused flags load no sockets
+        # imported late, so that refused flags do not load sockets
+        from cnnbench.base.rendezvous import REFUSED
 
         worker = self.asynchronous and task.job == WORKER and task != self.job.chief
         return worker and (not self.coordinated or state == REFUSED)

@@ -117,7 +117,8 @@ def _descends(p: RunPlan) -> bool:
 JOB: tuple[Rule[RunPlan], ...] = (
     refused(
         "summary_verbosity",
-        # Worker 0 computes those gradients alone, and would wait for the moments of the others.
+        # Only worker 0 computes the gradients of summaries; it would wait for the moments of the
+        # others.
         lambda p: (
             p.place.job.client_per_worker
             and p.place.job.num_workers > 1
@@ -501,9 +502,9 @@ _REFUSALS = (*_WORK, *_NUMERICS, *EXCHANGE, *STRATEGIES, *_MACHINE, *_OUTPUT)
 
 # What the flags need of network and data set.
 
-_LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, less room for operations
+_LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, minus space for operations
 
-# Without one of these a product of 8-bit integers overflows the 16 bits of its sums.
+# Without one of these instructions, 8-bit products are summed in 16 bits, which overflow.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 

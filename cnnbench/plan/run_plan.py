@@ -155,7 +155,7 @@ class RunPlan:
             **self.params.as_dict(),
             "data_name": self.network.dataset.name,
             "batch_size": length.batch_per_device,
-            "global_batch_size": 0,  # a record has the batch of a device
+            "global_batch_size": 0,  # a record contains the batch size per device
             "eval_batch_size": length.eval_batch_per_device,
             "num_batches": length.num_batches,
             "num_epochs": length.num_epochs,

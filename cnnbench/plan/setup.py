@@ -323,7 +323,7 @@ def plan_update(
         reduction = "sum"
     decoupled_decay = weight_decay if optimizer.decoupled else 0.0
     weight_decay -= decoupled_decay
-    # The mean of the towers' L2 gradients is that of one, their sum that of all of them.
+    # All towers have the same L2 gradient: the mean is one gradient, the sum is one per tower.
     summed = reduction == "sum" and mode.in_sync and not deferred
     return UpdatePlan(
         reduction=reduction,

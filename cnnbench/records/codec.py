@@ -42,7 +42,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 # The kind of documents without the key `kind`, such as the first ones.
 IMPLIED_KIND = "run"
 
-# Metadata of a field whose key may be missing, and of one that is left out where it is None.
+# Metadata of two kinds of fields: the key may be missing; the key is omitted if the value is None.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 ABSENT: Mapping[str, bool] = {**OPTIONAL, "absent": True}
 
@@ -59,7 +59,7 @@ _NAMES = {
 }
 
 
-# Metadata of a field that is no key of a document, and of one whose own keys stand in its place.
+# Metadata of two kinds of fields: not a key of the document; replaced by the keys of its value.
 HIDDEN: Mapping[str, bool] = {"hidden": True}
 INLINE: Mapping[str, bool] = {"inline": True}
 
@@ -325,7 +325,7 @@ def _items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]
     if not isinstance(data, list):
         raise ValueError(f"{path}: expected a list, got {_shown(data)}")
     if hint is float and set(map(type, data)) <= {float}:
-        return tuple(data)  # the series of a record, thousands of values
+        return tuple(data)  # a series in a record has thousands of values
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
 
 
@@ -341,7 +341,7 @@ def _mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
 
 
 _NESTING = (int, dict, list)
-"""Types of JSON values that may be, or hold, an integer beyond all doubles."""
+"""Types of JSON values that may be, or hold, an integer that is too large for a double."""
 
 
 def _scalar(hint: type, data: object, path: str) -> Any:

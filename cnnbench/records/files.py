@@ -285,7 +285,7 @@ PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of drawn files."""
 
 _GZIP = b"\x1f\x8b"
-_ENDS = 1 << 16  # bytes that are read at both ends of a file
+_ENDS = 1 << 16  # number of bytes that are read at each end of a file
 
 
 class Output(NamedTuple):
@@ -333,7 +333,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
     """Draws charts, one below the other, into the file of --plot."""
-    from cnnbench.base.charts.draw import render  # late: most commands draw nothing
+    from cnnbench.base.charts.draw import render  # imported late: most commands draw nothing
 
     write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], title))
 
@@ -351,7 +351,7 @@ def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
 
 def are_one(path: str, other: str) -> bool:
     """Whether two paths name the same file, also through links."""
-    with contextlib.suppress(OSError, ValueError):  # one of them does not exist
+    with contextlib.suppress(OSError, ValueError):  # one of the files does not exist
         return os.path.samefile(path, other)
     with contextlib.suppress(OSError, ValueError):
         return os.path.realpath(path) == os.path.realpath(other)

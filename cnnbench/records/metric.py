@@ -176,7 +176,7 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
     """
 
     def register(value: F) -> F:
-        load_metrics()  # those of cnnbench are the first
+        load_metrics()  # cnnbench's own metrics come first
         name = rules.pop("name", None) or getattr(value, "__name__", "")
         is_run = RUN in rules.get("kinds", (RUN,))
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
@@ -232,13 +232,13 @@ def _value(metric: Metric, record: Any) -> Any:
         if not isinstance(found, Real | str | None):
             raise TypeError(f"{type(found).__name__} is no number")
         return found
-    except Exception as error:  # of a plug-in: the measurements must not be lost
+    except Exception as error:  # a plug-in's error must not lose the measurements
         what = f"{type(error).__name__}: {text_of(error)}"
         _warn(f"metric {metric.name} is left out of the summary: {what}")
         return None
 
 
-_warn = cache(print_warning)  # a record is summed up more than once
+_warn = cache(print_warning)  # a record is summarised more than once
 
 
 plugins.add_kind(

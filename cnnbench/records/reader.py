@@ -106,7 +106,8 @@ class ResultFile:
             lines = by_rank.setdefault(rank, [])
             if _LOGGED.match(text):
                 is_logged[rank] = True
-            elif text and not (is_logged.get(rank) and text[:2] == "  "):  # log lines go on so
+            # log lines continue like this
+            elif text and not (is_logged.get(rank) and text[:2] == "  "):
                 is_logged[rank] = False
                 lines.append((number, text))
         yield from ((lines, times[rank]) for rank, lines in by_rank.items())
@@ -198,7 +199,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
 
     def register(read: _R) -> _R:
         if not str(read.__module__).startswith(f"{readers.__name__}."):
-            load_readers()  # those of cnnbench are the first
+            load_readers()  # cnnbench's own readers come first
         plugins.check_name("a reader", name)
         if name in READERS:
             raise UsageError(f"reader {name!r} is registered already; choose another name")

@@ -632,7 +632,8 @@ WARMUP_STATUSES = ("fixed", "steady", "limit")
 ENDED_BY = ("max_seconds", "stop_at")
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, so that the summary is computed once
+# without slots: `cached_property` computes the summary only once
+@dataclass(frozen=True, kw_only=True)
 class RunRecord(Document):
     """One run of one process, schema 1.
 

@@ -48,10 +48,11 @@ from cnnbench.run.runtime.activity import LONG, StallDetector, Standing, blamed
 LONGEST_LINE = 1 << 20
 
 _GREETING = "cnnbench handshake"
-_CALL_SECONDS = 10.0  # for one call, from either side
+_CALL_SECONDS = 10.0  # time limit of one call, for both sides
 _PORT_SECONDS = 5.0  # for a port that a process of an earlier run is about to free
-_GOODBYE_SECONDS = 2.0  # for telling all others of a failure, until a notice reports the wait
-_MOST_NAMED = 8  # tasks, or flags, in one message
+# time to report a failure to all other tasks, before a notice reports the wait
+_GOODBYE_SECONDS = 2.0
+_MOST_NAMED = 8  # number of tasks, or of flags, that one message names
 _LONGEST_VALUE = 200
 
 
@@ -364,7 +365,7 @@ def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
 
 def _differences(own: _Card, other: _Card) -> list[str]:
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
-    if any(card.task.startswith(f"{PS}:") for card in (own, other)):  # it has few facts
+    if any(card.task.startswith(f"{PS}:") for card in (own, other)):  # this task has few facts
         names = [name for name in own.facts if name in other.facts]
     return [
         f"{name} is {_value(own.facts.get(name))} at {own.task}, "
@@ -394,14 +395,14 @@ PERIOD = 2.0
 """Seconds between two messages of a task."""
 
 _SILENCE = 6.0  # seconds without a message that make a task suspect
-_ANSWER_SECONDS = 5.0  # for the answer of a suspect
-_MISSES = 2  # wrong answers in a row that are a loss
+_ANSWER_SECONDS = 5.0  # time limit for the answer of a suspect task
+_MISSES = 2  # after so many consecutive wrong answers, a task is lost
 
 NOT_STARTED = "its server has not started"
 MUTE = "answers, but reports nothing"
 
 _LINGER_SECONDS = 2.0
-_RECENT_SECONDS = 30.0  # age up to which a stop of this process explains the end of a job
+_RECENT_SECONDS = 30.0  # a stop of this process within this time explains the end of a job
 _MOST_BYTES = 1 << 20  # largest message
 
 
@@ -720,7 +721,7 @@ class Watchdog:
             before = now - LONG * self._stall_timeout
             mute = (task for task in suspects if watched[task].line and task not in states)
             lost |= {task: MUTE for task in mute if watched[task].heard < before}
-        if self._stopped.is_set():  # `end` need not wait for those that will not say that they end
+        if self._stopped.is_set():  # `end` does not wait for tasks that will not report their end
             with self._changed:
                 for task in lost.keys() & watched.keys():
                     watched[task].ended = True

@@ -27,7 +27,7 @@ def main(commit: str, *git: str) -> None:
     folder = parent / commit[:12]
     try:
         error = _run(*git, "worktree", "add", "--detach", "--quiet", str(folder), commit)
-        with contextlib.suppress(BrokenPipeError):  # the parent no longer waits
+        with contextlib.suppress(BrokenPipeError):  # the parent has stopped waiting
             print(json.dumps({"folder": str(folder), "error": error}), flush=True)
         sys.stdin.buffer.read()
     finally:

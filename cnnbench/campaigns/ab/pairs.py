@@ -76,7 +76,7 @@ def pair_name(number: int) -> str:
 AB = CampaignKind(
     command="ab",
     noun="experiment",
-    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # that of a burn-in stays there
+    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # the record of a burn-in stays there
     inside=(*SIDES, _DISCARDED, LOGS),
     kept=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
 )
@@ -146,7 +146,7 @@ class Begun:
     def clear(self) -> bool:
         """Whether more pairs cannot change the verdict."""
         last = [*self._judged.values()][-1] if self._judged else {}
-        return is_clear(last.get("verdicts", ()))  # only sessions that ended have them
+        return is_clear(last.get("verdicts", ()))  # only finished sessions have them
 
     @property
     def is_spent(self) -> bool:
@@ -458,7 +458,7 @@ class Pairs:
         self.lost = self.interrupted = False
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not earlier)
-        # Timed steps of a process; None: those of its flags.
+        # Timed steps of a process. None: its flags decide.
         self._steps: int | None = FEWEST_STEPS if self._chooses else None
         if earlier and experiment.timed_seconds:
             like = earlier[-1][0]
@@ -612,7 +612,7 @@ class Pairs:
     def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
         """Sets the number of timed steps that the slower side needs for the requested time."""
         if not all(one.step_seconds for one in measured):
-            self._steps = None  # an evaluation, which takes all of its data
+            self._steps = None  # an evaluation always uses all of its data
             return
         disturbed = mostly_disturbed(measured)
         experiment = self.experiment
@@ -636,7 +636,7 @@ class Pairs:
         side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]
         subject = started.subject or Subject(side=side)
-        if self.records[side]:  # the meaning of its flags is known from a run
+        if self.records[side]:  # an earlier run tells what its flags mean
             like = self.records[side][-1]
             flags = Resolved(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)

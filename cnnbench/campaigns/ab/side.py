@@ -242,7 +242,7 @@ class Side:
             **shown,
             **({} if self.python is None else _versions(self)),
         )
-        place = f"{self.checkout}{os.sep}"  # may be a temporary one
+        place = f"{self.checkout}{os.sep}"  # the folder may be temporary
         found = {
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in found.items()
@@ -318,7 +318,7 @@ def measuring(side: Side, record: Path, log: Path) -> Measuring:
 # Flags of sides: checked, resolved and compared before the first process; turns.
 
 _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.argv[1:])"
-# For a plug-in whose import never returns.
+# Time limit, in case the import of a plug-in never returns.
 _SECONDS = 120.0
 
 RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
@@ -330,7 +330,7 @@ _WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.differenc
 TURN_SECONDS = 0.3
 """Length of a turn; docs/evidence.md has its effect."""
 
-# Present where a cnnbench supports turns; the latter path in earlier versions.
+# A cnnbench with one of these files supports turns. Earlier versions have the second path.
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
 # Another interpreter has other packages.

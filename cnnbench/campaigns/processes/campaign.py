@@ -174,7 +174,7 @@ def _problem(
         full = error.type in _OOM_TYPES or _OOM_MESSAGE.search(error.message) is not None
         return ("out_of_memory" if full else "failed"), error, ""
     is_interrupted = document is not None and document["status"] == "interrupted"
-    if is_interrupted or ended.code == ExitCode.INTERRUPTED:  # it may have no record yet
+    if is_interrupted or ended.code == ExitCode.INTERRUPTED:  # the process may have no record yet
         error = _error("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"
     if ended.code != 0:
@@ -292,7 +292,7 @@ class _Member:
             said = self.link.recv(16)
         except ConnectionError:
             said = b""
-        if not said:  # closed: the child needs no further turn
+        if not said:  # the pipe is closed: the child needs no further turn
             self.link.close()
             self.link = None
             return
@@ -569,9 +569,9 @@ class Campaign:
             target = folder.pending(one.name)
         elif ended.status not in one.answers:
             target = one.failed or target
-        target = target or folder.pending(one.name)  # until the journal has its event
+        target = target or folder.pending(one.name)  # kept until the journal contains its event
         if one.failed is not None and not ended.message and not batch.sides:
-            folder.remove(one.failed)  # of an earlier attempt
+            folder.remove(one.failed)  # from an earlier attempt
         if one.leaves is not None:
             folder.take(one.leaves)
         if ended.unusable is not None:

@@ -40,7 +40,7 @@ _LATE = 1.2
 _TAIL_BYTES = 8192
 _PR_SET_CHILD_SUBREAPER = 36
 
-# Without the working directory, whose files must not shadow a package.
+# The working directory is excluded, because its files must not shadow a package.
 _LAUNCH = (
     "import sys; root = sys.argv.pop(1); "
     "sys.path[:] = [path for path in (root, *sys.path) if path]; "
@@ -70,7 +70,7 @@ def program() -> tuple[str, ...]:
     if script.name == "cnnbench" and script.is_file():
         # With -m a checkout in the working directory would precede the installed package.
         return (sys.executable, str(script.resolve()))
-    if sys.argv[0] == "-c":  # a side of an experiment, whose working directory may be any
+    if sys.argv[0] == "-c":  # a side of an experiment; its working directory is arbitrary
         return (sys.executable, "-c", launcher(COMMAND_LINE), own_checkout())
     return (sys.executable, "-m", "cnnbench")
 
@@ -259,7 +259,7 @@ class Child:
         with self._link, contextlib.suppress(ChildProcessError):  # none is left
             self.send(signal.SIGKILL)
             self._leader.wait()
-            end = time.monotonic() + AT_ONCE  # one may wait for a device
+            end = time.monotonic() + AT_ONCE  # a process may be waiting for a device
             while time.monotonic() < end:
                 if os.waitpid(-self._leader.pid, os.WNOHANG) == (0, 0):
                     time.sleep(_LOOK_SECONDS / 10)
@@ -275,7 +275,7 @@ class Child:
             left = max(0.0, deadline - time.monotonic())
             if select.select([self._link], [], [], min(left, LONGEST_WAIT_SECONDS))[0]:
                 try:
-                    self._report = self._link.recv(4096)  # b"" from a guard that is dead
+                    self._report = self._link.recv(4096)  # a dead guard sends b""
                 except ConnectionError:
                     self._report = b""
             elif not left:

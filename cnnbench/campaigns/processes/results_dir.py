@@ -36,8 +36,8 @@ from cnnbench.records.run import LostProcess, Subject
 
 # The question of a campaign: what its results belong to, and what `--resume` has to ask again.
 
-_NAMED = 8  # differences in a message
-_LENGTH = 40  # of values in it
+_NAMED = 8  # number of differences that a message names
+_LENGTH = 40  # longest text of a value in such a message
 _NOT_SET = "not set"
 
 
@@ -115,7 +115,7 @@ class Question:
 
     def _state(self) -> dict[str, Any]:
         found: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
-        places: dict[str, AskedPlan] = {}  # by a name for messages
+        places: dict[str, AskedPlan] = {}  # the keys are names for messages
         for name, plan in self.plans.items():
             files = ", ".join(path for _, path in plugins.files(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
@@ -280,7 +280,8 @@ class ResultsFolder:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-                stack.callback(os.close, opened)  # open, its inode number is not used again
+                # while the file is open, its inode number is not reused
+                stack.callback(os.close, opened)
                 self._state = os.fstat(opened)
                 stack.enter_context(hold("results", str(folder), print_warning))
                 there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
@@ -552,7 +553,7 @@ class Journal:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 start, size = b"", os.fstat(descriptor).st_size
-                if size != self._size:  # at first, or after bytes that are no whole event
+                if size != self._size:  # at the start of the file, or after an incomplete event
                     before = os.pread(descriptor, size, 0)
                     start = b"\n" if before and not before.endswith(b"\n") else b""
                     self._crc = zlib.crc32(before)

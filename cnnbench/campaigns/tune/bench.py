@@ -289,7 +289,7 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 _FIRST_STEPS = 20
 _LATEST = 3  # processes that predict the duration of the next ones
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
-_ANSWERS = ("ok", "failed", "out_of_memory")  # others may be different another time
+_ANSWERS = ("ok", "failed", "out_of_memory")  # other errors may not occur again
 _MEMORY = 0.8  # share of the available memory for simultaneous processes
 
 MOST_MINUTES = 10080
@@ -342,7 +342,7 @@ class Lengths(StepCount):
         if not _WARMUP & self._fixed:
             found["num_warmup_batches"] = min(max(_FEWEST_WARMUP, self.wanted), _MOST_WARMUP)
         if "peak_flops" not in self._fixed:
-            found["peak_flops"] = 0  # it is not measured
+            found["peak_flops"] = 0  # 0: the peak is not measured
         return found
 
     @property
@@ -583,7 +583,7 @@ class RaceBench:
         # A session that was killed has not noted the duration of the last processes.
         self._spent += [one.seconds or self.process_seconds for one in ended]
         for at, end in enumerate(ended):
-            if end.lost and not end.timed_out:  # it was ended from outside
+            if end.lost and not end.timed_out:  # another program ended the process
                 (ended[at],) = yield replace(batch, requests=[requests[at]])
                 self._spent.append(ended[at].seconds)
         return ended

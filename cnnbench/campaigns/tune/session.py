@@ -260,7 +260,7 @@ def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
 # The proof: the given flags against the leader, in pairs of `cnnbench ab`.
 
 WEIGHTS_STEPS = 3
-_PLAN, _PROOF = "final", "proof"  # notes of the journal
+_PLAN, _PROOF = "final", "proof"  # names of notes in the journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -626,7 +626,7 @@ def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
     is_open = proof.verdict == OPEN
     if proof.failure or (is_open and not proof.more) or not (waiting or is_open):
         return None
-    again = min(FINALISTS, len(waiting))  # of a second round
+    again = min(FINALISTS, len(waiting))  # in a second round
     pairs = MOST_PAIRS - proof.pairs if proof.pairs else FEWEST_PAIRS
     return bench.enough_minutes(len(waiting) + again, pairs if is_open else 0)
 

@@ -171,7 +171,7 @@ def _run(
     # Of what does not come with the commits: plug-ins by their absolute paths.
     for name, path in plugins.files(setting.side.given):
         if os.path.isabs(path):
-            with contextlib.suppress(UsageError):  # processes will report it
+            with contextlib.suppress(UsageError):  # the measured processes will report the error
                 plugins.load(path, name)
             parts = plugins.parts({name: path})
             plans[path] = AskedPlan({}, {plugins.FLAG: path}, Path(path).parent, parts)

@@ -178,7 +178,7 @@ def _initialize(system: str, flags: Sequence[str]) -> None:
         text = resources.files("cnnbench.cli").joinpath(f"ci/{template}").read_text("utf-8")
         values = {"@CNNBENCH@": shlex.quote(requirement), "@FLAGS@": shlex.join(flags)}
         for mark, value in values.items():
-            if system == "jenkins":  # within '''...''' of Groovy
+            if system == "jenkins":  # inside a Groovy string '''...'''
                 value = value.replace("\\", "\\\\").replace("'", "\\'")
             text = text.replace(mark, value)
         made[top / name] = text

@@ -162,7 +162,8 @@ def main(argv: Sequence[str]) -> int:
 
 def is_failing(words: Collection[str], found: HistoryDocument) -> bool:
     """Whether a history has a step that has not been undone and that --fail_on names."""
-    directions = {word != "faster" for word in words}  # step and slower: for the worse
+    # both `step` and `slower` name changes for the worse
+    directions = {word != "faster" for word in words}
     return any(step.stands and step.worse in directions for step in found.shared_steps)
 
 

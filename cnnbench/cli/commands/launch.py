@@ -178,7 +178,7 @@ def main(argv: Sequence[str]) -> int:
             status = _run(layout, chief, words_of, scratch.path, cores)
             scratch.kept = status != 0
         except Exception:
-            scratch.kept = True  # unlike after an interrupt
+            scratch.kept = True  # this differs from an interrupt
             raise
     return status
 

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     job = plan.place.job
     keeps_variables = job.serves and job.task.job == PS
     plan = make_plan(plan, os.environ, messages.notice, data=not keeps_variables)
-    if keeps_variables:  # it needs no flags but the addresses
+    if keeps_variables:  # the only flags that it needs are the addresses
         return lend(plan, agreed_facts({}, ()), messages)
     if not argv and is_terminal(sys.stderr):
         messages.notice(_without_flags(plan))
@@ -76,7 +76,7 @@ def _leave_record(
 ) -> None:
     """Writes the record of a forked process that ended without one; by an interrupt if None."""
     measurements.recall()
-    config = measurements.config  # empty before the plan of the run
+    config = measurements.config  # empty until the run is planned
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
     if measurements.written or not config or files.holds(measurements.run_id) is not None:
         return

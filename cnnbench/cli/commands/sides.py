@@ -44,7 +44,7 @@ from cnnbench.machine.facts import may_be_shown
 from cnnbench.machine.repository import commit_of
 from cnnbench.plan.place import ADDRESSES
 
-# Command lines of the commands that measure sides A and B, each with flags of its own.
+# Command lines of the commands that measure sides A and B. Each side has its own flags.
 
 MOST_PAIRS = 1000
 """Largest number of pairs of an experiment."""
@@ -52,7 +52,7 @@ MOST_PAIRS = 1000
 VARIABLES = ("a_env", "b_env")
 """Flags whose values may be secrets."""
 
-# A cnnbench that has one of them runs jobs; the latter in earlier versions.
+# A cnnbench with one of these modules can run jobs. Earlier versions have the second module.
 _LAUNCHES = ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py")
 
 _CHECKOUT = (

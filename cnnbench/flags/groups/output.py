@@ -11,7 +11,7 @@ from cnnbench.flags.declare import Role, RunPart, flag
 
 
 def _fault_of_conditions(text: str) -> str:
-    from cnnbench.machine.checks import parse_quiet  # late: its imports take 15 ms
+    from cnnbench.machine.checks import parse_quiet  # imported late: its imports take 15 ms
 
     parse_quiet(text)
     return ""

@@ -103,7 +103,7 @@ class VariableUpdateParams:
         parser=parse_all_reduce_spec,
         known=names,
         part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE,
-        empty_is_none=True,  # as the harnesses around tf_cnn_benchmarks write it
+        empty_is_none=True,  # scripts for tf_cnn_benchmarks write the value like this
     )
     all_reduce_group_size: int = _algorithm(
         0,

@@ -134,7 +134,8 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
             blocks = blocks and certain and not allowed(name, patterns)
             found.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     given = {flag for one in (*base.records, *new.records) for flag in one.explicit_flags}
-    # Flags that were given before those that follow from them; another program before all.
+    # Order: a different program first, then flags that were given, then flags that follow from
+    # them.
     given.add(IMPORTED)
     return tuple(
         sorted(found, key=lambda one: (not one.blocks, one.fact not in given, one.fact != IMPORTED))

@@ -233,7 +233,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,
-    "use_fp16": ("use_fp16", *_PRECISION),  # old name; compared as `precision`
+    "use_fp16": ("use_fp16", *_PRECISION),  # the old name of `precision`, and compared as such
     "dtype": ("dtype", "bytes", "wire_dtype"),
     # Where several towers share the CPUs, one pool follows from the other.
     "num_intra_threads": _POOLS,
@@ -312,7 +312,7 @@ def measurements(
         for side in listed
     ]
     everything = list(chain.from_iterable(processes))
-    # Rows of all processes of some flags: of all flags, then of those that must not differ.
+    # Rows of processes with some flags: first by all flags, then by the flags that must not differ.
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
@@ -535,7 +535,7 @@ class Configuration:
     @classmethod
     def of(cls, measurement: Measurement) -> Configuration:
         """The configuration that a measurement repeats."""
-        # What an imported record lacks is not known to have its default.
+        # An imported record may lack a flag; its value is unknown then, not the default.
         usual = {} if IMPORTED in measurement.config else _defaults(measurement.kind)
         # Many records repeat a configuration; it is made once. 0, 0.0 and False are told apart.
         changed = {
@@ -625,7 +625,8 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
     mode = flags.get("variable_update")
     if mode is not None and (mode != DEFAULT or flags.get("num_gpus") != 1):
         parts.append(str(mode))
-    if flags.get("precision") not in ("fp32", None):  # None: of an imported record, not known
+    # None: unknown, because the record is imported
+    if flags.get("precision") not in ("fp32", None):
         parts.append(str(flags.get("precision")))
     program = flags.get(IMPORTED)
     parts += [] if program is None else [f"from {program}"]

@@ -313,7 +313,7 @@ def median_step(
     if not exceeds(size((1 + change) / (1 + found) - 1, THROUGHPUT), policy.threshold):
         return None
     shared = [*map(slow_steps_of, sides)]
-    if abs(further_cost(*shared)) <= policy.threshold:  # no slow steps that one side lacks
+    if abs(further_cost(*shared)) <= policy.threshold:  # both sides have the same slow steps
         shared = [None, None]
     before, after = (one.text if one and one.cost > policy.threshold else "" for one in shared)
     return MedianStep(change=found, slow=(before, after))

@@ -29,13 +29,14 @@ _CHANCE = 0.82
 0.8 to 0.87."""
 
 _DRAWS = 1000
-_VALUES = 101  # two for each of fifty analyses
+_VALUES = 101  # two values for each of fifty analyses, and one more
 _SEED = 1
 _PLAUSIBLE = 2.0  # standard errors
 _KNOWN = 2
 """Times the degrees of freedom that the measured scatter has, in its posterior distribution. With 1
 as much is advised after a few quiet pairs that most experiments would do with half."""
-_EFFICIENCY = math.pi / 3  # variance of the Hodges-Lehmann estimate, of normal noise, in the mean's
+# variance of the Hodges-Lehmann estimate relative to the mean, for normal noise
+_EFFICIENCY = math.pi / 3
 
 _Floats: TypeAlias = NDArray[np.float64]
 

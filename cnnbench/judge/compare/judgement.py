@@ -150,7 +150,7 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
         verdict, reason = case.known
         before, after = (median(side) if side else None for side in (case.base, case.new))
         again: dict[str, Any] = {}
-        if verdict is Verdict.INCONCLUSIVE and case.fewest:  # such as after an interrupt
+        if verdict is Verdict.INCONCLUSIVE and case.fewest:  # for example, after an interrupt
             least = _fewest_that_prove(case, policy, 1 / max(1, family))
             again = {"at_least": least, "new_experiment": _begins(case)}
         return Judgement(
@@ -249,7 +249,7 @@ def _judgement(found: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
     if medians * found.change < 0:
         change = medians / found.base_median if metric.relative else medians
         if not (metric.shows(change) and metric.shows(found.change)):
-            change = None  # too small for a reader to see
+            change = None  # a reader would not see a smaller change
     own = {"verdict": verdict, "reason": "", "medians_change": change}
     return gathered(Judgement, found, **own, **tested)
 

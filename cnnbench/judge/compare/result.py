@@ -131,7 +131,7 @@ class MetricResult:
     def severity(self) -> tuple[int, float]:
         """Sorts results, the worst first: by the verdict, then by the change for the worse."""
         change = self.judgement.change
-        if change is None:  # last within a verdict
+        if change is None:  # sorted last among equal verdicts
             change = math.inf
         elif not self.metric.higher_is_better:
             change = -change

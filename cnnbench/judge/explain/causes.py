@@ -54,7 +54,7 @@ _RATIO = 1.5
 """Least ratio of the shares of slow steps of any process of one side and any of the other, since
 processes of one side differ by more than chance."""
 
-_BUSY = 0.5  # CPU seconds per second of a pause from which it is computing
+_BUSY = 0.5  # at this many CPU seconds per second, a pause counts as computing
 _LARGEST = 3
 
 Runs: TypeAlias = Sequence[Sequence[float]]
@@ -382,7 +382,7 @@ def threads(sides: Sides) -> Iterator[Claim]:
     if not facts or not parts or sides.by_work:
         return
     if sides.stands_out(parts, LIKELY) and _have_one_direction(sides, parts):
-        if GAPS in sides.free:  # fewer threads leave others
+        if GAPS in sides.free:  # with fewer threads, other operations run at the same time
             parts = (*parts, GAPS)
         yield Claim("threads", parts, "all operations", _slower(sides, parts), facts=facts)
         return

@@ -271,7 +271,7 @@ def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str
     for text in (_kernel, lambda one: f"{_kernel(one)} with {one.layouts}"):
         a, b = (_call_counts(side, text) for side in (before, after))
         if a != b:
-            # Of the layouts without those that both have.
+            # The layouts that only one of the sides has.
             return (_text(a), _text(b)) if text is _kernel else (_text(a - b), _text(b - a))
     return None
 

@@ -46,10 +46,10 @@ from cnnbench.records.profiles import (
 
 # Scores of pairs of layers; a layer without a counterpart scores 0.
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01
-_SHAPES = 0.1  # added where all shapes agree
+_SHAPES = 0.1  # added if all shapes agree
 _NO_PRODUCT = 0.5  # factor for layers such as batch norm, which resemble many others
-_FEW = 0.5  # share of equal layers, below which families may differ
-_MOST_ALIKE = 0.8  # share of layers of equal kinds, above which they do not
+_FEW = 0.5  # below this share of equal layers, families may differ
+_MOST_ALIKE = 0.8  # above this share of layers of equal kinds, families do not differ
 
 Layers = Sequence[ProfiledLayer]
 Pair = tuple[ProfiledLayer, ProfiledLayer]
@@ -222,11 +222,11 @@ SMALLEST = 0.01
 """A cause explains at least this share of a step."""
 
 _LEAST_NOISE = 0.01  # least deviation of any time between processes, as a share
-_ONE_PROCESS = 0.05  # the same, where a side has one process
-_HARDLY_ANY = 10  # ratio of the sides above which plain times count too
-_SETTLED = 20.0  # standard errors for rows that hardly scatter
-_SMALLEST_SETTLED = 0.002  # least share of a step for such rows
-_COMPARED = 10  # number of the largest rows, which give `factors`
+_ONE_PROCESS = 0.05  # the same limit if a side has only one process
+_HARDLY_ANY = 10  # above this ratio of the sides, unscaled times are judged too
+_SETTLED = 20.0  # number of standard errors, for rows with little variance
+_SMALLEST_SETTLED = 0.002  # smallest share of a step for rows with little variance
+_COMPARED = 10  # number of the largest rows; `factors` are computed from them
 
 
 PAUSES = Part("pauses", "slow steps", HOST)

@@ -157,7 +157,7 @@ def encoded(path: str, data: bytes) -> Encoded:
         found.run_id,
         first.started.isoformat(),
         first.pair,
-        # Of equal texts a process sends one.
+        # A process sends equal texts only once.
         sys.intern(json.dumps(first.facts)),
         sys.intern(json.dumps(source)),
         [
@@ -310,7 +310,8 @@ class ValueTable:
         self._path, top = folder / FILE, os.path.join(folder, "")
         self.known: dict[str, FileRow] = {}
         self._blocks: dict[str, str] = {}  # of each file
-        self._useless: set[str] = set()  # blocks that are damaged or hold a file of another one
+        # damaged blocks, and blocks with a file that another block contains
+        self._useless: set[str] = set()
         self._is_damaged = self._is_locked = False
         self._exists = os.path.lexists(self._path)
         if not self._is_file():
@@ -593,7 +594,7 @@ def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
     number = min(_MOST_PROCESSES, len(usable_cpus())) if len(jobs) >= _MANY else 1
     with contextlib.ExitStack() as stack:
         receivers: list[Connection] = []
-        context = get_context("fork")  # in which everything is loaded
+        context = get_context("fork")  # forked children have all modules loaded
         for place in range(number if number > 1 else 0):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(

@@ -286,7 +286,8 @@ def all_series(
     newest = revisions.newest(measured)
     series = []
     for (configuration, machine), points in all_points.items():
-        # By revision; if named otherwise, by the first run of a name and then by revision.
+        # Sorted by revision. If labels name the commits: by the first run of each name, then by
+        # revision.
         first: dict[str, int] = {}
         for index, one in enumerate(points):
             first.setdefault(one.name, 0 if by == "commit" else index)
@@ -471,7 +472,7 @@ class Revisions:
     def is_of(self, newest: _Revision | None, entry: HistoryEntry) -> bool:
         """Whether a measurement is of the newest revision, and not of its base."""
         revision = _revision(entry)
-        if newest is None or revision[:-1] != newest[:-1]:  # all but the day
+        if newest is None or revision[:-1] != newest[:-1]:  # everything except the day
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 

@@ -175,7 +175,7 @@ class Origin:
         if subject.revision is None and not subject.unknown and isinstance(commit, str):
             dirty, changes = facts.get("git_dirty"), fact_text(facts.get("git_changes", ""))
             dirty = dirty if isinstance(dirty, bool) else None
-            if subject.changes is not None:  # of a plug-in that is in no repository
+            if subject.changes is not None:  # for a plug-in outside of any repository
                 dirty, changes = True, subject.changes + changes
             subject = replace(subject, revision=commit, dirty=dirty, changes=changes)
         return cls(

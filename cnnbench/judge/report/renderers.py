@@ -233,7 +233,7 @@ def mentions(comparison: Comparison) -> list[str]:
                 base, new = values.setdefault(one.fact, (set(), set()))
                 base.update(one.base)
                 new.update(one.new)
-    # Subjects are meant to differ, and in a checkout of cnnbench with them its commit.
+    # Subjects differ on purpose. In a checkout of cnnbench, its commit then differs too.
     revision = values.get("subject_revision")
     return [
         unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))
@@ -476,7 +476,7 @@ def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
 def _add(
     suite: xml.Element, comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> None:
-    # The same whatever else is compared, since programs follow cases by their names.
+    # Does not depend on the other compared configurations: programs track cases by their names.
     name = f"{label(entry.configuration)} [{entry.configuration.key}]"
     case = _case(suite, f"cnnbench.{result.metric.name}", name)
     level, failed = comparison.level(entry, result), result.verdict is Verdict.FAILED

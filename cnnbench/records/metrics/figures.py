@@ -84,7 +84,7 @@ def startup(record: RunRecord) -> float | None:
     return seconds.import_ + seconds.build + seconds.first_step
 
 
-# Half a percentage point; seeds alone move it by a few tenths of a point.
+# Half a percentage point: different seeds change the accuracy by a few tenths of a point.
 _OF_ACCURACY: dict[str, Any] = {"key": "", "relative": False, "threshold": 0.005}
 
 

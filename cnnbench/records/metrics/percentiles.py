@@ -21,8 +21,8 @@ _SHARES = {50: 0.03, 90: 0.05, 99: 0.1}
 def _latencies(record: RunRecord) -> Sequence[float]:
     if not record.config.get("forward_only"):
         return ()
-    # The time of a step on a GPU is the distance between two completions, of steps launched one
-    # ahead.
+    # On a GPU, the next step is launched before a step completes. A step time is therefore the time
+    # between two completions.
     on_cpu = record.placement is None or record.placement.kind == "cpu"
     return record.latency_seconds or (record.step_seconds if on_cpu else ())
 
@@ -37,7 +37,7 @@ def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
 def _line(name: str, title: str, advice: str, summary: Summary) -> str:
     found = {share: summary[f"{name}_p{share}_seconds"] for share in _SHARES}
     if name == "step" and found[50] == summary.latency_p50_seconds:
-        return ""  # on a CPU both are of the same series
+        return ""  # on a CPU, both come from the same series
     known = [f"p{share} {number(s * 1e3)} ms" for share, s in found.items() if s is not None]
     return f"{title}: {', '.join(known)}{'' if found[99] else advice}" if known else ""
 

@@ -119,7 +119,7 @@ class BenchmarkCNN(Run):
         self.measurements.subject = repository.of_work(config)
         self.measurements.target = plan.length.target
         self.measurements.publish()
-        if plan.place.asynchronous:  # records need workers, too, which are not shared
+        if plan.place.asynchronous:  # records need workers too, and these are not shared
             self.measurements.keep_private()
         self.watch: Watch | None = None
         self.sources: list[InputSource] = []
@@ -174,7 +174,7 @@ class BenchmarkCNN(Run):
                 assert self.watch is not None
                 flags = run_flags(self.plan, built.devices, self.plan.length.batch_per_device)
                 self._warn(self.watch.before(measurements.environment, flags))
-                self.membership.turns.wait()  # until the others have started
+                self.membership.turns.wait()  # waits until the other processes have started
                 measurements.publish()
                 scenario = {
                     Work.INPUT: scenarios.measure_input,
@@ -192,7 +192,8 @@ class BenchmarkCNN(Run):
                 if built.group is not None:
                     built.group.total(0)  # waits until the chief has measured
                 obey()
-                record = self._end("ok")  # before the others end, for which this process waits
+                # before this process waits for the end of the other processes
+                record = self._end("ok")
             self._tell(record)
             # The last line of a successful run, printed after its results are written.
             if total is not None:
@@ -401,7 +402,7 @@ def _as_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
         return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
     tf: Any = sys.modules.get("tensorflow")
     if not hasattr(tf, "errors"):
-        return None  # it could not be loaded
+        return None  # the network could not be loaded
     reason = first_line(error)
     if isinstance(error, tf.errors.ResourceExhaustedError) or _NO_ROOM in reason:
         flags = "--batch_size"

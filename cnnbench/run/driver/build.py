@@ -69,7 +69,7 @@ class InputStep:
         """Fetches one batch per tower; there is nothing to learn."""
         del learning_rate
         self._inputs.next()
-        if self._on_gpu:  # on CPUs copies are complete when they return
+        if self._on_gpu:  # on CPUs, a copy is complete when its call returns
             tf.test.experimental.sync_devices()
         return StepResult(self._loss, {})
 

@@ -221,7 +221,8 @@ class Checkpoints:
 
 def check_old(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is an unusable one of tf_cnn_benchmarks."""
-    with contextlib.suppress(BenchmarkError):  # others are reported when they are restored
+    # other differences are reported when the checkpoint is restored
+    with contextlib.suppress(BenchmarkError):
         if path := files.latest(folder):
             _Stored(path, "", spec)
 
@@ -469,7 +470,7 @@ class Exporter:
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
                 return
-            # Not in the folder of the new one, which is removed after a kill.
+            # Not in the folder of the new checkpoint: that folder is removed after a kill.
             old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
             with Scratch("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"

@@ -65,13 +65,14 @@ def _all_reduce(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
 
 def describe_built(measurements: Measurements, built: BuiltRun) -> None:
     """Records numbers of variables and operations, and what a step sends."""
-    from cnnbench.run.observe.graphs import communication, traffic  # late: they load TensorFlow
+    # imported late: these modules load TensorFlow
+    from cnnbench.run.observe.graphs import communication, traffic
 
     if built.manager is None:
         return
     assert measurements.placement is not None
     variables, job = built.manager.savable_variables().values(), built.devices.job
-    step = cast("TrainStep | None", built.step)  # of a run with a network
+    step = cast("TrainStep | None", built.step)  # only for a run with a network
     measurements.placement = dataclasses.replace(
         measurements.placement,
         variables=len(variables),

@@ -67,7 +67,7 @@ class InProcess(HostMetrics):
 
     def __init__(self, model: str, dataset: str, files: Sequence[tuple[str, str]] = ()) -> None:
         self._named = (model, dataset, files)
-        # A thread of its own waits for the process.
+        # A separate thread waits for the process.
         self._thread = ThreadPoolExecutor(1, "host-metrics")
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,7 +83,8 @@ class InProcess(HostMetrics):
             self._closed = True
             if self._process is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)  # what it started has its pipes
+                    # processes that it started keep its pipes open
+                    os.killpg(self._process.pid, signal.SIGKILL)
         self._thread.shutdown(cancel_futures=True)
 
     def _compute(self, rows: Rows) -> dict[str, float]:
@@ -94,7 +95,7 @@ class InProcess(HostMetrics):
             if self._closed:
                 return {}
             self._process = process = subprocess.Popen(
-                # Unbuffered: what a plug-in prints would otherwise come after its error.
+                # Unbuffered: with a buffer, the output of a plug-in would come after its error.
                 [sys.executable, "-u", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Long, because after a successful run every peer is alive, if perhaps slow.
 _DISMISSAL_SECONDS = 60.0
 _FAILURE_SECONDS = 5.0  # for the others to fail for the same reason, and to name it
-_LOOK_SECONDS = 10.0  # where only the progress of this process is watched
+_LOOK_SECONDS = 10.0  # here, only the progress of this process is watched
 _CHECK_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _LINGER_SECONDS = 10.0
@@ -241,7 +241,8 @@ class Membership:
         if own:
             return BenchmarkError(own)
         found = culprits(self._job, error)
-        if not isinstance(error, unreachable):  # it names the cause, unless a process is lost
+        # this error names the cause, unless a process is lost
+        if not isinstance(error, unreachable):
             found = {task: state for task, state in found.items() if state != NAMED}
         if self._watchdog is not None:
             found = self._watchdog.explained(found, _FAILURE_SECONDS)
@@ -267,7 +268,7 @@ class Membership:
             self.end(ExitCode.FAILED, str(error))
             raise
         except KeyboardInterrupt:
-            write("interrupted", None)  # before `end`, which waits for the others
+            write("interrupted", None)  # before `end`, which waits for the other processes
             self.end(ExitCode.INTERRUPTED, "interrupted")
             raise
         except Exception as error:
@@ -331,4 +332,4 @@ class Interrupts:
 
         with handling(handler):
             yield
-            self.check(1.0)  # of a signal after the last check of the block
+            self.check(1.0)  # for a signal after the last check of the block

@@ -34,7 +34,7 @@ from cnnbench.variable_mgr.modes import Copies
 
 # Output files and folders of a run, checked before TensorFlow is loaded.
 
-_RESTART_SECONDS = 3.0  # for the end of a killed process after the start of its successor
+_RESTART_SECONDS = 3.0  # A killed predecessor may need this long to exit.
 
 
 def partition_file(prefix: str, number: int) -> str:
@@ -230,7 +230,7 @@ def total_of_job(plan: RunPlan) -> int:
     job, size = plan.place.job, sum(one.bytes for one in plan.network.spec.variables)
     worker = estimate(plan, "cpu").total
     if plan.work.trains and job.client_per_worker and job.num_workers > 1:
-        worker += 2 * size  # joined gradients, and those that arrive from all workers
+        worker += 2 * size  # joined gradients, and the gradients that arrive from all workers
     serving = len(job.tasks) - job.num_workers
     # On the ps tasks together: variables, their slots, and the gradients that are added up.
     held = 2 + len(plan.numerics.optimizer.slots) if plan.work.trains else 1
@@ -248,7 +248,7 @@ def _variables(plan: RunPlan, towers: int) -> int:
     """Variables, gradients and slots, on all devices."""
     size = sum(one.bytes for one in plan.network.spec.variables)
     copies = 1 if plan.place.mode.copies is Copies.ONE else towers
-    width = 1.0 if plan.params.precision == "fp32" else 1.5  # and 16-bit copies for reading
+    width = 1.0 if plan.params.precision == "fp32" else 1.5  # plus 16-bit copies for reading
     if not plan.work.trains:
         return round(size * copies * width)
     slots = len(plan.numerics.optimizer.slots)

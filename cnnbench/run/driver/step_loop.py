@@ -149,7 +149,7 @@ class StepLoop(Generic[Handle, Values]):
                     handle = self.launch()
                 except Exception:
                     if before is not None:
-                        finish(step - 1, before)  # was launched and is measured
+                        finish(step - 1, before)  # the step was launched, so it is measured
                     raise
                 reading = threads.submit(self._read, handle, issued.set)
                 if before is not None:
@@ -164,7 +164,7 @@ class StepLoop(Generic[Handle, Values]):
                     start = StepTime.now()
                 issued.wait()
         finally:
-            threads.shutdown(wait=False)  # after an error a GPU may hold them for ever
+            threads.shutdown(wait=False)  # after an error, a GPU may never release them
         return steps
 
     def _read(self, handle: Handle, issued: Callable[[], None]) -> tuple[Values, StepTime]:
@@ -366,7 +366,7 @@ class AsyncLoop(Generic[Values]):
                         self._changed.notify_all()
             return steps
         finally:
-            with self._changed:  # ends the threads, for which nothing waits: an update may hang
+            with self._changed:  # ends the threads without joining them: an update may hang
                 self._running += 1
                 self._changed.notify_all()
 

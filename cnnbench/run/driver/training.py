@@ -112,7 +112,7 @@ class Training:
         self._observers = observers
         self._interrupts = Interrupts(built.group)
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.outputs.display_perf_ewma)
-        self._display: DisplayInterval | None = None  # in the timed loop
+        self._display: DisplayInterval | None = None  # only in the timed loop
         self._timer = LoopTimer()
         self.global_step = self._start = self._before_loop = global_step
         self._steps = 0
@@ -309,7 +309,8 @@ class Training:
             self._run.output.console.row(step, speed, values.loss, values.metrics)
             for observer in self._observers:
                 names = self._run.plan.network.model.metric_names
-                metrics = dict(zip(names, values.metrics, strict=False))  # none without the flag
+                # no target without the flag
+                metrics = dict(zip(names, values.metrics, strict=False))
                 observer.displayed(step, speed.mean, metrics)
         self._run.output.progress.update(step)
 
@@ -344,7 +345,7 @@ class Training:
     def _pause_due(self, step: int) -> bool:
         """Whether anything is due after this step of the warm-up or of the timed loop."""
         global_step = self._before_loop + step
-        if self._built.group is None:  # else all workers learn it from a step
+        if self._built.group is None:  # with a group, a step tells all workers
             self._ending = self._ending or self._reached()
         return (
             (self._ending > 0 and step < self._steps)
@@ -480,7 +481,7 @@ class Training:
                 self._evaluate(elapsed)
         if plan.saves_into is not None and self.global_step > self._start:
             with ExitStack() as stack:
-                if not plan.place.job.in_cluster:  # else a lost process may be the cause
+                if not plan.place.job.in_cluster:  # otherwise, a lost process may be the cause
                     stack.enter_context(writing_output("train_dir", plan.saves_into))
                 self._save()
         if self._results is not None:

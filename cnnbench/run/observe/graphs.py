@@ -103,7 +103,7 @@ def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
     for op in _needed(graph):
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
-                unnumbered[op.device].append(_ring(op, processes))  # its key is new in every call
+                unnumbered[op.device].append(_ring(op, processes))  # every call creates a new key
             else:
                 instance = _number(op, "group_key", 2), _number(op, "instance_key", 3)
                 rings[instance] = _ring(op, processes)

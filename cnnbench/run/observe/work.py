@@ -462,7 +462,7 @@ def _activations(graph: Any, scopes: Collection[str]) -> dict[str, int]:
             continue
         name = layer_of(operation.name, scopes)
         for tensor in operation.outputs:
-            # Of a known size, and dependent on the input, unlike weights and constants.
+            # Tensors with a known size that depend on the input. Weights and constants do not.
             keeps = origin(tensor).type not in _NO_ACTIVATIONS and tensor.shape.is_fully_defined()
             if keeps and any(
                 user.name in backward or layer_of(user.name, scopes) != name

@@ -153,7 +153,7 @@ def load_tensorflow() -> Any:
     try:
         with restored(), quick_import():
             import tensorflow as tf
-    except Exception as error:  # of any type where memory is short
+    except Exception as error:  # errors of any type if memory is short
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
     if _version(tf) < OLDEST:
@@ -228,7 +228,7 @@ class _Finder(MetaPathFinder):
 
 
 def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as in a run
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run does
     start = time.perf_counter()
     try:
         with contextlib.ExitStack() as stack:

@@ -48,7 +48,7 @@ GUARDED = "CNNBENCH_GUARDED"
 
 _PR_SET_PDEATHSIG = 1
 _LONGEST_WAIT = 1e6  # seconds; `sigtimedwait` takes no infinite time
-_LOG_BYTES = 1 << 17  # more than a pipe holds
+_LOG_BYTES = 1 << 17  # more than fits into a pipe
 _HINTS = {
     "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
     "SIGABRT": "native code gave up, often for lack of memory",
@@ -121,7 +121,7 @@ def end_soon(code: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     late = threading.Timer(AT_ONCE, os._exit, [code])
     late.daemon = True
-    with contextlib.suppress(RuntimeError):  # no memory for a thread
+    with contextlib.suppress(RuntimeError):  # not enough memory for a thread
         late.start()
 
 
@@ -277,7 +277,7 @@ class _NativeLog:
         return self._last.decode(errors="replace")
 
     def _forward(self) -> None:
-        rest = b""  # of a line that is not complete
+        rest = b""  # the start of an incomplete line
         while self._mark not in self._last:
             part = os.read(self._out, _LOG_BYTES)
             self._last = self._last[-_LOG_BYTES:] + part
@@ -321,9 +321,10 @@ def _wait(
                 break
         else:
             number = received.si_signo
-            if received.si_code <= 0:  # sent by a process; a terminal's reach the child anyway
+            # sent by a process; signals from a terminal reach the child anyway
+            if received.si_code <= 0:
                 os.kill(child, number)
-            os.kill(child, signal.SIGCONT)  # a suspended process obeys, too
+            os.kill(child, signal.SIGCONT)  # a suspended process also obeys this signal
             if longest_step is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 first = first or now
                 kill = now - first > SAME_SECONDS

@@ -133,7 +133,7 @@ def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     order = [sorted(chosen).index(number) for number in chosen]
     job = job or Job(towers_per_worker=flags.num_gpus)
     return Devices(
-        # A controller has no towers, and one CPU device.
+        # A controller has no towers and only one CPU device.
         job=job.on(kind, order if len(order) == job.towers_per_worker else ()),
         numbers=chosen,
         intra_threads=intra,
@@ -454,7 +454,7 @@ def silent_gpus() -> list[str]:
     import tensorflow as tf
 
     def add(gpu: str) -> None:
-        # In a function, whose caller lets other threads of Python run; an eager copy does not.
+        # In a function: its call releases the GIL, but an eager copy does not.
         def added(number: Any) -> Any:
             with tf.device(gpu):
                 total = number + number

@@ -538,7 +538,7 @@ class Tower:
         share = self._config.label_smoothing
         if not share:
             return losses
-        # The cross entropy is linear in the labels: one part is that of even labels.
+        # The cross entropy is linear in the labels; `even` is the cross entropy for uniform labels.
         even = tf.reduce_logsumexp(outputs, axis=-1) - tf.reduce_mean(outputs, axis=-1)
         return losses * (1.0 - share) + even * share
 

@@ -237,7 +237,7 @@ class _Original:
             self._definition(renamed),
             input_map={key: self._outside(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
-            name="",  # keeps the names as of a trace
+            name="",  # keeps the names that a trace would have
         )
         for name, tensor in zip(wanted, made, strict=True):
             tensor.set_shape(shapes[name])  # a definition has no shapes from set_shape

@@ -491,7 +491,7 @@ def signals(operations: Sequence[Any], device: str) -> list[Any]:
     """Dependencies for a device, so that each other device sends it one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
-    return [tf.group(*operations)]  # makes one operation per device
+    return [tf.group(*operations)]  # creates one operation per device
 
 
 @functools.cache

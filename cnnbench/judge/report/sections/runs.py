@@ -160,7 +160,7 @@ def _row(one: Configured) -> Row:
         "timed steps": numeric(len(steps), integer),
         "median, ms": numeric(middle),
         "90 %, ms": numeric(high),
-        # Of fewer steps the 99th percentile would be the slowest one.
+        # With fewer steps, the 99th percentile would be the slowest step.
         "99 %, ms": numeric(highest if len(steps) >= FEWEST_FOR_P99 else None),
         "slowest, ms": numeric(slowest),
         "within a process": numeric(one.sample(_scatter).median, percent),
@@ -330,7 +330,7 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
         sweep = place.get("command")
         if isinstance(sweep, list) and sweep and all(isinstance(word, str) for word in sweep):
             return f"suite {place.get('suite')}", tuple(sweep)
-        if isinstance(record, RunRecord):  # whose command names another file for each record
+        if isinstance(record, RunRecord):  # the command of each record names a different file
             return name, first.setdefault(name, record.command)
         return name, record.command
 
