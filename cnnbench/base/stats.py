@@ -18,7 +18,7 @@ from array import array
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 # Grouping of items by a key.
 
@@ -194,3 +194,59 @@ def faster_half(seconds: Sequence[float]) -> list[int]:
     """
     order = sorted(range(len(seconds)), key=lambda step: seconds[step])
     return order[: (len(seconds) + 1) // 2]
+
+
+# Values of processes: the median, its interval, and the range.
+
+CONFIDENCE = 0.95
+"""Least confidence of the intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessValues:
+    """Values of one quantity, one per process, in order of their start.
+
+    Attributes:
+      FEWEST: number of processes that an interval needs.
+      INTERVAL: title of columns of intervals.
+    """
+
+    FEWEST: ClassVar[int] = 6
+    INTERVAL: ClassVar[str] = f"{100 * CONFIDENCE:.0f} % interval"
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """None without values."""
+        return median(self.values) if self.values else None
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Smallest and largest; None if they are equal."""
+        ends = (min(self.values), max(self.values)) if self.values else (0.0, 0.0)
+        return ends if ends[0] < ends[1] else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Order statistics that cover the median with `CONFIDENCE`; None for fewer than `FEWEST`.
+
+        The sign test inverted, so it holds for every distribution (Hollander and Wolfe,
+        Nonparametric Statistical Methods, section 3.6).
+        """
+        ordered = sorted(self.values)
+        count = len(ordered)
+        # Integers, since binomial coefficients of 1,024 values exceed doubles.
+        ways, tail, outside = 1, 1, 0
+        while outside < count and 2 * tail / 2**count <= 1 - CONFIDENCE:
+            outside += 1
+            ways = ways * (count - outside + 1) // outside
+            tail += ways
+        return (ordered[outside - 1], ordered[count - outside]) if outside else None
+
+    @property
+    def spread(self) -> float | None:
+        """Width of the range as a share of the median; None with fewer than two values."""
+        if len(self.values) < 2 or not self.median:
+            return None
+        return (max(self.values) - min(self.values)) / self.median

@@ -13,7 +13,7 @@ import numpy as np
 
 from cnnbench.base import plugins
 from cnnbench.base.document import Text, table, writers
-from cnnbench.base.stats import median
+from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.text import labels_of, number_of
 from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import resolve_run
@@ -37,7 +37,6 @@ from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, args_of, values_of
 from cnnbench.flags.declare import Role, RunPart, named, texts_of
 from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.judge.report.results import ProcessValues
 from cnnbench.judge.report.sections.campaigns import mode_row
 from cnnbench.machine import repository
 from cnnbench.records import files

@@ -29,7 +29,7 @@ from typing import Any
 
 from cnnbench.base.document import Row, Text, numeric, table, writers
 from cnnbench.base.inference import mann_whitney_p, standard_deviation
-from cnnbench.base.stats import median
+from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count, duration, first_few, labels_of, number, percent
 from cnnbench.campaigns.launch import command_words, resolve_run, run_words
@@ -80,7 +80,6 @@ from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.judgement import processes_needed
 from cnnbench.judge.metrics.measurement import Policy, median_step_text
-from cnnbench.judge.report.results import ProcessValues
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.metric import BOUNDS

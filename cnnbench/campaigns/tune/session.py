@@ -19,7 +19,7 @@ from pathlib import Path
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Content, Text, table, writers
 from cnnbench.base.inference import ANALYSIS_STEP, Additive, fit_blocks
-from cnnbench.base.stats import median
+from cnnbench.base.stats import CONFIDENCE, median
 from cnnbench.base.terminal import csv_text, wrapped
 from cnnbench.base.text import count, duration, first_few, percent, selected
 from cnnbench.campaigns.ab.pairs import (
@@ -70,7 +70,6 @@ from cnnbench.campaigns.tune.space import (
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS
 from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
-from cnnbench.judge.report.results import CONFIDENCE
 from cnnbench.judge.report.sections.campaigns import candidate_row, tune_verdict
 from cnnbench.machine import repository
 from cnnbench.records.campaigns import (

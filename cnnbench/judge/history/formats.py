@@ -12,7 +12,7 @@ from typing import ClassVar
 from cnnbench.base import terminal as tables
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, writers
 from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
-from cnnbench.base.stats import median
+from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.text import count, first_few, integer, number_of
 from cnnbench.judge.compare.configuration import IMPORTED, imported_text
 from cnnbench.judge.history.series import SeriesPoint
@@ -26,7 +26,6 @@ from cnnbench.judge.history.steps import (
 )
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.judge.report.exports import Figure, shared_labels
-from cnnbench.judge.report.results import ProcessValues
 from cnnbench.machine.repository import Commits
 from cnnbench.records.codec import Document, computed, part, written
 from cnnbench.records.metric import Metric

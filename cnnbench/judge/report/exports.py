@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from cnnbench.base.stats import grouped
+from cnnbench.base.stats import ProcessValues, grouped
 from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import count, labels_of, one_line, plain, truth
 from cnnbench.judge.compare.comparability import Group
@@ -24,7 +24,7 @@ from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text, part_text
-from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject
+from cnnbench.judge.report.results import Configured, ReportSubject
 from cnnbench.records.codec import started
 from cnnbench.records.files import recognise
 from cnnbench.records.metric import BOUNDS, HISTORY, Metric

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from math import isfinite
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from cnnbench.base.document import TableCell, interval
-from cnnbench.base.stats import grouped, median
+from cnnbench.base.stats import ProcessValues, grouped
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import integer
 from cnnbench.base.time_series import Shape, SteadyState
@@ -29,9 +29,6 @@ from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
 from cnnbench.records.run import RunRecord, run_steady_state
 
-CONFIDENCE = 0.95
-"""Least confidence of the intervals."""
-
 MOST_SHOWN = 60
 """Configurations, each once per origin, with a row in every section of a page."""
 
@@ -47,59 +44,9 @@ _USUAL = ("imagenet", "training")
 S = TypeVar("S", Roofline, StrategiesDocument)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessValues:
-    """Values of one quantity, one per process, in order of their start.
-
-    Attributes:
-      FEWEST: number of processes that an interval needs.
-      INTERVAL: title of columns of intervals.
-    """
-
-    FEWEST: ClassVar[int] = 6
-    INTERVAL: ClassVar[str] = f"{100 * CONFIDENCE:.0f} % interval"
-
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float | None:
-        """None without values."""
-        return median(self.values) if self.values else None
-
-    @property
-    def range(self) -> tuple[float, float] | None:
-        """Smallest and largest; None if they are equal."""
-        ends = (min(self.values), max(self.values)) if self.values else (0.0, 0.0)
-        return ends if ends[0] < ends[1] else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Order statistics that cover the median with `CONFIDENCE`; None for fewer than `FEWEST`.
-
-        The sign test inverted, so it holds for every distribution (Hollander and Wolfe,
-        Nonparametric Statistical Methods, section 3.6).
-        """
-        ordered = sorted(self.values)
-        count = len(ordered)
-        # Integers, since binomial coefficients of 1,024 values exceed doubles.
-        ways, tail, outside = 1, 1, 0
-        while outside < count and 2 * tail / 2**count <= 1 - CONFIDENCE:
-            outside += 1
-            ways = ways * (count - outside + 1) // outside
-            tail += ways
-        return (ordered[outside - 1], ordered[count - outside]) if outside else None
-
-    @property
-    def spread(self) -> float | None:
-        """Width of the range as a share of the median; None with fewer than two values."""
-        if len(self.values) < 2 or not self.median:
-            return None
-        return (max(self.values) - min(self.values)) / self.median
-
-    @property
-    def ends(self) -> dict[str, TableCell]:
-        """Cells with the interval and the range."""
-        return {self.INTERVAL: interval(self.interval), "range": interval(self.range)}
+def interval_cells(found: ProcessValues) -> dict[str, TableCell]:
+    """Cells with the interval and the range."""
+    return {found.INTERVAL: interval(found.interval), "range": interval(found.range)}
 
 
 @dataclass(frozen=True, eq=False)

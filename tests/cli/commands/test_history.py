@@ -2,6 +2,7 @@
 
 import csv
 import json
+from html import unescape
 
 import pytest
 from repositories import grown
@@ -225,10 +226,12 @@ def test_machines_and_what_became_of_commits_are_said_in_all_outputs(call, over_
         assert short[name] in told
         assert told_of in told
     report = call("report", folder, f"--git={repository}", "--format=markdown").out
+    pages = {command: tmp_path / f"{command}.html" for command in ("history", "report")}
+    call(*words, f"--plot={pages['history']}", code=1)
+    call("report", folder, f"--git={repository}", f"--output={pages['report']}")
+    written = [unescape(one.read_text()) for one in pages.values()]
     for remark in remarks:
-        assert remark in text
-        assert remark in page.read_text()
-        assert remark in report
+        assert all(remark in one for one in (text, page.read_text(), report, *written))
     assert "the point before it" not in told
 
 

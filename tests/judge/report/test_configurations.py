@@ -5,7 +5,7 @@ import random
 import pytest
 import scipy  # which loads scipy.stats when it is used
 
-from cnnbench.judge.report.results import ProcessValues
+from cnnbench.base.stats import ProcessValues
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from cnnbench.base.document import (
     numeric,
     table,
 )
+from cnnbench.base.stats import ProcessValues
 from cnnbench.base.text import binary, count, duration, integer, percent, percents
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
@@ -26,7 +27,7 @@ from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.compare.estimate import Level, Verdict
 from cnnbench.judge.explain.explanation import about, chart, in_ms, rows_table, signed_ms
 from cnnbench.judge.report import renderers
-from cnnbench.judge.report.results import ProcessValues, ReportSubject, apart, timed_names
+from cnnbench.judge.report.results import ReportSubject, apart, interval_cells, timed_names
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.campaigns import (
     AS_GIVEN,
@@ -169,7 +170,7 @@ def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
     return {
         "mode": row.mode,
         "median images/sec": numeric(row.images_per_sec),
-        **_speeds(document, row).ends,
+        **interval_cells(_speeds(document, row)),
         "overhead": numeric(row.overhead, _signed),
         "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
         "all-reduce": row.all_reduce,

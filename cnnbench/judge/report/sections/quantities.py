@@ -24,14 +24,14 @@ from cnnbench.base.document import (
     numeric,
     table,
 )
-from cnnbench.base.stats import grouped
+from cnnbench.base.stats import ProcessValues, grouped
 from cnnbench.base.text import first_few, integer, number, percent
 from cnnbench.judge.metrics.measurement import Policy, median_step_text
 from cnnbench.judge.report.results import (
     MOST_DRAWN,
     Configured,
-    ProcessValues,
     ReportSubject,
+    interval_cells,
     newest,
     newest_text,
     peak,
@@ -175,7 +175,7 @@ def throughput(one: Configured) -> Row:
     placed = (run.placement for run in one.good if run.placement is not None)
     return {
         "median images/sec": _median(one, "throughput"),
-        **one.throughput.ends,
+        **interval_cells(one.throughput),
         "spread": numeric(one.throughput.spread, percent),
         "mode": mode or next((place.variable_update for place in placed), ""),
         "devices": numeric(one.devices or None, f"{one.devices} {one.device}"),
@@ -406,7 +406,7 @@ def _reached_row(one: Configured, roofline: Roofline | None, others: tuple[Confi
         "configuration": one.name,
         "format": str(one.flag("precision")),
         "median images/sec": numeric(one.throughput.median),
-        **one.throughput.ends,
+        **interval_cells(one.throughput),
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
         "MFU": numeric(one.sample("mfu").median, percent),
         "peak, GFLOP/s": numeric(one.sample(peak).median, scale=1e-9),

@@ -21,13 +21,13 @@ from cnnbench.base.charts import (
     key_of,
 )
 from cnnbench.base.document import Content, Row, TableCell, Text, introduced, numeric, table
-from cnnbench.base.stats import grouped
+from cnnbench.base.stats import ProcessValues, grouped
 from cnnbench.base.text import binary, integer, number, percent
 from cnnbench.flags.declare import Role, named, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import GROUPS, labels
-from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject, apart, time_text
+from cnnbench.judge.report.results import Configured, ReportSubject, apart, time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 
 # All-reduce measurements: bandwidth over size, and wrong sums.
