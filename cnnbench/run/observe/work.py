@@ -255,12 +255,13 @@ class Works:
         """Whether a gradient is that of weights, not of a layer's input."""
         if "BackpropFilter" in plain or plain == "BiasAddGrad":
             return True
+        if "BackpropInput" in plain:
+            return False
         operation = self._traced.get(name)
         if operation is None:
             return False
         if _PRODUCT.search(plain):
-            made_by = [origin(tensor, *_LAYOUT) for tensor in operation.inputs]
-            return not any(o.type in _WEIGHTS and len(o.outputs[0].shape) > 1 for o in made_by)
+            return not any(self._is_kernel(tensor) for tensor in operation.inputs)
         if plain in _LAYOUT:
             users = [one for one in operation.outputs[0].consumers() if self._is_of(one, layer)]
             if users:
@@ -268,6 +269,13 @@ class Works:
         kernel = math.prod(self._kernels.get(layer, ()))
         made = [tensor.shape.num_elements() for tensor in operation.outputs]
         return layer in self._kernels and made == [kernel]
+
+    def _is_kernel(self, tensor: Any) -> bool:
+        """Whether a tensor is a kernel. Synthetic images are a variable, too, of another size."""
+        found = origin(tensor, *_LAYOUT)
+        shape = found.outputs[0].shape
+        sizes = map(math.prod, self._kernels.values())
+        return found.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
 
     def _is_of(self, operation: Any, layer: str) -> bool:
         """Whether an operation is of the layer's gradients."""

@@ -82,13 +82,19 @@ def test_operations_belong_to_the_innermost_layer():
 
 @pytest.mark.parametrize("kernels", ["library", *FORMS])
 @pytest.mark.parametrize("size", [1, 3])
-def test_every_form_of_a_gradient_is_of_its_layer_and_direction(kernels, size):
+@pytest.mark.parametrize("synthetic", [False, True])
+def test_every_form_of_a_gradient_is_of_its_layer_and_direction(kernels, size, synthetic):
     graph = tf.Graph()
     with graph.as_default():
-        images = tf.raw_ops.Placeholder(dtype=tf.float32, shape=[2, 9, 8, 32])
+        shape = [2, 9, 8, 32]
+        if synthetic:  # a variable that the first layer reads
+            resource = tf.raw_ops.Placeholder(dtype=tf.resource, shape=[])
+            images = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.float32)
+            images.set_shape(shape)
+        else:
+            images = tf.nn.relu(tf.raw_ops.Placeholder(dtype=tf.float32, shape=shape))
         with tf.name_scope("tower_0/conv0/"), tf.GradientTape() as tape:
             kernel = tf.constant(1.0, shape=[size, size, 32, 40])
-            images = tf.nn.relu(images)
             tape.watch([images, kernel])
             y = Products(kernels).conv(images, kernel, [1, 1, 1, 1], "SAME")
         upstream = tf.raw_ops.Placeholder(dtype=tf.float32, shape=y.shape)
