@@ -122,7 +122,7 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
                 f"{short(a)} was replaced, as by {how}: it is now {short(b)}"
                 for a, (b, how) in replaced
             ),
-            f"give what both come from: {short(base)}",
+            f"give their common ancestor: {short(base)}",
         ]
         raise UsageError(f"GOOD {good!r}: {'; '.join(reasons)}")
     return found[0], found[1]
@@ -645,7 +645,7 @@ def no_difference(step: Step) -> str:
         return text + "check revisions and flags, or look for a smaller change with --threshold"
     if step.judgement.verdict is Verdict.FASTER:
         return text + "bisect looks for slower commits only: check which is GOOD and which is BAD"
-    return text + "measure what can be compared"
+    return text + "measure comparable commits"
 
 
 def _row(step: Step, history: History) -> Row:
@@ -685,9 +685,9 @@ def _kind(commit: str, history: History) -> Iterator[str]:
     if merged:
         text = f"a merge of {' and '.join(map(short, (first, *merged)))}; "
         text += (
-            "--first_parent did not search what it merged"
+            "--first_parent did not search the merged commits"
             if history.first_parent
-            else "each of these is good by itself"
+            else "each of these is good alone"
         )
         yield text
     if other := reverted(history.show(commit, "%b")):

@@ -147,7 +147,7 @@ _NOT_FOR_WEIGHTS = (
 _RATE_FOR_WEIGHTS = 1e-6
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
 _OF_THE_COMMAND = {
-    "variable_update": "is what the command varies; choose with --modes",
+    "variable_update": "is varied by the command; choose values with --modes",
     "result_json": "is set by the command; see --results",
     "result_csv": "is set by the command; see --results and --format=csv",
     "train_dir": "is set by the command: every process keeps its own checkpoint",

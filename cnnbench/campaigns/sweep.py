@@ -488,7 +488,7 @@ _REDUCING_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A process of this sweep or of the one that is resumed, of which only the status is known."""
+    """A process of this sweep, or of the resumed sweep; then only its status is known."""
 
     item: Item
     path: Path
@@ -869,7 +869,7 @@ def advice(
     among = family(cases, RunRecord.kind)
     needed = processes_to_find(FOUND, scatters[name], among)
     fewest = min(len(row.throughputs.values) for row in measured)
-    text = f"like processes scatter by at most {percent(math.expm1(scatters[name]))} ({name})"
+    text = f"equal processes differ by at most {percent(math.expm1(scatters[name]))} ({name})"
     change = f"a change of {percent(FOUND, 0)} in every configuration"
     if fewest >= needed:
         return f"{text}: {fewest} of each side find {change}"

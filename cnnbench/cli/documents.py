@@ -64,7 +64,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: i
 
 
 def metric_tables() -> dict[str, str]:
-    """A table of the metrics of runs, and one of those of all-reduces, by name."""
+    """Two tables by name: the metrics of runs, and the metrics of all-reduces."""
     return {
         "runs": _table(_METRICS, (_metric(one) for one in ALL.values() if RUN in one.kinds)),
         "reductions": _table(

@@ -37,11 +37,11 @@ class Counted(enum.Enum):
 
 
 class Role(enum.Enum):
-    """The role of a flag, with the reason why only a part of its value, or nothing, counts."""
+    """The role of a flag, with the reason why its value is compared only in part or not at all."""
 
     IDENTITY = "decides what is computed, or how"
     PLUGIN = "a file with code of the user; sizes of networks are compared instead"
-    PLACE = "a path or machine; every machine has places of its own"
+    PLACE = "a path or machine; the path differs between machines"
     PROFILE = "a file about the step; that it is written costs time, its name does not"
     ITEMS = "addresses, or which of like devices; how many there are counts"
     OUTPUT = "a path that is written outside of the timed steps"
@@ -162,7 +162,7 @@ def boolean() -> FlagKind:
 
 
 def numeric(of: type[int] | type[float], **bounds: float) -> FlagKind:
-    """Integers or finite numbers within bounds; without a maximum within those of TensorFlow."""
+    """Integers or finite numbers within bounds. The default maximum is TensorFlow's."""
     whole = of is int
     return FlagKind(
         name="integer" if whole else "number",

@@ -273,7 +273,7 @@ _ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values(
 
 
 def having(*counted: Counted) -> tuple[str, ...]:
-    """Names of the flags of which that much belongs to the identity of a run."""
+    """Names of the flags with this share in a run's identity."""
     return tuple(name for name, role in _ROLES.items() if role.counted in counted)
 
 

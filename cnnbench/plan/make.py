@@ -80,7 +80,7 @@ def make_plan(
 
 
 def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFlagNames) -> RunPlan:
-    """Checks each value by itself, then values against each other."""
+    """Checks each value alone, then combinations of values."""
     args = run if isinstance(run, ParsedArgs) else None
     flags = run.params if isinstance(run, ParsedArgs) else run
     given = None if args is None else tuple(args.given)

@@ -230,7 +230,7 @@ ADDRESSES = named(FLAGS, RunPart.TASK)
 
 @dataclass(frozen=True)
 class JobFlagNames:
-    """What refusals call the flags of a job: those of a process, or of what starts all of them."""
+    """Names of a job's flags in error messages: the flags of a process, or of its launcher."""
 
     job: str = "--job_name"
     towers: str = "--num_gpus"
@@ -246,7 +246,7 @@ def names_of(which: Callable[[Mode], bool]) -> str:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The flags and the mode of a place whose addresses are not checked yet."""
+    """The flags and the mode of a place; its addresses are not checked yet."""
 
     params: Params
     mode: Mode

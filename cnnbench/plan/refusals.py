@@ -83,7 +83,7 @@ def _without_mode(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str]:
 
 
 def _workers_go_on(p: RunPlan) -> bool:
-    """Whether workers do not wait for each other, of which each runs updates by itself."""
+    """Whether workers do not wait for each other: each runs its updates independently."""
     return p.place.job.in_cluster and not (p.params.cross_replica_sync or p.place.coordinated)
 
 

@@ -126,7 +126,7 @@ class Copying:
         return self.bytes * self.devices / median(self.seconds)
 
     def estimated_seconds(self, num_bytes: int, devices: int) -> float:
-        """Seconds to copy what an all-reduce of S bytes must move: n x 2(n-1)/n x S bytes.
+        """Seconds to copy the bytes that an all-reduce of S bytes moves: n x 2(n-1)/n x S.
 
         No bound: devices that share a memory can be faster.
         """

@@ -80,7 +80,7 @@ class StrategyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyProcess:
-    """A process of a round that went well.
+    """A process of a round that succeeded.
 
     Attributes:
       mode: value of --variable_update, or "one_tower".

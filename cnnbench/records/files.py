@@ -508,7 +508,7 @@ def tidy(folder: str, keep: int) -> None:
 
 
 def clean(folder: str) -> None:
-    """Removes what runs that were killed while saving left in a folder.
+    """Removes incomplete files of runs that were killed while saving.
 
     To be called by its only writer, see `cnnbench.base.files`: files that another writer is saving
     look the same.

@@ -213,7 +213,7 @@ class Measurements:
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
     def recall(self) -> None:
-        """Takes over what a forked process has published."""
+        """Copies the values that a forked process has published."""
         if self._published is not None:
             vars(self).update(self._published.get() or {})
 
@@ -225,7 +225,7 @@ class Measurements:
         self._published, self._private = None, True
 
     def longest_step(self) -> float:
-        """Seconds of the longest step so far; the first one counts only if it is alone."""
+        """Seconds of the longest step so far. The first is ignored unless it is the only one."""
         seconds = [*self.warmup_step_seconds, *self.step_seconds]
         return max(seconds[1:] or seconds, default=0.0)
 

@@ -221,7 +221,7 @@ def load_metrics() -> None:
 
 
 def summary_of(record: Any) -> Summary:
-    """The statistics of a run; one whose function raises is None, with a warning on stderr."""
+    """The statistics of a run. If a function raises: None, with a warning on stderr."""
     load_metrics()
     return Summary({key: _value(metric, record) for key, metric in SUMMARY.items()})
 

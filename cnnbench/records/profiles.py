@@ -457,7 +457,7 @@ class ExplainedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """Something that sets the sides apart, with the time that it explains.
+    """A reason for a difference between the sides, with the time that it explains.
 
     Attributes:
       kind: one of `CAUSES`.
@@ -575,7 +575,7 @@ class Explanation(Document):
     @property
     @computed()
     def not_profiled(self) -> ExplainedRow:
-        """What profiled steps do not show, as a row whose spread is unknown (NaN)."""
+        """A row for the difference that profiled steps do not show; its spread is unknown (NaN)."""
         base, new = self.base - self.profiled_base, self.new - self.profiled_new
         return self.row("not in the profiles", base=base, new=new)
 

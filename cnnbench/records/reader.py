@@ -227,7 +227,7 @@ _BEGINNING = 1 << 16
 def read_results(
     path: str, labels: str = "", reader: str = ""
 ) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
-    """The records of a file, and what in it is not understood.
+    """The records of a file, and the lines that were not understood.
 
     Args:
       path: path of the file.

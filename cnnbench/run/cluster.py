@@ -561,7 +561,7 @@ class Watchdog:
             return found or dict(self._reasons)
 
     def explanation(self) -> str:
-        """Why the job has ended, if because this process was stopped for too long; else "".
+        """Text if the job ended because this process was stopped for too long; else "".
 
         Only a stop within the last half minute counts.
         """
@@ -577,7 +577,7 @@ class Watchdog:
         return f"{own} was stopped for {seconds:.0f} s, {ended}"
 
     def tick(self) -> None:
-        """Sends the progress of this process and judges what is known of the others."""
+        """Sends the progress of this process, and checks the reports of the other processes."""
         now = self._note_time()
         if self._progress is not None:
             self._own = self._progress.at(now)
@@ -631,7 +631,7 @@ class Watchdog:
                 self._send(peer, message)
 
     def _send(self, peer: _Peer, message: object) -> None:
-        """Sends a message after those still waiting; what cannot be sent now waits."""
+        """Sends waiting messages, then this message; the rest waits for the next call."""
         with self._changed:
             if message is not None:
                 peer.unsent += json.dumps(message).encode() + b"\n"
@@ -751,7 +751,7 @@ class Watchdog:
         by_name = {str(task): task for task in self._job.tasks}
         found = blamed(standings)
         tasks = {by_name.get(one.task, task): str(one) for task, one in found.items()}
-        even = "; none is behind the others" if len(found) > 1 else ""
+        even = "; all are at the same step" if len(found) > 1 else ""
         stuck = f"stuck: {listed(self._job, tasks)}{even}"
         self._report(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 

@@ -574,7 +574,7 @@ strategies TWO_CPUS --modes=horovod          | --modes=horovod: must be some of
 strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2
 strategies TWO_CPUS --train_dir=d            | --train_dir=d: is set by the command
 strategies TWO_CPUS --result_json=r          | --result_json=r: is set by the command; see --results
-strategies TWO_CPUS --variable_update=replicated | --variable_update=*: is what the command
+strategies TWO_CPUS --variable_update=replicated | --variable_update=*: is varied by the command
 strategies TWO_CPUS --forward_only           | --forward_only=true: cannot go with strategies, which
 strategies TWO_CPUS --staged_vars            | --staged_vars=true: trains differently
 strategies TWO_CPUS --variable_consistency=relaxed | --variable_consistency=*: trains differently

@@ -448,7 +448,7 @@ class Pairs:
         judged = () if experiment.earlier is None else experiment.earlier.made
         if judged and judged[-1].pairs > self.earlier:
             missing = f"{judged[-1].pairs} pairs were judged, and {self.earlier} have records"
-            reason = f"{missing}; restore the others, or name another folder"
+            reason = f"{missing}; restore the other files, or choose another folder"
             raise FlagError("results", str(results.folder), reason)
         self.records: dict[str, list[RunRecord]] = {
             name: [pair[place] for pair in earlier] for place, name in enumerate(SIDES)

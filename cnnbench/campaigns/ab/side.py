@@ -213,7 +213,7 @@ class Side:
         parts += [f"python {self.python}"] if self.python else []
         parts += [f"checkout {self.revision or self.checkout}"] if self.checkout else []
         parts += [f"variable {name}" for name in self.variables]
-        return ", ".join(parts) or "nothing of its own"
+        return ", ".join(parts) or "no flags of its own"
 
     @property
     def root(self) -> str:

@@ -47,7 +47,7 @@ class ChangedError(BenchmarkError):
     @classmethod
     def of(cls, what: str) -> ChangedError:
         """The error that names what has changed."""
-        return cls(f"the measured code was changed ({what}); what was measured before is kept")
+        return cls(f"the measured code was changed ({what}); earlier measurements are kept")
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ class ResultsFolder:
         self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
     def note(self, name: str, /, **facts: object) -> None:
-        """Adds what does not follow from records, under a name."""
+        """Stores a value under a name, for values that do not follow from records."""
         self.journal.add(NOTE, note=name, **facts)
 
     def notes(self, name: str) -> list[dict[str, Any]]:
@@ -572,7 +572,7 @@ _RESUMED_IN_1_0_0 = ("ab", "bisect", "sweep", "tune")
 
 
 def _as_now(event: dict[str, Any]) -> dict[str, Any]:
-    """An event of this version, or what one of 1.0.0 means."""
+    """An event in the form of this version; events of version 1.0.0 are converted."""
     kind = event.get("event")
     if kind in _RESUMED_IN_1_0_0:
         return {**event, "event": SESSION, "campaign": kind}

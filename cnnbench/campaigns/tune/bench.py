@@ -347,7 +347,7 @@ class Lengths(StepCount):
 
     @property
     def longer(self) -> float:
-        """Seconds that the steps of a process of the final take more than those of a race."""
+        """Additional seconds of steps in a process of the final, compared with a race."""
         more = 0 if LENGTHS & self._fixed else self.timed(FINAL) - self.timed()
         return more * self.step_seconds
 
@@ -422,7 +422,7 @@ class RaceBench:
 
     @property
     def _known_seconds(self) -> list[float]:
-        """Durations so far, without that of the first process, which is shorter and runs alone."""
+        """Durations so far, without the first process, which is shorter and runs alone."""
         return self._spent[1:] or self._spent or [0.0]
 
     @property

@@ -234,7 +234,7 @@ def _experiment(
     command: Sequence[str],
     earlier: Begun | None,
 ) -> Experiment:
-    """The experiment; its command has no environment variables, whose values may be secrets."""
+    """The experiment. Its command leaves out environment variables: they may be secrets."""
     found = sides.checked(both, "ab", campaign.reporter)
     for name, side in found.items():
         # In an A/A measurement both sides are side A.
@@ -340,7 +340,7 @@ def _run(
         seconds = pairs.seconds_per_pair
         more = enough - len(pairs.records["a"]) if earlier is not None else enough
         time = "" if seconds is None else f" (about {duration(more * seconds)} at most)"
-        reporter.notice(f"to settle it{time}: {next_step}")
+        reporter.notice(f"for a verdict{time}: {next_step}")
     if pairs.interrupted:
         raise KeyboardInterrupt
     return code
@@ -387,7 +387,7 @@ def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
 
 
 def _enough(comparison: Comparison) -> int:
-    """Pairs that would settle the experiment, or another one; 0 where they would not help."""
+    """Pairs for a clear verdict, in this or a new experiment; 0 if more pairs would not help."""
     return next((settling_pairs(*one) for one in undecided(comparison)), 0)
 
 

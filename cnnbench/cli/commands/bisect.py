@@ -65,7 +65,7 @@ class BisectFlags(sides.CampaignFlags):
 
     repository: str = flag(".", "A folder in the git repository.", path="folder")
     first_parent: bool = flag(
-        False, "Do not look into what was merged: a merge counts as one commit."
+        False, "Treat a merge as one commit; do not search the merged commits."
     )
     build: str | None = flag(
         None,
@@ -74,7 +74,8 @@ class BisectFlags(sides.CampaignFlags):
     )
     python: str | None = flag(
         None,
-        "Interpreter of the processes that has cnnbench and what the repository needs.",
+        "Python interpreter of the processes. cnnbench and the requirements of the repository "
+        "must be installed.",
         path="file",
     )
     pairs: int = flag_of(
@@ -216,7 +217,7 @@ def _advice(found: Bisection, argv: Sequence[str]) -> Iterator[str]:
         return
     pairs = settling_pairs(undecided, found.setting.most_pairs)
     if not 0 < pairs <= sides.MOST_PAIRS:
-        yield "to settle it, find what disturbs the machine first: cnnbench env --check"
+        yield "for a verdict, first find what disturbs the machine: cnnbench env --check"
     else:
         command = sides.again("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
         yield f"to go on, with more pairs: {command}"

@@ -99,8 +99,9 @@ class MakeRatingsFlags:
 
     negatives: int = flag(
         99,
-        "Different items drawn for each user, in validation, to tell the last one from; at most "
-        "what the user with most ratings has not rated.",
+        "Number of different items drawn per user in validation, among which the last item must "
+        "rank; at most "
+        "the number that the user with most ratings has not rated.",
         minimum=1,
     )
     min_ratings: int = flag(20, "Users with fewer ratings are left out.", minimum=2)
@@ -117,7 +118,9 @@ class CheckFlags:
     plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
     dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
     num_classes: int | None = flag(
-        None, "Labels must be below; what the data set says if not given.", minimum=1
+        None,
+        "Labels must be smaller. If not given: the number that the data set declares.",
+        minimum=1,
     )
 
 

@@ -129,7 +129,7 @@ def _read(
 
 
 def _warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
-    """One line for each file: the first lines that are not understood, and how many follow."""
+    """For each file, the first lines that were not understood, and the number of further ones."""
     by_file: dict[str, list[Skipped]] = {}
     for one in skipped:
         by_file.setdefault(one.path, []).append(one)

@@ -141,7 +141,7 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
 
 
 def _check_number(paths: Sequence[str]) -> None:
-    """Refuses more files than a page can be about, and memory holds."""
+    """Refuses more files than a page or the memory can contain."""
     number = sum(1 for _ in files(paths))
     if number > _MOST_FILES:
         raise UsageError(

@@ -83,7 +83,7 @@ class CampaignFlags:
     )
 
     def seed_in(self, kind: CampaignKind, folder: str, suite: str | None = None) -> int:
-        """The seed that was given, with --resume that of the folder, else a random one."""
+        """The given seed; with --resume, the seed of the folder; else a random seed."""
         seed = self.seed
         if seed is None and self.resume:
             seed = kind.seed_in(folder, suite)
@@ -223,7 +223,7 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
 
 
 def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
-    """Refuses two sides that are the same; `instead` is what else could be done."""
+    """Refuses two equal sides; `instead` is the advice at the end of the message."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
     code = _code(a)
@@ -317,7 +317,7 @@ def next_experiment(policy: Policy) -> PlanOf:
 
 
 def continued(base: str, new: str) -> Begun | None:
-    """The experiment of which two paths are the sides, if it can go on; else None."""
+    """The experiment whose sides are these two paths, if it can be continued; else None."""
     folder = Path(base).parent
     if [base, new] != [str(folder / side) for side in SIDES]:
         return None
@@ -342,7 +342,8 @@ def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Compa
     }
     several = len(comparison.entries) > 1
     lines = [
-        f"to settle {name if several else 'it'}: {command}" for name, command in commands.items()
+        f"for a verdict{f' on {name}' if several else ''}: {command}"
+        for name, command in commands.items()
     ]
     if len(lines) > _MOST_LINES:
         more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"

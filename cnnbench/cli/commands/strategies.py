@@ -70,7 +70,7 @@ class StrategiesFlags(OutputFlags, sides.CampaignFlags):
     )
     weights_steps: int = flag(
         3,
-        "Steps after which weights and optimizer slots are compared, in a process of its own for "
+        "Steps after which weights and optimizer slots are compared, in a separate process for "
         "each mode, at a learning rate of 1e-6; 0 compares none.",
         minimum=0,
     )

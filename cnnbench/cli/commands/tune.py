@@ -79,7 +79,7 @@ class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
     )
     allow: str = flag(
         "",
-        "What may vary although it changes what is trained, comma-separated: precision, "
+        "Settings that may vary although they change the training, comma-separated: precision, "
         "batch_size, consistency, gradient_reduction.",
         known=lambda: ALLOWABLE,
     )
@@ -89,7 +89,9 @@ class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
         minimum=0.0,
         below=1000.0,
     )
-    list: bool = flag(False, "List the candidates, and what cannot run and why; run nothing.")
+    list: bool = flag(
+        False, "List the candidates, and the refused candidates with reasons; run nothing."
+    )
     pairing: str = flag_of(
         AbFlags,
         "pairing",

@@ -109,7 +109,9 @@ class Group:
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """Facts that differ, those that block a verdict first; facts that match `patterns` never do."""
+    """Facts that differ; facts that block a verdict come first. Facts that match `patterns` block
+    none.
+    """
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing(new.configuration))
@@ -247,7 +249,7 @@ def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...]
 
 
 def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
-    """Whether all runs of BASE are side A of an experiment, and those of NEW side B."""
+    """Whether all runs of BASE are side A of an experiment and all runs of NEW are side B."""
     return all(
         records and all(_place(one).get("side") == side for one in records)
         for side, records in (("a", base), ("b", new))
@@ -287,7 +289,7 @@ def _place(record: object) -> Mapping[str, object]:
 
 
 def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """The only resolved configuration that agrees with one of unresolved flags; else the latter."""
+    """The only resolved configuration that agrees with unresolved flags; else the unresolved one."""
     agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
     return agreeing[0] if len(agreeing) == 1 else early
 

@@ -179,7 +179,7 @@ def _part(number: int, side: str, group: Group) -> str:
 def _not_comparable(
     base: Group, new: Group, unlike: Sequence[Difference], metrics: Sequence[Metric]
 ) -> Iterator[_Outcome]:
-    """Verdicts on configurations that are not compared, of which the first counts."""
+    """Verdicts on configurations that are not compared; the first one is used."""
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
@@ -197,7 +197,7 @@ def _not_comparable(
 
 
 def _incomplete(base: Group, new: Group, kept: Group) -> Iterator[_Outcome]:
-    """Verdicts where measurements are incomplete or wrong, of which the first counts.
+    """Verdicts for incomplete or wrong measurements; the first one is used.
 
     `kept` are the runs of the base that have a partner.
     """
@@ -215,7 +215,7 @@ def _incomplete(base: Group, new: Group, kept: Group) -> Iterator[_Outcome]:
 
 
 def _is_mistimed(measurement: Measurement) -> bool:
-    """Whether the step times of a GPU alternate between those of two steps and none.
+    """Whether the step times of a GPU alternate between the time of two steps and zero.
 
     In earlier versions the copy of a result could wait for the next step. Means of such times are
     right; medians and percentiles are not.
@@ -375,7 +375,7 @@ def compare_records(
 
 
 def _shown(names: Collection[str], entries: Sequence[ComparedConfiguration]) -> tuple[Metric, ...]:
-    """The metrics that were asked for, and CPU time where it was judged beside the throughput."""
+    """The requested metrics, plus CPU time if it was judged in addition to the throughput."""
     found = judged(names, {one.configuration.kind for one in entries} or {RUN})
     joint = any(one.share < 1 for entry in entries for one in entry.results)
     return (*found, CPU_TIME) if joint and CPU_TIME not in found else found
@@ -424,7 +424,7 @@ def _results(
 
 
 def _left_out(sides: Iterable[Sequence[Group]], names: Collection[str]) -> list[str]:
-    """A note per kind of measurement that has none of the metrics."""
+    """One note for each kind of measurement without any of the metrics."""
     keys = dict.fromkeys(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
@@ -466,7 +466,7 @@ def _notes(
 
 
 def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Numbers of measurements of each side that did not succeed and are left out."""
+    """Number of excluded measurements of each side, because they did not succeed."""
     sides = {
         side: [run for one in entries for run in getattr(one, side)] for side in ("base", "new")
     }

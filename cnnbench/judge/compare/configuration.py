@@ -81,7 +81,7 @@ _mentioned = partial(Fact, Effect.MENTIONED)
 _ignored = partial(Fact, Effect.IGNORED)
 
 FLAG = _blocks("another flag is another experiment", NOTHING)
-FLAG_PLACE = _mentioned("every machine has places of its own", NOTHING)
+FLAG_PLACE = _mentioned("the path differs between machines", NOTHING)
 
 _MODEL = _blocks("another size of the network is another revision of it")
 _SLICE = _blocks("how much of the machine a run may use", NOTHING)
@@ -97,7 +97,7 @@ FACTS: dict[str, Fact] = {
     "global_batch": _blocks("images per second depend on the images per step"),
     "num_workers": _blocks("more workers are more machine"),
     "all_reduce": _blocks("another aggregation is another experiment"),
-    "rows_in_turn": _mentioned("rows of a size take turns; one more beside them moves little"),
+    "rows_in_turn": _mentioned("rows of one size are interleaved, so one more row changes little"),
     "cpu_model": _blocks("another processor"),
     "cpu_isa": _blocks("kernels are chosen by instruction set"),
     "architecture": _blocks("another processor"),
@@ -114,7 +114,7 @@ FACTS: dict[str, Fact] = {
         _blocks("decides the clock frequency"),
     ),
     "cpu_driver": _mentioned("its effects are facts: governor and turbo"),
-    "cpu_affinity": _mentioned("which cores; how many is a fact of its own", NOTHING),
+    "cpu_affinity": _mentioned("the core numbers; the number of cores is a separate fact", NOTHING),
     "cpu_isolated": _mentioned("changes noise more than speed", NOTHING),
     "virtual_machine": _blocks("a hypervisor takes its share", NOTHING),
     "numa_nodes": _blocks("distance to memory"),
@@ -123,17 +123,17 @@ FACTS: dict[str, Fact] = {
     "numa_balancing": _mentioned("moves pages between nodes"),
     "aslr": _mentioned("moves addresses, and with them single runs"),
     "swap_bytes": _mentioned("swapping shows in the conditions of a run", NOTHING),
-    "hypervisor": _mentioned("that there is one is a fact of its own"),
+    "hypervisor": _mentioned("the name of the hypervisor; its presence is a separate fact"),
     "machine_model": _mentioned("the processor has its own fact"),
-    "cpus_online": _mentioned("which cores; how many is a fact of its own"),
+    "cpus_online": _mentioned("the core numbers; the number of cores is a separate fact"),
     "cpu_energy_preference": _mentioned("its effect is the clock frequency"),
     "cpu_max_mhz": _mentioned("the processor has its own fact"),
     "clock_source": _mentioned("a step asks for the time twice"),
-    "memory_bytes": _mentioned("kernels reserve different amounts on like machines"),
+    "memory_bytes": _mentioned("kernels reserve different amounts on equal machines"),
     "cgroup_memory_limit_bytes": _mentioned("too little shows as a failure", NOTHING),
     "memory_available_bytes": _ignored("changes by the second"),
     "load_average_1min": _ignored("changes by the second"),
-    "hostname": _mentioned("like machines have names of their own"),
+    "hostname": _mentioned("equal machines have different names"),
     "platform": _mentioned("kernel and libc move steps little; the processor has its own fact"),
     "gpu_names": _blocks("other GPUs"),
     # Named so that it is in no group of facts that may differ.
@@ -144,7 +144,9 @@ FACTS: dict[str, Fact] = {
     ),
     "gpu_persistence_mode": _mentioned("moves the start, not the steps"),
     "gpu_clocks_mhz": _ignored("changes by the second"),
-    "gpu_throttle_reasons": _mentioned("of the moment; what limits the clocks is a fact"),
+    "gpu_throttle_reasons": _mentioned(
+        "the clock at that moment; the limits of the clocks are a fact"
+    ),
     "gpu_processes": _mentioned("of the moment"),
     "on_battery": _mentioned("of the moment; governor and turbo are facts"),
     "tensor_float_32": _blocks("another precision"),
@@ -163,20 +165,24 @@ FACTS: dict[str, Fact] = {
         ),
         _blocks("other libraries have other kernels"),
     ),
-    "cpu_conv_gradients": _mentioned("what auto means here; the form in use is a fact of the run"),
+    "cpu_conv_gradients": _mentioned(
+        "what auto means here; the form that was used is a fact of the run"
+    ),
     "intra_op_threads": _blocks("threads decide speed", NOTHING),
     "inter_op_threads": _blocks("threads decide speed", NOTHING),
     "python_version": _mentioned("a step is one call from Python"),
     "python_implementation": _mentioned("a step is one call from Python"),
     "keras_version": _mentioned("not in a step"),
     "numpy_version": _mentioned("not in a step"),
-    "cnnbench_version": _mentioned("mostly what is compared; the network has its own facts"),
+    "cnnbench_version": _mentioned(
+        "often the subject of the comparison; the network has its own facts"
+    ),
     **dict.fromkeys(
         (
             *("git_commit", "git_dirty", "git_changes", "git_unknown", "subject_repository"),
             *("subject_revision", "subject_dirty", "subject_changes", "subject_unknown"),
         ),
-        _mentioned("mostly what is compared"),
+        _mentioned("often the subject of the comparison"),
     ),
 }
 """Facts by name; those of the environment by the names they have in records."""
@@ -656,7 +662,7 @@ def _shown(value: Any) -> str:
 
 @lru_cache(maxsize=len(KINDS))
 def _defaults(kind: str) -> Mapping[str, Any]:
-    """Defaults of all flags, as in a record whose version had no such flag."""
+    """Defaults of all flags; used for records of versions that lack a flag."""
     if kind != RUN:
         return defaults()
     # Earlier records hold flags that have become obsolete since.

@@ -122,7 +122,7 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
 
 
 def _disturbances(one: Measurement) -> Mapping[str, None]:
-    """Ids of what disturbed the timed steps of a run, in their order."""
+    """Ids of the disturbances of the timed steps of a run, in a fixed order."""
     if not isinstance(one, RunRecord) or one.conditions is None:
         return {}
     return dict.fromkeys(note.id for note in one.conditions.notes if note.when == "during")
@@ -265,7 +265,7 @@ def _amount_of(metric: Metric, found: Judgement) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MedianStep:
-    """The change at the median step, beside another one of the throughput.
+    """The change of the median step, if it differs from the change of the throughput.
 
     Attributes:
       change: change of the global batch over the median step, as a share of the base.

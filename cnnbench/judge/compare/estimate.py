@@ -142,7 +142,7 @@ class Evidence(TwoSamples):
 
     @property
     def within_margin(self) -> bool:
-        """Whether the whole interval lies within what may be called the same."""
+        """Whether the whole interval lies within the margin of the verdict "same"."""
         if self.low is None or self.high is None:
             return False
         largest = max(size(end, self.metric) for end in (self.low, self.high))
@@ -345,7 +345,7 @@ def too_many(more: int, paired: bool) -> bool:
 
 
 def outlook(found: Evidence, enough: int | None, more: int | None) -> str:
-    """The scatter, and how many more runs, or runs in all, give a verdict; "" without scatter."""
+    """Text: scatter, and number of further or total runs for a verdict; "" without scatter."""
     metric = found.metric
     if enough is None or more is None or found.scatter is None:
         return ""
@@ -368,7 +368,7 @@ def at_least(case: TwoSamples, number: int) -> str:
 
 
 def too_few(found: Evidence, enough: int, size: float | None) -> str:
-    """That there are too few values, and how many could prove a change, of which size."""
+    """Text: there are too few values; this many could prove a change of this size."""
     counts = f"{number_of(found.base)} against {number_of(found.new)} processes"
     text = f"{number_of(found.base)} pairs" if found.paired else counts
     among = f" among {found.family} configurations" if found.family > 1 else ""

@@ -1,4 +1,4 @@
-"""Number of further pairs or processes that settle an inconclusive case.
+"""Number of further pairs or processes until an inconclusive case has a verdict.
 
 The number is found by drawing what is to come, for growing numbers of runs, and judging it as it
 will be: at every interim analysis on the way and at its level. The measured runs stay as they are
@@ -42,7 +42,7 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 
 def needed(found: Evidence, levels: tuple[float, float]) -> int | None:
-    """Estimated number of pairs, or processes of the smaller side, that settle a case.
+    """Estimated number of pairs, or processes of the smaller side, for a clear verdict.
 
     With this number the verdict is the right one with a chance of about 0.8: the same, where
     nothing changed; slower or faster, where the change is twice the floor or, if that is more, as

@@ -213,7 +213,7 @@ class ComparedConfiguration:
         return min(self.asked, key=lambda one: one.severity[0])
 
     def decided_by(self, result: MetricResult) -> MetricResult:
-        """The result whose numbers decided another one: that of the CPU time, or itself."""
+        """The result that decided this one: the result of the CPU time, or this result itself."""
         name = result.judgement.decided_by or result.metric.name
         return next(one for one in self.results if one.metric.name == name)
 
@@ -224,7 +224,7 @@ class ComparedConfiguration:
 
     @property
     def decides(self) -> bool:
-        """Whether the result counts for the exit code; others are context, such as peers."""
+        """Whether the result affects the exit code. Other results, such as peers, are context."""
         return self.configuration.kind not in CONTEXT
 
     @property
@@ -399,7 +399,9 @@ class Comparison(Document):
     @property
     @computed(before="next_step", **OPTIONAL)
     def advice(self) -> str:
-        """How to settle the first inconclusive configuration, in a sentence; "" if not needed."""
+        """A sentence: how to get a verdict on the first inconclusive configuration; "" if not
+        needed.
+        """
         entry, result = next(iter(undecided(self)), (None, None))
         if entry is None or result is None or result.judgement.needed is None:
             return ""
@@ -518,7 +520,7 @@ _SHORT_SECONDS = 4.0
 
 
 def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
-    """Inconclusive configurations, those with an estimate of what settles them first.
+    """Inconclusive configurations; those with an estimate of the needed runs come first.
 
     Each with its inconclusive result that needs the most pairs or processes.
     """
@@ -533,7 +535,7 @@ def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, Metri
 def two_speeds(
     base: Sequence[Measurement], new: Sequence[Measurement]
 ) -> tuple[float, float] | None:
-    """Seconds per step of two clusters of like processes, the faster first; None if only one.
+    """Seconds per step of two clusters of processes, the faster first; None for one cluster.
 
     On busy CPUs a step of several threads has two speeds, and whole processes have one of them.
     """
@@ -575,7 +577,7 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
         return f"{new} and {base} are the same: {of}{result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if result.too_noisy:
-            return f"Too noisy to tell: {of}{'; '.join(_noise(entry, result))}{beside}."
+            return f"Too noisy for a verdict: {of}{'; '.join(_noise(entry, result))}{beside}."
         return f"Undecided: {of}{result.estimate}, {n}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason

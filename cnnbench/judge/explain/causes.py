@@ -183,7 +183,7 @@ def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[
     # Medians, since other rows take much more in some of the steps.
     largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
     told = ", ".join(f"{_words(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest)
-    return _words(part or largest[0]), (f"further time of slow profiled steps: {told}",)
+    return _words(part or largest[0]), (f"additional time of slow profiled steps: {told}",)
 
 
 def _words(part: Part) -> str:
@@ -267,7 +267,7 @@ def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
 
 
 def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
-    """The significant causes, the largest first; those that others may bring about last.
+    """The significant causes, the largest first; possible consequences of other causes last.
 
     Each has the mean times of its parts. A difference of their typical times that their means do
     not show is no cause.
@@ -509,7 +509,7 @@ def layers(sides: Sides) -> Iterator[Claim]:
 
 
 def changed_layers(sides: Sides) -> Iterator[Claim]:
-    """Layers of both sides whose variables have other shapes."""
+    """Layers whose variables have different shapes on the two sides."""
     found = _by_layer(sides)
     pairs = [
         (a, b)
@@ -540,7 +540,7 @@ def _sizes(layer: ProfiledLayer) -> str:
 
 
 def layer_by_layer(sides: Sides) -> Iterator[Claim]:
-    """Layers whose operations changed by more than all others."""
+    """Layers whose operations changed by more than the operations of all other layers."""
     for layer, parts in _by_layer(sides).items():
         others = tuple(part for part in parts if _differs(sides, part))
         alike = (part for part in parts if part not in others)

@@ -344,7 +344,7 @@ class Times:
         return min(new) > max(base) or min(base) > max(new)
 
     def logarithms(self) -> Times | None:
-        """Logarithms of these times; None where a process has none of the part."""
+        """Logarithms of these times; None for a process without the part."""
         if min(map(min, self.each)) <= 0:
             return None
         each = [tuple(map(math.log, side)) for side in self.each]
@@ -447,7 +447,7 @@ class Sides:
         self.free = dict.fromkeys(self.times)
 
     def of_work(self) -> Sides:
-        """The same sides, compared by their work alone."""
+        """The same sides, compared only by their work, not by their times."""
         found = copy(self)
         found.by_work = True
         return found
@@ -455,7 +455,8 @@ class Sides:
     def without(
         self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
     ) -> Sides | None:
-        """The sides without slow steps, whose further time becomes that of the part `PAUSES`.
+        """The sides without slow steps; the additional time of slow steps becomes the part
+        `PAUSES`.
 
         The mean times of other parts are those of a process whose slow steps take as long as its
         ordinary ones. So they and `PAUSES` add up to the same step.
@@ -531,7 +532,7 @@ class Sides:
 
     @cached_property
     def noise(self) -> float:
-        """Deviation between like processes as a share of a row, without `factors`."""
+        """Deviation between processes of one side, as a share of a row, without `factors`."""
         if 1 in (len(self.a.profiles), len(self.b.profiles)):
             return _ONE_PROCESS
         shares = [

@@ -182,7 +182,7 @@ def linked(point: SeriesPoint, commit_url: str) -> TableCell:
 
 
 def is_commit(point: SeriesPoint) -> bool:
-    """Whether its name is that of a commit."""
+    """Whether the point is named by a commit."""
     return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
 
 
@@ -269,7 +269,7 @@ def facts_text(step: LevelChange) -> str:
 
 
 def outcome(found: Trend, metric: Metric) -> str:
-    """Why a series has no steps, what hides or feigns them, and the network before it; or ""."""
+    """Text: why a series has no steps, and what could hide or imitate steps; "" if neither."""
     parts = []
     if not found.enough:
         points = count(found.series.points, "point", "points")
@@ -329,7 +329,7 @@ def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) ->
 
 
 def _branches(found: Trend, step: LevelChange, metric: Metric, commits: Commits) -> Iterator[str]:
-    """Says that a step is between branches: what was measured of those that it merges, if any."""
+    """Text for a step between branches: the measurements of the merged branches, if any."""
     before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
     last = []
     for parent in commits.parents(after):

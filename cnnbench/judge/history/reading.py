@@ -70,7 +70,7 @@ FILES = "files"
 
 
 class EncodedEntry(NamedTuple):
-    """An entry, without what all entries of its process share; the configuration is JSON."""
+    """An entry without values that its whole process shares; the configuration is JSON."""
 
     configuration: str
     status: str
@@ -339,7 +339,7 @@ class ValueTable:
                 found.clear()
 
     def write(self, rows: Collection[FileRow], gone: Collection[str] = ()) -> None:
-        """Adds files and removes those that are gone, as far as possible.
+        """Adds files and removes files that no longer exist, as far as possible.
 
         Of a file that says `SAME`, only stamp and time are replaced.
         """
@@ -363,7 +363,7 @@ class ValueTable:
         return None
 
     def _is_file(self) -> bool:
-        """Whether the table is a file of its own, not a link or a pipe."""
+        """Whether the table is a regular file."""
         with contextlib.suppress(OSError):
             return stat.S_ISREG(os.lstat(self._path).st_mode)
         return False
@@ -429,7 +429,7 @@ def _shows_damage(error: Exception) -> bool:
 def _sound(
     database: sqlite3.Connection, where: str, *values: str
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Blocks with those of their columns that are as they were written."""
+    """Blocks, each with its undamaged columns."""
     rows = database.execute(
         f"SELECT block, name, data, seal FROM columns WHERE {where} ORDER BY block", values
     )
@@ -465,7 +465,7 @@ _DECIDING = tuple(
 
 @functools.cache
 def _version() -> bytes:
-    """Digest of all code that decides what a file says, metrics of plug-ins included."""
+    """Digest of all code that interprets files, including metrics of plug-ins."""
     folders = [Path(place) for one in _DECIDING for place in import_module(one).__path__]
     files = {file for folder in folders for file in folder.rglob("*.py")}
     files |= {Path(__file__).with_name(name) for name in ("series.py", "reading.py")}

@@ -159,7 +159,7 @@ class SeriesPoint:
 
     @property
     def value(self) -> float:
-        """The median of its processes, of which there must be one."""
+        """The median over the processes of the point; at least one process is required."""
         return median(self.values)
 
     @property

@@ -271,7 +271,7 @@ def _slow_steps(
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:
-    """Facts that differ between two points, those that affect speed first."""
+    """Facts that differ between two points; facts that affect speed come first."""
     sides = (_facts(before), _facts(after))
     names = [
         name

@@ -231,7 +231,7 @@ class Origin:
 
 
 def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
-    """Origins with what others tell about them.
+    """Origins, completed with facts from other origins.
 
     An abbreviated commit is completed where only one of the others begins with it; a run that ended
     before its network was known gets that of an equal origin.
@@ -318,7 +318,7 @@ def machine_name(facts: Mapping[str, str]) -> str:
 
 
 def part_text(part: str, text: str) -> str:
-    """A part of `Origin.parts` as it is named beside others."""
+    """Text of a part of `Origin.parts`, as used next to other parts."""
     if not text:
         return f"unknown {part}"
     return {"side": f"side {text}", "TensorFlow": f"TensorFlow {text}"}.get(part, text)
@@ -332,7 +332,7 @@ _GIGA = 1e9
 
 
 def _bandwidth(row: MeasuredReduction) -> float | None:
-    """Bus bandwidth in GB/s; of a copy, what all devices write together."""
+    """Bus bandwidth in GB/s. For a copy: the bytes per second that all devices write together."""
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
@@ -446,7 +446,7 @@ class Policy:
                 raise ValueError(f"{one.name}={value}: must be finite and not negative")
 
     def threshold_of(self, metric: Metric) -> float:
-        """Smallest change of a metric that counts: a share, or a difference in its unit."""
+        """Smallest relevant change of a metric: a share, or a difference in its unit."""
         return self.threshold if metric.threshold is None else metric.threshold
 
     def alpha_of(self, metric: Metric) -> float:

@@ -438,8 +438,8 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
     remarks = [left_out] if left_out else []
     if others:
         remarks.append(
-            f"a file is of one direction, here {'bigger' if bigger else 'smaller'} is better; "
-            f"{', '.join(others)} left out (--metrics={','.join(others)} writes them)"
+            f"one file supports one direction, here {'bigger' if bigger else 'smaller'} is better; "
+            f"{', '.join(others)} omitted (--metrics={','.join(others)} writes them)"
         )
     return _json(entries), "; ".join(remarks)
 

@@ -63,7 +63,7 @@ _ENDINGS = {
 _SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
 """Verdicts on further metrics that tables have."""
 
-_SPREAD = "as is what differs within the A/A spread"
+_SPREAD = "and so are changes within the A/A spread"
 
 
 def ending(comparison: Comparison) -> str:
@@ -90,7 +90,7 @@ def confidence(comparison: Comparison) -> str:
 
 
 def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
-    """The tone of a verdict, as of a cell: by its level unless it has one of its own."""
+    """The tone of a verdict in a table cell: its own tone, else the tone of its level."""
     own = _OWN_TONES.get(result.verdict)
     return own or _TONES.get(comparison.level(entry, result), "")
 
@@ -175,7 +175,7 @@ def tally(comparison: Comparison, metric: Metric) -> str:
 
 
 def outcome(comparison: Comparison) -> str:
-    """The tally of each metric that was asked for."""
+    """The number of verdicts for each requested metric."""
     tallies = {metric.name: tally(comparison, metric) for metric in comparison.asked}
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"

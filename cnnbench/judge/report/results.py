@@ -251,7 +251,7 @@ class ReportSubject(Loaded):
     comparison: Comparison | None = None
 
     def bounded(self) -> ReportSubject:
-        """The same with at most `MOST_SHOWN` configurations: what changed, and the newest."""
+        """The same with at most `MOST_SHOWN` configurations: changed, then newest ones."""
         entries = () if self.comparison is None else self.comparison.entries
         changed = {one.configuration.key for one in entries if one.main.verdict is not Verdict.SAME}
         shown = newest(self.configured, MOST_SHOWN, changed)

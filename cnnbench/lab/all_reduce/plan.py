@@ -270,7 +270,10 @@ def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec
         raise FlagError("num_gpus", counts, "must be at least 2: one device has nothing to reduce")
     for spec in specs or ():
         if job.in_cluster and not job.client_per_worker and "collective" in spec.names:
-            reason = "in a job, every worker runs collective by itself; measure the others apart"
+            reason = (
+                "in a job, every worker runs collective itself; measure the other algorithms in "
+                "a separate command"
+            )
             raise FlagError("all_reduce_spec", specs, reason)
 
 

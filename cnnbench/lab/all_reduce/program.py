@@ -366,7 +366,7 @@ def usable(
             with restored():
                 registry.create(name, place)
             if name == "collective" and in_cluster:
-                raise ValueError("every worker runs it by itself, so it is measured alone")
+                raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:
             reasons[name] = first_line(error)
         except Exception as error:  # The other algorithms are still measured.

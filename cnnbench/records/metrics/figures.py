@@ -18,7 +18,7 @@ _SOURCE: dict[str, Any] = {"judged": {}, "followed": False, "always": True}
 
 
 def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
-    """Images per second of each of some runs: those of one configuration, of both sides.
+    """Images per second of each run; `runs` are those of one configuration, both sides together.
 
     It is the global batch over the mean time of the timed steps, without disturbances that are rare
     among the runs; of an evaluation run, the images of its evaluations over their time; of an

@@ -61,7 +61,7 @@ def read(file: ResultFile) -> Iterable[RunRecord]:
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """The lines of each run: a header begins it."""
+    """The lines of each run; a header starts a new run."""
     begun: set[str] = set()
     run: list[Line] = []
     for line in lines:

@@ -270,7 +270,7 @@ class BenchmarkCNN(Run):
         return devices
 
     def _check_devices(self, devices: runtime.Devices) -> None:
-        """Refuses what the devices of the run cannot do, and warns of missing files."""
+        """Refuses flags that the devices cannot support, and warns of missing files."""
         plan, messages = self.plan, self.output.messages
         if plan.machine.flags.device != "cpu":
             self._check_memory(devices.kind)
@@ -354,7 +354,7 @@ class BenchmarkCNN(Run):
             measurements.note(peak_memory_bytes=runtime.peak_memory(measurements.placement.kind))
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
-        """Writes the record once: what ends the run afterwards changes no measurement."""
+        """Writes the record once. Later errors do not change the measurements."""
         measurements = self.measurements
         if measurements.written and self.record is not None:
             return self.record

@@ -294,7 +294,7 @@ class _Stored:
                         self._channels_first[_key("model", name)] = channels, height, width
 
     def has(self, variables: Iterable[str]) -> bool:
-        """Whether it holds all these keys."""
+        """Whether the checkpoint contains all these keys."""
         return all(key in self.shapes for key in variables)
 
     def tensor(self, key: str) -> Any:

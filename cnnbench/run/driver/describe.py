@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices) -> None:
-    """Records what is known before the first step: model, placement, batch, resolved flags."""
+    """Records the facts that are known before the first step: model, placement, batch, flags."""
     measurements.model = ModelInfo(
         name=plan.network.model.name,
         parameters=plan.network.spec.parameters,

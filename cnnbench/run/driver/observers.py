@@ -453,7 +453,7 @@ class _Summaries(Observer):
         self._file = EventFile(flag, folder)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Hides what an earlier run wrote after the checkpoint that this one continues from."""
+        """Hides events of an earlier run after the checkpoint from which this run continues."""
         del steps
         self._file.hide(global_step + 1)
 

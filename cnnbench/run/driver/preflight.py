@@ -145,7 +145,7 @@ _RATE_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of a process whose devices are the CPU, or of a GPU.
+    """Estimated bytes of a process with CPU devices, or of one GPU.
 
     Attributes:
       fixed: bytes that do not depend on the batch size.

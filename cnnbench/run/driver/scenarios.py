@@ -215,7 +215,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
 
 
 def measure_limits(run: Run, built: BuiltRun) -> None:
-    """Measures what a record compares a run with, after it; takes seconds on a CPU.
+    """Measures the limits that a record compares a run with. Runs after it; takes seconds on a CPU.
 
     These are the throughput of its input pipeline alone, and the peak FLOP rate of its devices.
     """

@@ -30,7 +30,7 @@ class Doing(str, enum.Enum):
     PAUSE = "the end of a pause between steps"
     CHECKPOINT = "a checkpoint"
     EVALUATION = "an evaluation"
-    END = "what follows the last step"
+    END = "after the last step"
     OTHERS = "others"
     """Has no time limit: the turn of another run, a future checkpoint, or loops with own limits."""
 

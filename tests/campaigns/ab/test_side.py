@@ -85,7 +85,7 @@ def test_descriptions_name_what_is_a_sides_own_without_values_of_variables(tmp_p
         variables={"TOKEN": "secret"},
     )
     assert side.description() == "'--a=b c', python /opt/python, checkout main, variable TOKEN"
-    assert Side(flags=("--model=lenet",)).description() == "nothing of its own"
+    assert Side(flags=("--model=lenet",)).description() == "no flags of its own"
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
         assert ends_of(made[good], "main", folder) == (made[good], made["m8"])
     aside = "it is no ancestor of BAD; "
     replaced = "{} was replaced, as by a {}: it is now {}; "
-    both = "give what both come from: {}"
+    both = "give their common ancestor: {}"
     for good, bad, told in (
         ("m8", "m1", "BAD is an ancestor of it; swap them"),
         ("o1", "m1", "BAD is an ancestor of it; swap them"),
@@ -202,8 +202,12 @@ def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
     [
         ("m4", False, None),
         ("revert", False, "it reverts {m6}"),
-        ("merge", False, "a merge of {m4} and {b2}; each of these is good by itself"),
-        ("merge", True, "a merge of {m4} and {b2}; --first_parent did not search what it merged"),
+        ("merge", False, "a merge of {m4} and {b2}; each of these is good alone"),
+        (
+            "merge",
+            True,
+            "a merge of {m4} and {b2}; --first_parent did not search the merged commits",
+        ),
     ],
 )
 def test_a_found_merge_or_revert_is_called_so(tmp_path, git, culprit, first_parent, told):

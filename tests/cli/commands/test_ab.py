@@ -126,7 +126,7 @@ def test_how_many_timed_steps_a_process_makes(ab, flags, busy, steps):
         (100, 0.003, "B and A are the same: ", "= same", 0),
         (120, 0.003, "B is 20.", "+ faster", 0),
         (100, 0.08, "Undecided: ", "? inconclusive", 3),
-        (100, 3, "Too noisy to tell: ", "? inconclusive", 3),
+        (100, 3, "Too noisy for a verdict: ", "? inconclusive", 3),
     ],
 )
 def test_all_outputs_of_an_experiment_give_the_same_answer(
@@ -403,7 +403,7 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call):
     done = ab("--pairs=8", "--seed", "5", "--", "--model=lenet", **NOISY, code=3)
     assert re.search(r"pairs differ by \d+\.\d %: about \d+ more pairs settle it", done.out)
     assert "geometric mean" not in done.out
-    (advice,) = re.findall(r"to settle it \(about .* at most\): (.*)", done.err)
+    (advice,) = re.findall(r"for a verdict \(about .* at most\): (.*)", done.err)
     words = shlex.split(advice)
     assert words[:4] == ["cnnbench", "ab", "--resume", "--results=results"]
     pairs = int(words[4].removeprefix("--pairs="))
@@ -412,7 +412,7 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call):
     assert words[5:] == ["--a_env=FAKE=...", "--b_env=FAKE=..."]
     # Whoever compares the records advises the same.
     again = call(*from_files(done), code=3)
-    (advice,) = re.findall(r"to settle it: (.*)", again.err)
+    (advice,) = re.findall(r"for a verdict: (.*)", again.err)
     assert shlex.split(advice) == words
     # It goes on where it was.
     done = call(*words[1:5], *told(**NOISY), code=None)
@@ -457,7 +457,7 @@ def test_secrets_are_in_no_output_and_no_file(ab, call, git, tmp_path, flags):
         "example.com"
     )
     # A command to go on has the values that records have, too.
-    (advice,) = re.findall(r"to settle it .*?: (.*)", done.err)
+    (advice,) = re.findall(r"for a verdict .*?: (.*)", done.err)
     variables = [word for word in shlex.split(advice) if word.startswith("--b_env=")]
     assert sorted(variables) == [
         "--b_env=FAKE=...",
@@ -542,7 +542,7 @@ def test_what_more_pairs_cannot_change_is_a_verdict_after_one(ab, call, b, flags
     assert word in done.out
     assert ("Different network: +" in done.out) == ("model" in b)
     assert "1+1" in done.out
-    assert "to settle it" not in done.err
+    assert "for a verdict" not in done.err
 
 
 def test_an_analysis_that_is_not_clear_ends_an_experiment_without_a_chance(ab):
@@ -550,9 +550,9 @@ def test_an_analysis_that_is_not_clear_ends_an_experiment_without_a_chance(ab):
     done = ab("--pairs=16", "--seed=5", **sides, code=3)
     assert "stopped: 16 pairs would hardly give a verdict" in done.err
     assert "8+8" in done.out
-    assert done.out.startswith("Too noisy to tell: pairs differ by ")
+    assert done.out.startswith("Too noisy for a verdict: pairs differ by ")
     assert "More pairs will not help: use longer runs" in done.out
-    assert "to settle it" not in done.err
+    assert "for a verdict" not in done.err
     # Goes on while a verdict is possible.
     done = ab("--pairs=16", "--seed=5", a={"scatter": 0.05}, b={"scatter": 0.05}, results="calm")
     assert re.search(r"after 8 pairs inconclusive: .*; going on", done.err)

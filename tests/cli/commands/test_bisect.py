@@ -261,7 +261,7 @@ def test_what_needs_more_pairs_than_there_may_be_gives_no_command(repository, bi
     repository({"speed": 100, "scatter": 10}, {"speed": 100, "scatter": 10, "salt": 2})
     err = bisect("main~1", "main", code=3).err
     assert "more pairs will not help" in err
-    assert "cnnbench: to settle it, find what disturbs the machine first: cnnbench env" in err
+    assert "cnnbench: for a verdict, first find what disturbs the machine: cnnbench env" in err
 
 
 def test_the_answers_are_changes(repository, bisect):

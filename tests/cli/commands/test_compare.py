@@ -122,7 +122,7 @@ def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
     next_step = json.loads((tmp_path / "comparison.json").read_text())["next_step"]
     shown = re.sub(r"(--pairs=|seq )\d+", r"\1N", next_step)
     assert shown.startswith(command.format(new=sides[1]))
-    assert err == f"cnnbench: to settle it: {next_step}\n"
+    assert err == f"cnnbench: for a verdict: {next_step}\n"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_what_was_interrupted_or_is_on_both_sides_is_measured_again(
         document = json.loads(out)
         assert why in document["answer"]
         assert document["next_step"].startswith("for i in $(seq ")
-        assert err == f"cnnbench: to settle it: {document['next_step']}\n"
+        assert err == f"cnnbench: for a verdict: {document['next_step']}\n"
 
 
 def test_jobs_on_several_machines_have_no_command_that_would_settle_them(call, save, tmp_path):

@@ -24,7 +24,7 @@ def test_jobs_and_reductions_are_judged_together(call, reductions, lenet_runs, t
     sides = (saved(tmp_path / name, [*side(reductions), *runs.of(*speeds)]) for name in "ab")
     out, err = call("compare", *sides, code=3)
     assert "bus_bandwidth" in out
-    assert err.startswith("cnnbench: to settle lenet, ")
+    assert err.startswith("cnnbench: for a verdict on lenet, ")
     assert err.count("\n") == 1
 
 

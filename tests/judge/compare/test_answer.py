@@ -54,7 +54,7 @@ def test_without_runs_on_both_sides_there_is_no_change(told):
 )
 def test_noise_is_named(told, speeds, noise):
     answer, _ = told(speeds, speeds[::-1])
-    assert answer.startswith(f"Too noisy to tell: processes {noise}")
+    assert answer.startswith(f"Too noisy for a verdict: processes {noise}")
 
 
 def test_noise_has_remedies(told):

@@ -65,7 +65,7 @@ def test_all_algorithms_of_a_job_of_one_worker(tmp_path):
         with processes([(cnnbench, ["allreduce", *SHORT, *job])], tmp_path, {}) as (process,):
             assert process.wait(100) == 0, (tmp_path / "err0").read_text()
     printed = (tmp_path / "out0").read_text()
-    assert "left out on 2 devices: collective: every worker runs it by itself" in printed
+    assert "left out on 2 devices: collective: every worker runs it itself" in printed
     assert {"copy", "xring"} <= {
         line.split()[5] for line in printed.splitlines() if line[:1] == " "
     }

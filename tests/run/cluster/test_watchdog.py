@@ -437,7 +437,7 @@ def test_where_none_is_behind_all_are_named(loops):
     job.run(STALL + 10)
     (message,) = messages(job)
     assert all(f"{job.named(task)}: no progress" in message for task in job.processes)
-    assert "; none is behind the others" in message
+    assert "; all are at the same step" in message
 
 
 def test_a_job_in_which_one_moves_or_may_wait_for_long_is_not_stuck(loops):

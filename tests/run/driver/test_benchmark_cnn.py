@@ -101,7 +101,7 @@ def test_the_record_names_the_revision_of_the_users_repository(tmp_path, git, mo
     revision, labels = git(folder, "rev-parse", "HEAD"), {"branch": "main"}
     expected = Subject(repository="nets", revision=revision, dirty=False, labels=labels)
     assert record.subject == expected
-    # The version of cnnbench is a fact of its own.
+    # The version of cnnbench is a separate fact.
     assert record.environment.get("git_commit") != revision
 
 

@@ -246,7 +246,7 @@ def _of_command(one: TuneDocument) -> str:
 
 
 def network(one: TuneDocument) -> str:
-    """The network whose flags were searched."""
+    """The network for which flags were searched."""
     words = (word.removeprefix(_MODEL) for word in one.command if word.startswith(_MODEL))
     return next(words, "the default network")
 

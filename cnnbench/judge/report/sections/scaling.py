@@ -33,7 +33,7 @@ from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 # All-reduce measurements: bandwidth over size, and wrong sums.
 
 _GIGA = 1e9
-_ESTIMATE = "estimate: copying what must be moved"
+_ESTIMATE = "estimate: time to copy the bytes that must be moved"
 
 
 @introduced

@@ -132,7 +132,7 @@ def test_names_do_not_depend_on_what_else_is_there(
 
 def test_a_format_of_one_unit_names_what_it_leaves_out(figures):
     left_out = exports.github_action_benchmark(figures)[1]
-    assert "memory left out (--metrics=memory" in left_out
+    assert "memory omitted (--metrics=memory" in left_out
     assert exports.bencher(figures)[1] == ""
 
 
