@@ -330,7 +330,7 @@ run --gradient_accumulation_steps=2 --variable_update=independent | --gradient_a
 run --gradient_accumulation_steps=0      | --gradient_accumulation_steps=0: must be from 1
 run --batch_size=4 --global_batch_size=8 | --global_batch_size=8: cannot go with --batch_size
 run --image_size=30 --model=vit_b16      | --image_size=30: *multiples of 16 from 16
-run --num_classes=3 --model=ncf          | --num_classes=3: *2 outputs alone
+run --num_classes=3 --model=ncf          | --num_classes=3: *2 outputs only
 run COORDINATED CHIEF --staged_vars          | --staged_vars=*needs --variable_update=parameter
 run COORDINATED CHIEF --input_distribution=strategy | --input_dist*read their own part
 run COORDINATED CHIEF --use_fp16 --fp16_enable_auto_loss_scale | --fp16*cannot go with

@@ -289,7 +289,7 @@ def _place(record: object) -> Mapping[str, object]:
 
 
 def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """The only resolved configuration that agrees with unresolved flags; else the unresolved one."""
+    """The only resolved configuration that fits the unresolved flags; else the unresolved one."""
     agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
     return agreeing[0] if len(agreeing) == 1 else early
 
