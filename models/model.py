@@ -276,6 +276,11 @@ def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
     return [tf.where(usable, hit, 0.0) for hit in found]
 
 
+def _place_of(model: Model) -> str:
+    ours = type(model).__module__.startswith("cnnbench.")
+    return "" if ours else f"{plugins.definition(type(model).build)}: "
+
+
 def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
     """Runs the body of a model on features (by name) and checks the result.
 
@@ -287,8 +292,8 @@ def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
         shape: object = "a mapping" if isinstance(made, Mapping) else net.shape(made)
         if shape != (net.num_classes,):
             raise UsageError(
-                f"model {model.name} must return logits of shape ({net.num_classes},) per "
-                f"example, not {shape}; end build() with net.logits(x)"
+                f"{_place_of(model)}model {model.name} must return logits of shape "
+                f"({net.num_classes},) per example, not {shape}; end build() with net.logits(x)"
             )
     return outputs
 

@@ -350,6 +350,9 @@ class LearningRateSpec:
     decay_factor: float = 1.0
 
     def __post_init__(self) -> None:
+        for value in (self.base, *self.factors):
+            if not 0 <= value < math.inf:
+                raise UsageError(f"learning rate {value} must be finite and at least 0")
         if len(self.factors) != len(self.boundaries_epochs) + 1:
             raise UsageError(
                 f"learning rate with {len(self.boundaries_epochs)} boundaries needs "

@@ -85,7 +85,8 @@ def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
     if not fits:
         shape = f" of {len(args)}" if kind is tuple and ... not in args else ""
         article = "an" if kind.__name__[0] in "aeiouAEIO" else "a"
-        return f"{article} {kind.__name__}{shape}, not {shown(value)}"
+        other = f" of {len(value)}" if shape and isinstance(value, list | tuple) else ""
+        return f"{article} {kind.__name__}{shape}, not {shown(value)}{other}"
     for where, one, of in parts:
         wrong = misfit(one, of, given)
         if wrong:
@@ -232,13 +233,14 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
             if {(file := frame.f_code.co_filename), os.path.dirname(file)} & _places
         ]
         full = exhausted(error) or type(error).__name__ == "ResourceExhaustedError"
-        wrong = isinstance(error, WrongResultError)
-        if full or getattr(error, "frames", None) or not (found or name or wrong):
+        wrong = isinstance(error, MisfitError)
+        who = name or getattr(error, _RAISED_IN, "")
+        if full or getattr(error, "frames", None) or not (found or who or wrong):
             raise
         text = " ".join(text_of(error).split())
-        if not isinstance(error, UsageError | WrongResultError):
+        if not isinstance(error, UsageError | MisfitError):
             text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        place = "" if wrong else f"{_place(*found[-1]) if found else name}: "
+        place = "" if wrong else f"{_place(*found[-1]) if found else who}: "
         made = kind(place + text)
         made.frames = tuple(
             f"at {_place(*one)}: {linecache.getline(one[0].co_filename, one[1]).strip()}"
@@ -247,8 +249,12 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
         raise made from error
 
 
-class WrongResultError(TypeError):
-    """A plug-in's function returned a value that the annotation of its interface excludes."""
+class MisfitError(TypeError):
+    """A plug-in's function takes or returns other values than its interface declares."""
+
+
+_RAISED_IN = "_cnnbench_plugin"  # attribute of errors: the plug-in whose code was running
+_CHECKED = "_cnnbench_checked"  # attribute of functions that `checked` has made
 
 
 @contextlib.contextmanager
@@ -263,6 +269,11 @@ def running(name: str) -> Iterator[None]:
     _running[:] = name.encode(errors="backslashreplace")[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
     try:
         yield
+    except Exception as error:
+        if not hasattr(error, _RAISED_IN):
+            with contextlib.suppress(AttributeError, TypeError):
+                setattr(error, _RAISED_IN, name)
+        raise
     finally:
         if os.getpid() != process:
             os._exit(0)
@@ -282,39 +293,109 @@ def runs() -> str:
     return _running[:].rstrip(b"\0").decode(errors="replace")
 
 
-def checked(function: _F, returns: Any) -> _F:
+def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _F:
     """A plug-in's function with a check of its result against the annotation `returns`.
 
-    See `misfit`. `Any` accepts all but None, text and numbers. Functions of cnnbench are unchanged.
+    See `misfit`. `Any` accepts all but None, text and numbers. A returned function is checked, too,
+    if `returns` is the annotation of a function. Functions of cnnbench are unchanged.
+
+    Args:
+      takes: the arguments of all calls: names of positional ones and, after "*", of others.
+
+    Raises:
+      MisfitError: the function does not take these arguments; in calls: a wrong result.
     """
-    if str(function.__module__).startswith("cnnbench."):
+    if str(getattr(function, "__module__", "")).startswith("cnnbench."):
         return function
+    if takes is not None:
+        _check_signature(function, takes)
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        place = _place(code, code.co_firstlineno) if code else repr(function)
+        place = definition(function)
         with running(place):
             result = function(*args, **named)
-        wrong = misfit(result, returns, args)
+        wrong = misfit(result, returns, (*args, *named.values()))
         if returns is Any and (result is None or isinstance(result, (str, bytes, int, float))):
             wrong = f"a result, not {shown(result)}"
         if wrong:
-            raise WrongResultError(f"{place} must return {wrong}")
-        return result
+            raise MisfitError(f"{place} must return {wrong}")
+        inner = _function_hint(returns)
+        return result if inner is None else _checked_callable(result, *inner)
 
+    vars(call)[_CHECKED] = True
     return cast("_F", call)
 
 
+def _checked_callable(made: Any, returns: Any, takes: Sequence[str] | None) -> Any:
+    """Checks calls of a function or of an instance, whose class is changed for this."""
+    method = inspect.getattr_static(type(made), "__call__", None)
+    if not inspect.isfunction(method):
+        return checked(made, returns, takes)
+    if not hasattr(method, _CHECKED):
+        takes = None if takes is None else ["self", *takes]
+        type(made).__call__ = checked(method, returns, takes)
+    return made
+
+
+def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function in C
+        return
+    at = takes.index("*") if "*" in takes else len(takes)
+    try:
+        signature.bind(*takes[:at], **dict.fromkeys(takes[at + 1 :]))
+    except TypeError as error:
+        place = definition(function)
+        raise MisfitError(f"{place} must take ({', '.join(takes)}): {error}") from None
+
+
+def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
+    """Annotations of the result and of the arguments of a function; None if the hint is of none."""
+    for one in (hint, *get_args(hint)):
+        if get_origin(one) is Callable:
+            arguments, returns = get_args(one)
+            named = isinstance(arguments, list)
+            return returns, [getattr(a, "__name__", str(a)) for a in arguments] if named else None
+    return None
+
+
+def definition(function: Any) -> str:
+    """File, line and name of a function, or of a class by its first function."""
+    inner = inspect.unwrap(getattr(function, "func", function))
+    for one in (inner, *vars(inner if inspect.isclass(inner) else type(inner)).values()):
+        code = getattr(inspect.unwrap(one) if callable(one) else one, "__code__", None)
+        if code:
+            return _place(code, code.co_firstlineno)
+    return repr(function)
+
+
 def check_methods(made: type, interface: type) -> None:
-    """Makes the methods of a plug-in's class check their results, as `checked` does."""
+    """Checks the signatures of a plug-in's methods, and their results in calls; see `checked`."""
     if made.__module__.startswith("cnnbench."):
         return
     for name, method in list(vars(made).items()):
         declared = getattr(interface, name, None)
         if inspect.isfunction(method) and inspect.isfunction(declared) and name[:2] != "__":
             returns = _hints(declared).get("return")
-            setattr(made, name, checked(method, object if returns is type(None) else returns))
+            returns = object if returns is type(None) else returns
+            setattr(made, name, checked(method, returns, _arguments(declared)))
+
+
+def _arguments(declared: Callable[..., Any]) -> list[str] | None:
+    by_kind: dict[Any, list[str]] = {}
+    for one in inspect.signature(declared).parameters.values():
+        by_kind.setdefault(one.kind, []).append(one.name)
+    first, second, by_name = (
+        by_kind.pop(kind, [])
+        for kind in (
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            inspect.Parameter.KEYWORD_ONLY,
+        )
+    )
+    return None if by_kind else [*first, *second, *(["*"] if by_name else []), *by_name]
 
 
 def check_attributes(owner: object, interface: type, who: str, *but: str) -> None:
@@ -328,10 +409,11 @@ def check_attributes(owner: object, interface: type, who: str, *but: str) -> Non
         wrong = "" if name in but or get_origin(hint) is ClassVar else misfit(value, hint)
         if wrong:
             raise UsageError(f"{who}: {name} must be {wrong}")
-        if type(value) is int and value < 1:
+        if type(value) is int and value < 1 and float not in (hint, *get_args(hint)):
             raise UsageError(f"{who}: {name}={value} must be at least 1")
-        if callable(value) and get_origin(hint) is Callable:
-            object.__setattr__(owner, name, checked(value, get_args(hint)[1]))
+        function = _function_hint(hint)
+        if callable(value) and function is not None and name not in but:
+            object.__setattr__(owner, name, checked(value, *function))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.base.files import place
@@ -23,6 +23,12 @@ from cnnbench.records.run import SkippedRecords
 # Data sets: names, classes, sizes of subsets, and selection by flags, without TensorFlow.
 
 SUBSETS = ("train", "validation")
+
+
+def _is_pipeline(value: Any, given: Sequence[Any]) -> str:
+    del given
+    fits = hasattr(value, "tower_batches")  # importing Pipeline would import TensorFlow
+    return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {plugins.shown(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +62,7 @@ class Dataset:
     files: str
     find: Callable[[str, str], Sequence[Path | str]] = field(repr=False)
     count: Callable[[Sequence[Path], str], int] = field(repr=False)
-    open: Callable[[Any], Any] = field(repr=False)
+    open: Callable[[InputSpec], Annotated[Any, _is_pipeline]] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
     missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=lambda _: (), repr=False)
     left_out: Callable[[Sequence[Path]], Sequence[Path]] = field(default=lambda _: (), repr=False)

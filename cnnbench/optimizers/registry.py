@@ -6,9 +6,9 @@ import importlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.text import exact, number, parse_number
@@ -45,6 +45,11 @@ class ScheduledSteps:
         return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
 
 
+def _is_rate(value: Any, given: Sequence[Any]) -> str:
+    wanted = "a finite rate of at least 0"
+    return "" if 0 <= value < math.inf else f"{wanted}, not {value} for step {given[0]}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSpec:
     """Declaration of a schedule, which is a value of --learning_rate_schedule.
@@ -65,7 +70,11 @@ class ScheduleSpec:
 
     def __post_init__(self) -> None:
         plugins.check_name("a schedule", self.name)
-        object.__setattr__(self, "make", plugins.checked(self.make, Callable[[int], float]))
+        if not callable(self.make):
+            raise UsageError(f"schedule {self.name} needs a function, not {self.make!r}")
+        returns = Callable[[int], Annotated[float, _is_rate]]
+        takes = ["run", "*", *self.constants]
+        object.__setattr__(self, "make", plugins.checked(self.make, returns, takes))
 
     @property
     def flags(self) -> dict[str, Constant]:
@@ -81,7 +90,9 @@ class ScheduleSpec:
         if self.missing(params):
             return lambda step: run.base
         given = {name: getattr(params, one.flag) for name, one in self.constants.items()}
-        return self.make(run, **given)
+        schedule = self.make(run, **given)
+        schedule(run.warmup)  # a wrong rate is refused before the run
+        return schedule
 
 
 _MINIMUM = Constant(

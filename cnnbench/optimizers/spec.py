@@ -7,10 +7,10 @@ messages, notices, MLPerf keys, the memory estimate, checkpoints, and the update
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GenericAlias
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.errors import UsageError
@@ -42,6 +42,18 @@ class Slot(NamedTuple):
     name: str
     argument: str
     initial: float = 0.0
+
+
+def _shaped_as_weight(value: Any, given: Sequence[Any]) -> str:
+    wanted = plugins.sizes(given[0])
+    found = plugins.sizes(value) if plugins.is_tensor(value) else ()
+    if found is None or wanted is None:
+        return ""
+    fits = len(found) == len(wanted) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(found, wanted, strict=True)
+    )
+    shape = f"tensors of the shape of the weight, {list(wanted)}"
+    return "" if fits else f"{shape}, not {plugins.shown(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +111,11 @@ class OptimizerSpec:
         if self.decoupled and not self.update:
             raise UsageError(f"optimizer {self.name}: only an update can apply decay")
         if self.update:
-            results = GenericAlias(tuple, (Any,) * (1 + len(self.slots)))
-            object.__setattr__(self, "update", plugins.checked(self.update, results))
+            result = Annotated[Any, _shaped_as_weight]
+            results = GenericAlias(tuple, (result,) * (1 + len(self.slots)))
+            takes = ["*", "weight", "gradient", "rate", *(slot.argument for slot in self.slots)]
+            takes += [*self.powers, *self.constants, *self.fixed, *["decay"][: self.decoupled]]
+            object.__setattr__(self, "update", plugins.checked(self.update, results, takes))
 
     @property
     def flags(self) -> dict[str, Constant]:

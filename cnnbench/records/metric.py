@@ -182,8 +182,12 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
         told = {"about": about, **usual, **rules}
-        value = _with_imported(name, value) if is_run else value
-        metric = Metric(name=name, unit=unit, value=value, **told)
+        is_ours = str(value.__module__).startswith("cnnbench.")
+        measured = plugins.checked(value, (float if unit else str) | None, ("record",))
+        measured = _with_imported(name, measured) if is_run else measured
+        metric = Metric(name=name, unit=unit, value=measured, **told)
+        if not is_ours:
+            plugins.check_attributes(metric, Metric, f"metric {name}", "value")
         followed = name if metric.followed else ""
         further = (
             (SUMMARY, metric.key),
@@ -233,7 +237,9 @@ def _value(metric: Metric, record: Any) -> Any:
             raise TypeError(f"{type(found).__name__} is no number")
         return found
     except Exception as error:  # a plug-in's error must not lose the measurements
-        what = f"{type(error).__name__}: {text_of(error)}"
+        what = text_of(error)
+        if not isinstance(error, plugins.MisfitError):
+            what = f"{type(error).__name__}: {what}"
         _warn(f"metric {metric.name} is left out of the summary: {what}")
         return None
 

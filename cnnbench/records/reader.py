@@ -207,7 +207,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
             compiled = re.compile(pattern, re.MULTILINE)
         except (re.error, TypeError) as error:
             raise UsageError(f"reader {name!r}: {pattern!r} is no pattern: {error}") from None
-        checked = plugins.checked(read, Iterable[RunRecord])
+        checked = plugins.checked(read, Iterable[RunRecord], ("file",))
         READERS[name] = Reader(name, compiled, checked)
         return read
 

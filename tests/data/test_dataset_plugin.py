@@ -137,8 +137,12 @@ def test_refusals_do_without_tensorflow(own, alone):
     [
         ("find=lambda folder, subset: 1 / 0", 2, "own.py:12: <lambda>: ZeroDivisionError"),
         ("count=lambda files, subset: files.n", 2, "own.py:12: <lambda>: AttributeError"),
-        ("open=lambda spec: 1 / 0", 4, "own.py:12: <lambda>: ZeroDivisionError"),
-        ("open=lambda spec: None", 4, "own.py:12: <lambda> must return a result, not None"),
+        ("open=lambda spec: 1 / 0", 2, "own.py:12: <lambda>: ZeroDivisionError"),
+        (
+            "open=lambda spec: None",
+            2,
+            "<lambda> must return a cnnbench.data.pipeline.Pipeline",
+        ),
         ("find=lambda folder, subset: folder", 2, "own.py:12: <lambda> must return a Sequence"),
         ("count=lambda files, subset: '4'", 2, "own.py:12: <lambda> must return an int, not '4'"),
         ("count=lambda files, subset: 0", 4, "the train files hold no records"),

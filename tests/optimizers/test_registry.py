@@ -7,7 +7,7 @@ import re
 import pytest
 from short_runs import TINY, run
 
-from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.errors import UsageError
 from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import (
     OPTIMIZERS,
@@ -67,7 +67,7 @@ def test_a_registered_optimizer_and_schedule_train():
 @pytest.mark.usefixtures("quick_start")
 def test_a_function_with_another_number_of_results_is_named():
     register_optimizer(OptimizerSpec(**{**SPEC, "update": lambda **given: (given["gradient"],)}))
-    with pytest.raises(BenchmarkError, match=r"test_registry.py:\d+: .* must return a tuple of 2"):
+    with pytest.raises(UsageError, match=r"test_registry.py:\d+: .* tuple of 2, not a tuple of 1"):
         run(optimizer="adagrad")
 
 

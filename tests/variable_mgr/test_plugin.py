@@ -175,7 +175,7 @@ LIST = "must return a list, not None"
 def test_a_mistake_in_a_method_names_file_line_and_method(body, told, plugin, call):
     path = plugin(body=body)
     own = [f"--variable_mgr_plugin={path}", "--variable_update=own", "--num_warmup_batches=0"]
-    printed = call(*SMALL, *own, "--device=cpu", "--num_batches=1", code=4)
+    printed = call(*SMALL, *own, "--device=cpu", "--num_batches=1", code=2)
     (err,) = (line for line in printed.err.splitlines() if "error: " in line)
     assert err.startswith(f"cnnbench: error: {path}:6: Own.{body[4 : body.index('(')]}(){told}")
 

@@ -8,10 +8,11 @@ lists of tensors.
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.errors import UsageError
@@ -187,10 +188,25 @@ def star_of(near: int, far: int, size: float) -> ReductionPhase:
 # imports none of them.
 
 
+def _is_sum(value: Sequence[Any], given: Sequence[Any]) -> str:
+    tensors, _ = given[-2:]
+    if len(value) != len(tensors):
+        return f"a tensor for each of {len(tensors)} devices, not {len(value)}"
+    wrong = [
+        one
+        for one in value
+        if not plugins.is_tensor(one) or plugins.sizes(one) != plugins.sizes(tensors[0])
+    ]
+    return f"sums of {plugins.shown(tensors[0])}, not {plugins.shown(wrong[0])}" if wrong else ""
+
+
+Sums = Annotated[list[Any], _is_sum]
+
+
 class Algorithm(Protocol):
     """Sums one tensor over the devices of a context. It may have the attribute `runs_together`."""
 
-    def __call__(self, tensors: Sequence[Any], index: int) -> list[Any]:
+    def __call__(self, tensors: Sequence[Any], index: int) -> Sums:
         """Sums the values of one tensor and gives every device the sum, of the same shape.
 
         Devices that share a result get the same tensor object, so that later operations process it
@@ -233,9 +249,10 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
         plugins.check_name("an all-reduce algorithm", name)
         is_built_in = factory.__module__ == f"{algorithms.__name__}.{name}"
         known, _ = _registered.get(name, (factory if is_built_in else None, None))
-        if name in names() and known is not factory:
+        if name in names() and (known is None or inspect.unwrap(known) is not factory):
             raise UsageError(f"all-reduce algorithm {name!r} is already registered")
-        _registered[name] = factory, cost
+        made = Callable[[Sequence[Any], int], Sums]
+        _registered[name] = plugins.checked(factory, made, ("context",)), cost
         return factory
 
     return decorate

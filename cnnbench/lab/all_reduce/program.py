@@ -42,9 +42,10 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
+from cnnbench.base import plugins
 from cnnbench.base.interrupts import obey, restored
 from cnnbench.base.terminal import Progress
-from cnnbench.errors import FlagError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.lab.all_reduce import plan
 from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
@@ -356,6 +357,17 @@ def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Calla
     return make
 
 
+def _described(error: Exception) -> str:
+    """Type and first line of an error; for one of a plug-in, its place, too."""
+    try:
+        with plugins.reported(BenchmarkError):
+            raise error
+    except BenchmarkError as of_plugin:
+        return first_line(of_plugin)
+    except Exception:
+        return f"{type(error).__name__}: {first_line(error)}"
+
+
 def usable(
     place: ReduceContext, in_cluster: bool
 ) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
@@ -370,7 +382,7 @@ def usable(
         except ValueError as error:
             reasons[name] = first_line(error)
         except Exception as error:  # The other algorithms are still measured.
-            reasons[name] = f"{type(error).__name__}: {first_line(error)}"
+            reasons[name] = _described(error)
         else:
             specs.append(single(name))
     return tuple(specs), reasons
@@ -561,7 +573,7 @@ class SizeBench:
         except Exception as error:  # An algorithm may raise any exception.
             if self._workers is not None:
                 raise
-            trial.note(error=f"{type(error).__name__}: {first_line(error)}")
+            trial.note(error=_described(error))
             trial.program = None
 
     def _data(self, name: str, dtype: str | None = None) -> DataSet:

@@ -23,6 +23,7 @@ from cnnbench.errors import (
     BenchmarkError,
     FlagError,
     OutOfMemoryError,
+    UsageError,
     exhausted,
     first_line,
 )
@@ -168,7 +169,8 @@ class BenchmarkCNN(Run):
             stack.callback(check_written, messages.warning)  # after a UsageError
             explain = partial(_as_benchmark_error, self.plan)
             with self.membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
-                built = self.build()
+                with plugins.reported(UsageError):  # until a step has run
+                    built = self.build()
                 from cnnbench.run.driver import scenarios
 
                 assert self.watch is not None
