@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.cli import main
 from cnnbench.errors import ExitCode
 from cnnbench.plan import parse_run
 
@@ -41,6 +42,22 @@ def test_every_command_line_of_the_readme_parses():
     assert len(lines) >= 7
     for line in lines:
         parse_run([word for word in line.partition("#")[0].split() if word != "--help"])
+
+
+def _flags_of_other_programs():
+    text = (ROOT / "docs/migrating.md").read_text(encoding="utf-8")
+    section = text.partition("## Flags of other programs\n")[2].partition("\n## ")[0]
+    ours = [line.strip("| ").split(" | ")[-1] for line in section.splitlines() if "|" in line]
+    return [word for cell in ours for word in re.findall("`(--[^`]+)`", cell)]
+
+
+@pytest.mark.parametrize("line", dict.fromkeys(_flags_of_other_programs()))
+def test_flags_that_replace_those_of_other_programs_have_an_effect(line, capsys, tmp_path):
+    words = line.replace("DIR", str(tmp_path)).split()
+    assert main(["--only_check_args", *words]) == ExitCode.OK
+    assert [
+        one for one in capsys.readouterr().err.splitlines() if "without --data_dir" not in one
+    ] == []
 
 
 PAGES = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
