@@ -55,10 +55,11 @@ _TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
 
 @introduced
 def modes(results: ReportSubject) -> Iterable[Content]:
-    """Fresh processes of every mode in random order within rounds (cnnbench strategies). Overhead
-    is the time of a step beyond that of one device alone, as a share of it: on GPUs with the images
-    of one device, on logical CPU devices, which share the cores, with all of them. Weights are
-    compared after the same steps; one_tower sees another batch.
+    """Each process is fresh, and all modes run in random order within rounds (cnnbench strategies).
+    Overhead is the additional time of a step compared with one device, as a share of the time on
+    one device. On GPUs, the one device has the images of one device. Logical CPU devices share the
+    cores, so there the one device has all images. Weights are compared after the same number of
+    steps; one_tower sees a different batch.
     """
     for title, one in titled(results):
         if one.incomplete is not None:
@@ -185,10 +186,10 @@ _signed = partial(percent, signed=True)
 
 @introduced
 def best_flags(results: ReportSubject) -> Iterable[Content]:
-    """Candidates ran in rounds of short processes, in random order; those that were slower beyond
-    doubt left, and the last one was measured in pairs against the flags as they were given
-    (cnnbench tune). Gains of the table are estimates from all rounds; that of the verdict is from
-    the pairs alone.
+    """Candidates ran in rounds of short processes, in random order. Significantly slower candidates
+    were eliminated. The last candidate was measured in pairs against the given flags (cnnbench
+    tune). Gains in the table are estimated from all rounds; the gain in the verdict is estimated
+    only from the pairs.
     """
     for one in results.tunings:
         name = network(one)

@@ -53,9 +53,9 @@ _group = attrgetter("kind", "direction")
 @introduced
 def roofline(results: ReportSubject) -> Iterable[Content]:
     """Operations of profiled steps by layer, kind and direction (cnnbench roofline). The estimate
-    of a row is its FLOPs at the rate of a large matrix product or its bytes at the rate of copying
-    memory, whichever takes longer. A row may be faster where values are still in a cache. What is
-    above the estimate could be won.
+    of a row is the larger of two times: its FLOPs at the rate of a large matrix product, and its
+    bytes at the rate of copying memory. A row can be faster than its estimate if its values are in
+    a cache. The time above the estimate could be saved.
     """
     named = timed_names((results.profiled[one.run.run_id].name, one) for one in results.rooflines)
     yield table(_process(name, one) for name, one in named)
@@ -222,10 +222,10 @@ _HINTED = 0.004
 
 @introduced
 def timeline(results: ReportSubject) -> Iterable[Content]:
-    """The last profiled step of a process (cnnbench run --profile_json, ab, explain): a lane for
-    what a device computes, and lanes of their own for reductions, for copies between devices and
-    for the input pipeline. The profiler makes steps longer. The table has medians over all profiled
-    steps; of operations side by side each has its part.
+    """The last profiled step of a process (cnnbench run --profile_json, ab, explain). One lane
+    shows what a device computes. Reductions, copies between devices and the input pipeline have
+    separate lanes. The profiler makes steps longer. The table shows medians over all profiled
+    steps. If operations run at the same time, each gets a part of that time.
     """
     found: dict[str, StepProfile] = {}
     for one in results.studies:

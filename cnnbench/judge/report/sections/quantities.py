@@ -166,10 +166,11 @@ def _pauses(known: Sequence[Configured]) -> Iterable[Text]:
     remarks=_pauses,
 )
 def throughput(one: Configured) -> Row:
-    """One value per process: images over the time of the timed steps, without disturbances that
-    few of the processes have; for evaluating runs of their evaluations. Images of all devices of
-    the job together. The interval is of the median over processes, and needs six of them; the range
-    is from the slowest process to the fastest, the spread its width as a share of the median.
+    """One value per process: images divided by the time of the timed steps, after rare disturbances
+    are removed. For evaluation runs, it is the speed of the evaluations. The images of all devices
+    of the job are counted. The interval is a confidence interval of the median over processes and
+    needs six of them. The range goes from the slowest to the fastest process. The spread is the
+    width of the range as a share of the median.
     """
     mode = "" if one.work == "training" else one.work
     placed = (run.placement for run in one.good if run.placement is not None)
@@ -207,12 +208,12 @@ def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
     remarks=_doubtful_peaks,
 )
 def mfu(one: Configured) -> Row:
-    """Model FLOP/s utilisation (MFU): two FLOPs per multiply-add of convolutions and affine layers
-    that training an image needs (inference: the forward pass), times images/sec at the mean step,
-    over the peak of all devices of the job. Where processes measured the peak, it is the highest on
-    that machine in that number format: one for all of them. Energy is that of processors and GPUs
-    over the timed loop, where counters can be read. CPU time is that of the recording process, all
-    its threads. Medians over processes.
+    """Model FLOP/s utilisation (MFU) is images/sec at the mean step times the FLOPs per image,
+    divided by the peak FLOP/s of all devices of the job. FLOPs are two per multiply-add of
+    convolutions and affine layers, for training or, in inference, for the forward pass. If
+    processes measured the peak, the highest value on that machine in that number format is used for
+    all of them. Energy is that of processors and GPUs during the timed loop, if counters can be
+    read. CPU time includes all threads of the recording process. Values are medians over processes.
     """
     return {
         "MFU": _median(one, "mfu", percent),
@@ -296,9 +297,9 @@ def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
     remarks=_unsteady,
 )
 def warmup(one: Configured) -> Row:
-    """Start-up is the import of TensorFlow, the building of the run and its very first step,
-    medians over processes. Warm-up and timed steps together are tested for a steady state: 1 means
-    that all timed steps were steady.
+    """Start-up includes the import of TensorFlow, the building of the run and its first step
+    (median over processes). A test for a steady state uses warm-up and timed steps together: 1
+    means that all timed steps were steady.
     """
     counts = sorted({len(record.warmup_step_seconds) for record in one.good})
     starts = [
@@ -362,10 +363,10 @@ def _work(one: Configured) -> object:
 
 @introduced
 def reach(results: ReportSubject) -> Iterable[Content]:
-    """The configuration of each network and number format with the highest median over processes.
-    MFU is the share of the peak rate of matrix products, the roofline estimate the images/sec
-    if every layer took the time that the machine's own rates of matrix products and of copying
-    memory give (cnnbench roofline).
+    """For each network and number format, the configuration with the highest median over processes.
+    MFU is the share of the peak rate of matrix products. The roofline estimate is the images/sec if
+    every layer ran at the machine's own rates of matrix products and of copying memory (cnnbench
+    roofline).
     """
     rows = reached(results)
     if not rows:

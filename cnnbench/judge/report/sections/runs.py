@@ -62,10 +62,10 @@ _HEADROOM = 1.6
 
 @introduced
 def steps(results: ReportSubject) -> Iterable[Content]:
-    """Wall time of every step: on the left in order, warm-up on grey ground; on the right the timed
-    steps of each process: the box holds the middle half, the stroke is the median, whiskers reach
-    from the 1st to the 99th percentile, dots are beyond. Arrows at an edge are steps beyond the
-    axis.
+    """Wall time of every step. On the left, steps are in order, with the warm-up on a grey
+    background. On the right, each process has a box plot of its timed steps: the box contains the
+    middle half, the line is the median, whiskers reach from the 1st to the 99th percentile, and
+    dots are outside of them. Arrows at an edge are steps beyond the axis.
     """
     timed = [one for one in results.configured if any(r.step_seconds for r in one.good)]
     drawn = newest(timed, _DRAWN)

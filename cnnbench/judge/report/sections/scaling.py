@@ -38,11 +38,12 @@ _ESTIMATE = "estimate: time to copy the bytes that must be moved"
 
 @introduced
 def all_reduce(results: ReportSubject) -> Iterable[Content]:
-    """As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all tensors of one
-    device over the median time of a reduction; bus bandwidth (busbw) is algbw · 2(n−1)/n on n
-    devices, comparable with the speed of a link. 1 GB is 10⁹ bytes. #wrong counts elements with a
-    wrong sum: a speed without it is no result. The copy estimate is the time that the machine needs
-    to copy what must be moved. It is no bound: devices that share a memory may be faster.
+    """Bandwidths are defined as in nccl-tests. Algorithm bandwidth (algbw) is the bytes of all
+    tensors of one device, divided by the median time of a reduction. Bus bandwidth (busbw) is algbw
+    · 2(n−1)/n on n devices; you can compare it with the speed of a link. 1 GB is 10⁹ bytes. #wrong
+    is the number of elements with a wrong sum; a speed with wrong sums is not a result. The copy
+    estimate is the time in which the machine copies the bytes that must be moved. It is no
+    bound: devices that share a memory may be faster.
     """
     rows = [(record, point) for record in results.allreduces for point in record.rows]
     if wrong := sum(point.failed for _, point in rows):
@@ -225,9 +226,10 @@ def _predicted(
 
 @introduced
 def scaling(results: ReportSubject) -> Iterable[Content]:
-    """Efficiency is images/sec per device over images/sec of one device in the same configuration,
-    medians over processes; where a mode was not run on one device, one device in any mode, and
-    where none was, the smallest number of devices. Batch sizes are per device (weak scaling).
+    """Efficiency is images/sec per device divided by images/sec of one device in the same
+    configuration (medians over processes). If the mode was not run on one device, one device in any
+    mode is used; if there is none, the smallest number of devices is used. Batch sizes are per
+    device (weak scaling).
     """
     drawn = curves(results.configured, results.predictions)
     if any(curve.predicted for curve in drawn):
