@@ -31,7 +31,7 @@ from cnnbench.flags.groups.variable_update import VariableUpdateParams
 
 T = TypeVar("T")
 
-_GPU_TRACKER = "TensorFlow 2 schedules GPU kernels by itself; leave it out."
+_GPU_TRACKER = "TensorFlow 2 schedules GPU kernels itself; leave the flag out."
 _TENSORRT = "TensorFlow is built without TensorRT; use --freeze_when_forward_only and --precision."
 _SHARED_GPU = "Use --allow_growth to share a GPU between processes."
 _OPENMP = "TensorFlow's CPU kernels run on its own threads: use --num_intra_threads."
@@ -82,7 +82,10 @@ class ObsoleteParams:
 _STDERR = "Every line that is not a result goes to stderr; redirect that: 2>FILE."
 _PDB = "Start python -m pdb -m cnnbench with the same flags."
 _PROFILING = "Start python -m cProfile -o FILE -m cnnbench with the same flags."
-_LEVELS = "Lines of cnnbench have no levels; TF_CPP_MIN_LOG_LEVEL=0 to 3 sets those of TensorFlow."
+_LEVELS = (
+    "Lines of cnnbench have no levels; TF_CPP_MIN_LOG_LEVEL=0 to 3 sets the level of TensorFlow's"
+    " lines."
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
     )
     burn_in: int = flag(
         1,
-        "Processes of each side before the first pair that do not count.",
+        "Burn-in processes of each side before the first pair. Their results are not used.",
         minimum=0,
         maximum=100,
     )
@@ -108,8 +108,8 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
     )
     aa: bool = flag(
         False,
-        "Measure side A twice, to see how far runs of the same thing lie apart. All pairs are "
-        "run; cnnbench compare and ab take the answer as --baseline_aa=DIR.",
+        "Measure side A twice, to see how much runs of the same configuration differ. All pairs "
+        "are run; cnnbench compare and ab take the answer as --baseline_aa=DIR.",
     )
     explain: str = flag(
         "auto",

@@ -41,8 +41,8 @@ class EnvFlags:
     )
     check: bool = flag(
         False,
-        "Watch the machine and print what would distort a measurement now, for a run with the "
-        "flags after --, and what to do about it; docs/conditions.md explains what is checked.",
+        "Watch the machine and print what would distort a measurement now and what to do about "
+        "it. Give the flags of the run after --; docs/conditions.md explains what is checked.",
     )
     seconds: float = flag(1.0, "With --check: how long to watch.", minimum=0.2, maximum=600)
     quiet_conditions: str = flag(

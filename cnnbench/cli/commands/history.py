@@ -95,8 +95,8 @@ class HistoryFlags:
     )
     threshold: float | None = flag(
         None,
-        "Smallest step that counts, in per cent (points, for accuracies); if not given, that of "
-        "the metric in docs/metrics.md, such as 3 for throughput.",
+        "Smallest relevant step, in per cent (points, for accuracies); if not given, that of the "
+        "metric in docs/metrics.md, such as 3 for throughput.",
         minimum=0.0,
         below=1000.0,
     )

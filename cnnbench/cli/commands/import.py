@@ -60,7 +60,7 @@ class ImportFlags:
         known=_readers,
     )
     strict: bool = flag(False, "Refuse files with lines that are not understood; write nothing.")
-    dry_run: bool = flag(False, "Only list what would be imported.")
+    dry_run: bool = flag(False, "List the files and runs without importing them.")
 
 
 HELP = (_ABOUT, [("Flags", specs_of(ImportFlags))], _EXIT_CODES)

@@ -51,7 +51,7 @@ class JudgingFlags:
 
     threshold: float | None = flag(
         None,
-        "Smallest change that counts, in per cent, of throughput and other metrics without a "
+        "Smallest relevant change, in per cent, of throughput and other metrics without a "
         "threshold of their own; 3 if not given.",
         minimum=0.0,
         below=1000.0,

@@ -78,8 +78,8 @@ class CampaignFlags:
     )
     resume: bool = flag(
         False,
-        "Continue what --results holds: measured processes count, and failed ones run again. "
-        "Limits such as --pairs, --rounds or --minutes may be larger than before.",
+        "Continue the campaign in --results: measured processes are kept, and failed processes "
+        "run again. Limits such as --pairs, --rounds or --minutes may be larger than before.",
     )
 
     def seed_in(self, kind: CampaignKind, folder: str, suite: str | None = None) -> int:

@@ -85,7 +85,7 @@ class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
     )
     threshold: float = flag(
         1.0,
-        "Smallest gain that counts, in per cent.",
+        "Smallest relevant gain, in per cent.",
         minimum=0.0,
         below=1000.0,
     )

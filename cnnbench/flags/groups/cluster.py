@@ -68,7 +68,7 @@ class ClusterParams:
     )
     rendezvous: str | None = _discovery(
         None,
-        "host:port on which the process of rank 0 hands out the addresses of --cluster=mpi, where "
+        "host:port at which the process of rank 0 serves the addresses of --cluster=mpi, if "
         "mpi4py is not installed.",
         fault=lambda address: "" if is_address(address) else "is no host:port",
     )

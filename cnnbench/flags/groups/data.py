@@ -33,9 +33,9 @@ class DatasetParams:
     )
     data_name: str | None = flag(
         None,
-        "Data set: imagenet, cifar10, coco, librispeech, ratings, or what a plug-in registers. If "
-        "not given, inferred from the path of --data_dir or the files there; without it, that of "
-        "--model, which is imagenet where it has several.",
+        "Data set: imagenet, cifar10, coco, librispeech, ratings, or what a plug-in registers. If"
+        " not given, inferred from the path of --data_dir or the files there; without --data_dir,"
+        " the data set of --model, or imagenet if the model has several.",
         known=datasets,
     )
     dataset_plugin: str | None = flag(

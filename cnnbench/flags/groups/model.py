@@ -43,7 +43,7 @@ class ModelParams:
     )
     aux_head: bool = flag(
         False,
-        "Train inception3 or a nasnet with its auxiliary head too, whose loss counts 0.4 times.",
+        "Also train the auxiliary head of inception3 or of a nasnet; its loss has the weight 0.4.",
     )
     keras_layers: str = flag(
         "fused",
@@ -82,7 +82,8 @@ class ModelParams:
     )
     fp16_vars: bool = flag(
         False,
-        "With fp16: store variables and optimizer slots in fp16 too, but for those of batch norm.",
+        "With fp16: also store variables and optimizer slots in fp16, except the variables of "
+        "batch norm.",
     )
     fp16_enable_auto_loss_scale: bool = _loss_scale(
         False,

@@ -44,8 +44,8 @@ class OutputParams:
     )
     display_perf_ewma: float | None = _display(
         None,
-        "Weight of the newest step in the printed speed (moving average); "
-        "all steps count alike if not given.",
+        "Weight of the newest step in the printed speed (moving average). If not given, all steps"
+        " have the same weight.",
         minimum=0,
         maximum=1,
     )
@@ -136,8 +136,8 @@ class OutputParams:
     )
     profile_json: str | None = _profile(
         None,
-        "Profile the last steps of the warm-up and write what each took by layer, kind and "
-        "direction to this file, which cnnbench explain compares with another one.",
+        "Profile the last steps of the warm-up, and write their times by layer, kind and "
+        "direction to this file. cnnbench explain compares two such files.",
         path="file",
     )
     profile_steps: int = flag(

@@ -50,8 +50,8 @@ class RunParams:
     eval: bool = _work(False, "Evaluate the checkpoints in --train_dir instead of training.")
     eval_interval_secs: int = flag(
         0,
-        "With --eval: seconds between two searches for a new checkpoint, which is evaluated; "
-        "the run does not end by itself. 0 evaluates once.",
+        "With --eval: seconds between two searches for a new checkpoint. Each new checkpoint is "
+        "evaluated, and the run continues until you stop it. 0 evaluates once.",
         minimum=0,
         only_with="eval",
     )
@@ -78,9 +78,10 @@ class RunParams:
     )
     stop_at: StopAt | None = flag(
         None,
-        "End training as soon as an evaluation reaches METRIC:VALUE, such as top_1:0.759: at least "
-        "VALUE, or at most where less is better (loss:2.5, word_error_rate:0.2). METRIC is loss or "
-        "one that the model's evaluations print; needs one of the eval_during_training flags.",
+        "End training as soon as an evaluation reaches METRIC:VALUE, such as top_1:0.759: at "
+        "least VALUE, or at most VALUE if a lower value is better (loss:2.5, "
+        "word_error_rate:0.2). METRIC is loss, or a metric that the model's evaluations print. "
+        "Needs one of the eval_during_training flags.",
         parser=parse_stop_at,
         part=RunPart.LENGTH,
     )
@@ -97,7 +98,7 @@ class RunParams:
     )
     input_only: bool = _work(
         False,
-        "Measure the input pipeline of the training alone, and each of its stages: no network is "
+        "Measure only the input pipeline of the training and each of its stages. No network is "
         "built. Needs --data_dir.",
     )
     forward_only: bool = _work(
@@ -153,8 +154,9 @@ class RunParams:
     )
     max_seconds: float | None = _length(
         None,
-        "End the timed loop after the first step at whose end it has taken N seconds. Evaluations "
-        "do not count. The loop never makes more than --num_batches steps. The exit code is 0.",
+        "End the timed loop after the first step that ends at least N seconds after the start of "
+        "the loop. The time of evaluations is not included. The loop never makes more than "
+        "--num_batches steps. The exit code is 0.",
         above=0,
     )
     num_eval_batches: int | None = flag(

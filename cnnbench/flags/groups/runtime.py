@@ -50,9 +50,9 @@ class RuntimeParams:
     )
     gpus_per_card: int = flag(
         1,
-        "Divide every card into as many logical GPUs, with equal shares of its memory, to rehearse "
-        "runs on several GPUs with one; --num_gpus and --gpu_indices count these. Their speed is "
-        "not that of several cards.",
+        "Divide every card into this number of logical GPUs with equal shares of its memory, to "
+        "test runs on several GPUs with one card. --num_gpus and --gpu_indices refer to logical "
+        "GPUs. Their speed differs from the speed of several cards.",
         minimum=1,
         maximum=64,
         part=RunPart.GPU,
@@ -65,25 +65,26 @@ class RuntimeParams:
     )
     conv_gradients: str = _tunable(
         "auto",
-        "Gradients of convolutions and dense layers on the CPU: library, those of TensorFlow, or "
-        "fastest, the form that was measured to be fastest for shape, type and instruction set. "
-        "auto is fastest on CPUs that were measured, in NHWC without XLA, and library elsewhere.",
+        "Gradients of convolutions and dense layers on the CPU: library uses TensorFlow's "
+        "kernels; fastest uses the kernels that were measured to be fastest for each shape, type "
+        "and instruction set. auto means fastest on measured CPUs in NHWC without XLA, and "
+        "library otherwise.",
         choices=("auto", "library", "fastest"),
         lower=True,
         before="before",
     )
     num_intra_threads: int | None = flag(
         None,
-        "Threads within one operation; 0 lets TensorFlow choose. If not given: 1 on GPUs; "
-        "TensorFlow's choice on the CPU, but 1 where several devices are at least as many as "
-        "the cores and --num_inter_threads is not given either.",
+        "Threads within one operation; 0 lets TensorFlow choose. If not given: 1 on GPUs; on the "
+        "CPU, TensorFlow's choice, or 1 if there are several devices, at least as many as cores, "
+        "and --num_inter_threads is not given either.",
         minimum=0,
         maximum=MOST_THREADS,
         part=RunPart.THREADS | RunPart.TUNABLE,
     )
     num_inter_threads: int = flag(
         0,
-        "Threads across operations; 0 lets TensorFlow choose, but takes one per core where "
+        "Threads across operations; 0 lets TensorFlow choose, or uses one per core if "
         "--num_intra_threads becomes 1 on the CPU.",
         minimum=0,
         maximum=MOST_THREADS,
@@ -116,8 +117,9 @@ class RuntimeParams:
     )
     xla_cache_dir: str | None = flag(
         None,
-        "Folder in which XLA keeps what it has compiled, so that later runs of the same step start "
-        "sooner; only for machines with the same processor, and only you should write there.",
+        "Folder in which XLA stores compiled programs, so that later runs of the same step start "
+        "faster. Use it only on machines with the same processor, and let nobody else write to "
+        "it.",
         path="folder",
         role=Role.PLACE,
         part=RunPart.TUNABLE,

@@ -48,14 +48,14 @@ class StrategyParams:
     input_sharding: str = _distribution(
         "auto",
         "With --input_distribution=strategy: TensorFlow splits global batches (auto), or the "
-        "pipeline makes those of the devices (manual).",
+        "pipeline creates the batches of the devices (manual).",
         choices=("auto", "manual"),
     )
     auto_shard_policy: str = _distribution(
         "auto",
-        "With --input_sharding=auto: what workers share out, whole files or parts of every global "
-        "batch (data, which is also auto); with off every worker reads the same. One worker reads "
-        "everything with each of them.",
+        "With --input_sharding=auto: how the data is divided among workers: by whole files (file)"
+        " or by parts of every global batch (data or auto). With off, every worker reads the same"
+        " data. A single worker always reads all data.",
         choices=("auto", "file", "data", "off", "hint"),
     )
     input_replication: str = _distribution(

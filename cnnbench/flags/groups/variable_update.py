@@ -47,10 +47,10 @@ class VariableUpdateParams:
     )
     local_parameter_device: str = flag(
         "gpu",
-        "Where parameter_server keeps the variables and distributed_replicated those it updates, "
-        "and where copy, the all-reduce of replicated without --all_reduce_spec, adds gradients: "
-        "on the compute devices (gpu, whatever --device is) or on the host (cpu). Ignored by other "
-        "algorithms.",
+        "Place of the variables in parameter_server, of the updated variables in "
+        "distributed_replicated, and of the sums in copy, which replicated uses without "
+        "--all_reduce_spec: on the compute devices (gpu, whatever --device is) or on the host "
+        "(cpu). Ignored by other algorithms.",
         choices=("cpu", "gpu"),
         lower=True,
         part=RunPart.TUNABLE,
@@ -121,8 +121,8 @@ class VariableUpdateParams:
     all_reduce_share_memory: bool = _aggregation(
         True,
         "CPU devices of one process hand each other tensors by reference, and all-reduce "
-        "algorithms do not cut and send what need not move. Off, each is treated as having a "
-        "memory of its own, to see on a CPU what an algorithm does between GPUs.",
+        "algorithms skip unnecessary copies. If false, each device is treated as if it had "
+        "separate memory, so that a CPU runs the same copies as GPUs.",
         only_with="not device=gpu: GPUs never share memory",
     )
     hierarchical_copy: bool = _algorithm(
