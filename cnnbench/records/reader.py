@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,8 @@ from cnnbench.base.text import FLAG as RESULT_LABEL
 from cnnbench.base.text import parse
 from cnnbench.errors import UsageError
 from cnnbench.records import readers
-from cnnbench.records.run import Imported, RunRecord, Subject
+from cnnbench.records.codec import is_amount
+from cnnbench.records.run import BENCHMARKS, Imported, RunRecord, Subject
 
 ENTRY_POINT_GROUP = "cnnbench.readers"
 
@@ -139,9 +141,80 @@ class ResultFile:
           environment: known facts.
           **imported: further attributes of `Imported`, and of `RunRecord` such as `batch`.
         """
+        return self._record(
+            program,
+            {**dict.fromkeys(_RUN), **config},
+            started_at,
+            status,
+            part,
+            environment,
+            Subject(),
+            **imported,
+        )
+
+    def benchmark(
+        self,
+        program: str,
+        name: str,
+        value: object,
+        unit: str,
+        part: int,
+        *,
+        parameters: Mapping[Any, Any] | None = None,
+        environment: Mapping[str, Any] | None = None,
+        subject: Subject | None = None,
+        started_at: str | None = None,
+    ) -> Iterator[RunRecord]:
+        """The record of a benchmark that is no run of a network; none if the value is no amount.
+
+        Args:
+          program: program that wrote the file.
+          name: name of the benchmark.
+          value: its value in one process; less is better.
+          unit: unit of the value: "s", "bytes" or "number".
+          part: number of the value in the file, from 1.
+          parameters: parameters of the benchmark by name.
+          environment: facts, None where unknown.
+          subject: the measured code.
+          started_at: ISO 8601, without an offset in UTC; None: `changed_at`.
+        """
+        if not isinstance(value, (int, float)) or not is_amount(value):
+            self.skip(0, name, f"has no value: {value!r}")
+            return
+        kind = next(kind for kind, of in BENCHMARKS.items() if of == unit)
+        config = {"benchmark": name}
+        config |= {f"parameter_{key}": str(one) for key, one in (parameters or {}).items()}
+        known = {key: one for key, one in (environment or {}).items() if one is not None}
+        yield self._record(
+            program,
+            config,
+            _in_utc(started_at),
+            "ok",
+            part,
+            known,
+            subject or Subject(),
+            kind=kind,
+            values={kind: float(value)},
+        )
+
+    def json(self) -> Any:
+        """The JSON value in the file, with asv's infinities; ValueError if it has none."""
+        return json.loads(self.data)
+
+    def _record(
+        self,
+        program: str,
+        config: Mapping[str, Any],
+        started_at: str,
+        status: str,
+        part: int,
+        environment: Mapping[str, Any] | None,
+        subject: Subject,
+        **imported: Any,
+    ) -> RunRecord:
         known = {one: imported.pop(one) for one in ("batch", "placement") if one in imported}
         labels = {RESULT_LABEL: self.labels} if self.labels else {}
-        config = {**dict.fromkeys(_RUN), **config, "imported_from": program, **labels}
+        config = {**config, "imported_from": program, **labels}
         return RunRecord(
             run_id=f"{program}-{self.sha256[:20]}-{part}",
             started_at=started_at or self.changed_at,
@@ -149,7 +222,7 @@ class ResultFile:
             command=(),
             config=config,
             environment=environment or {},
-            subject=Subject().labelled(parse(self.labels)),
+            subject=subject.labelled(parse(self.labels)),
             imported=Imported(
                 program=program,
                 file=os.path.basename(self.path),
@@ -160,6 +233,15 @@ class ResultFile:
             ),
             **known,
         )
+
+
+def _in_utc(time: str | None) -> str:
+    """A time with its offset, which some programs leave out; "" if it is unknown."""
+    try:
+        found = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
+    except ValueError:
+        return ""
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).isoformat()
 
 
 Read: TypeAlias = "Callable[[ResultFile], Iterable[RunRecord]]"
@@ -248,8 +330,11 @@ def read_results(
     try:
         with plugins.reported(UsageError):
             records = tuple(chosen.read(file))
-    except ValueError as error:
-        return (), (*file.skipped, Skipped(path, 0, f"{chosen.name}: {error}"))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        if plugins.origin("reader", chosen.name) is not None:
+            raise
+        what = f"is no complete file of {chosen.name}: {type(error).__name__}: {error}"
+        return (), (*file.skipped, Skipped(path, 0, what))
     if not records and not file.skipped and not file.others:
         return (), (Skipped(path, 0, f"holds no complete result of {chosen.name}"),)
     return records, tuple(file.skipped)

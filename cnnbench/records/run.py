@@ -592,12 +592,21 @@ class PrintedSpeed:
     loss: float | None = None
 
 
+BENCHMARKS: Mapping[str, str] = {
+    "benchmark_seconds": "s",
+    "benchmark_bytes": "bytes",
+    "benchmark_number": "number",
+}
+"""Kinds of imported measurements that are no runs of networks, each with its only metric's unit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """The file of another program that `cnnbench import` made a record from.
 
     Attributes:
       program: program that wrote the file.
+      kind: kind of the measurement: "run", or a key of `BENCHMARKS`.
       file: name of the file, without its folder.
       sha256: digest of its content.
       part: number of the process in the file, from 1.
@@ -608,6 +617,7 @@ class Imported:
     """
 
     program: str
+    kind: str = field(default="run", metadata=OPTIONAL)
     file: str
     sha256: str
     part: int = 1
@@ -623,6 +633,9 @@ class Imported:
         except (TypeError, ValueError):
             raise ValueError(f"imported.values: {self.values} are not all numbers") from None
         object.__setattr__(self, "values", numbers)
+        if self.kind not in ("run", *BENCHMARKS):
+            kinds = ", ".join(("run", *BENCHMARKS))
+            raise ValueError(f"imported.kind: {self.kind!r} is none of {kinds}")
 
 
 # The record of one run, schema 1: raw measurements, and statistics computed from them.

@@ -44,6 +44,7 @@ from cnnbench.machine.repository import Commits, GitError, why_missing
 from cnnbench.models.model import all_names
 from cnnbench.records.files import Output, check_outputs, write_bytes
 from cnnbench.records.metric import HISTORY
+from cnnbench.records.run import BENCHMARKS
 from cnnbench.run.runtime.loading import uncollected
 
 _ABOUT = """\
@@ -191,9 +192,13 @@ def _check_kinds(folder: Path, found: Contents, metric: Metric) -> None:
     there = {entry.kind for entry in found.entries}
     if there.intersection(metric.kinds):
         return
+    if metric.name in BENCHMARKS:
+        raise UsageError(f"{folder}: no {metric.name}; cnnbench import makes such records")
     if "run" in metric.kinds:
         hint = "cnnbench run --result_json=FILE writes them"
-        if there:
+        if benchmarks := [kind for kind in BENCHMARKS if kind in there]:
+            hint = f"--metric={benchmarks[0]} follows the benchmarks of other programs"
+        elif there:
             hint = "--metric=bus_bandwidth follows the all-reduces that there are"
         raise UsageError(f"{folder}: no run records; {hint}")
     hint = "cnnbench allreduce --result_json=FILE writes them"

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, numeric, table, writers
+from cnnbench.base.document import Row, TableCell, table, writers
 from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
 from cnnbench.base.text import count, fault, first_few
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.flags.groups.run import RunParams
+from cnnbench.judge.compare.configuration import Configuration, label
+from cnnbench.judge.metrics.measurement import kind_of
 from cnnbench.records.files import prove_folder, write_whole
-from cnnbench.records.metrics.figures import throughput
+from cnnbench.records.metric import ALL
 from cnnbench.records.reader import READERS, Skipped, load_readers, read_results
 from cnnbench.records.run import RunRecord
 
@@ -24,10 +26,10 @@ _ABOUT = """\
 Usage: cnnbench import FILE... --results=DIR [FLAGS]
 
 Makes a record of each process whose results other programs have written, for history, report
-and compare: logs of tf_cnn_benchmarks and Horovod. All files of a folder are read. The name of
-a record follows from the content of its file, so importing twice changes nothing. What a file
-does not say stays unknown, and what is not understood is named. docs/integrations.md lists what
-is read.
+and compare: logs of tf_cnn_benchmarks and Horovod, JSON of hyperfine, pytest-benchmark, pyperf,
+asv and google/benchmark. All files of a folder are read. The name of a record follows from the
+content of its file, so importing twice changes nothing. What a file does not say stays unknown,
+and what is not understood is named. docs/integrations.md lists what is read.
 """
 _EXIT_CODES = """\
 Exit codes: 0 everything was imported; 3 lines or files were not understood and left out; 2 wrong
@@ -155,15 +157,15 @@ def _write(folder: Path, record: RunRecord) -> bool:
 
 
 def _row(record: RunRecord) -> Row:
-    assert record.imported is not None
-    config = record.config
+    imported, metric = (
+        record.imported,
+        ALL["throughput" if (kind := kind_of(record)) == "run" else kind],
+    )
+    assert imported is not None
     return {
-        "file": TableCell(record.imported.file, kinds="code"),
-        "program": record.imported.program,
-        "model": str(config.get("model") or "unknown"),
-        "batch": numeric(config.get("batch_size"), "{:.0f}".format),
-        "devices": f"{config.get('num_gpus') or '?'} {config.get('device') or ''}".strip(),
+        "file": TableCell(imported.file, kinds="code"),
+        "measures": label(Configuration.of(record)),
         "status": record.status,
-        "images/sec": numeric(throughput(record)),
-        "started (UTC)": record.started_at[:16].replace("T", " "),
+        "value": metric.value_text(metric.value(record)),
+        "started (UTC)": TableCell(record.started_at[:16].replace("T", " "), kinds="steady"),
     }

@@ -40,7 +40,7 @@ from cnnbench.judge.metrics.measurement import (
     resolved,
 )
 from cnnbench.records.codec import started
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import BENCHMARKS, RunRecord
 
 _PLACES = having(Counted.PRESENCE)
 
@@ -194,7 +194,7 @@ def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 _Pairs: TypeAlias = list[tuple[Group, Group]]
 
-_VARIANTS = ("model", "data_name", *named(FLAGS, RunPart.WORK))
+_VARIANTS = ("model", "benchmark", "data_name", *named(FLAGS, RunPart.WORK))
 """Flags that variants of a run share; those of reductions are `OWN`."""
 
 _MAX_DIFFERING = 5
@@ -337,5 +337,5 @@ def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
 
 def _variant(group: Group) -> str:
     configuration = group.configuration
-    names = _VARIANTS if configuration.kind == RUN else OWN
+    names = _VARIANTS if configuration.kind in (RUN, *BENCHMARKS) else OWN
     return json.dumps([configuration.flags.get(name) for name in names])

@@ -63,6 +63,7 @@ from cnnbench.judge.metrics.measurement import (
     Measurement,
     Policy,
     judged,
+    kind_of,
     varying,
 )
 from cnnbench.machine.gpu import EMULATED_NOTICE
@@ -472,7 +473,7 @@ def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
     }
     for side, runs in sides.items():
         for kind, plural in KINDS.items():
-            found = [run.status for run in runs if run.kind == kind]
+            found = [run.status for run in runs if kind_of(run) == kind]
             bad = Counter(status for status in found if status != "ok")
             if bad:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())

@@ -40,11 +40,12 @@ from cnnbench.judge.metrics.measurement import (
     RUN,
     MeasuredReduction,
     Measurement,
+    kind_of,
     process_facts,
 )
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.run import BENCHMARKS, ErrorInfo, RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT
 from cnnbench.variable_mgr.spec import Packing
 
@@ -541,8 +542,9 @@ class Configuration:
     @classmethod
     def of(cls, measurement: Measurement) -> Configuration:
         """The configuration that a measurement repeats."""
+        kind = kind_of(measurement)
         # An imported record may lack a flag; its value is unknown then, not the default.
-        usual = {} if IMPORTED in measurement.config else _defaults(measurement.kind)
+        usual = {} if IMPORTED in measurement.config else _defaults(kind)
         # Many records repeat a configuration; it is made once. 0, 0.0 and False are told apart.
         changed = {
             name: value
@@ -551,7 +553,7 @@ class Configuration:
         }
         counted = json.dumps(identity(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
-        return _configuration(measurement.kind, counted, resolved, measurement.explicit_flags)
+        return _configuration(kind, counted, resolved, measurement.explicit_flags)
 
     def not_default(self) -> dict[str, Any]:
         """The flags with other values than their defaults."""
@@ -589,7 +591,11 @@ def _configuration(
 def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
     """A short name of a configuration."""
     flags = configuration.flags
-    if configuration.kind == RUN:
+    if configuration.kind in BENCHMARKS:
+        parts = [str(flags.get("benchmark"))]
+        parts += [str(one) for name, one in flags.items() if name.startswith("parameter_")]
+        parts.append(f"from {flags.get(IMPORTED)}")
+    elif configuration.kind == RUN:
         parts = _run_label(flags)
     else:
         parts = reduction_label(configuration.kind, flags)

@@ -20,6 +20,7 @@ from cnnbench.judge.metrics.measurement import (
     Measurement,
     Origin,
     fact_text,
+    kind_of,
     machine_names,
     resolved,
     short_commit,
@@ -113,7 +114,8 @@ class HistoryEntry:
 
 
 def _values(row: Measurement, metrics: Collection[str]) -> dict[str, float]:
-    found = {name: HISTORY[name].value(row) for name in metrics if row.kind in HISTORY[name].kinds}
+    kind = kind_of(row)
+    found = {name: HISTORY[name].value(row) for name in metrics if kind in HISTORY[name].kinds}
     return {n: value for n, value in found.items() if value is not None and math.isfinite(value)}
 
 

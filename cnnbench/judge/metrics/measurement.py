@@ -16,7 +16,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
@@ -29,6 +29,7 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import (
     ALL,
     FASTER,
+    LESS,
     METRICS,
     QUICKER,
     Metric,
@@ -36,7 +37,7 @@ from cnnbench.records.metric import (
     register_metric,
 )
 from cnnbench.records.metrics.figures import throughputs
-from cnnbench.records.run import ErrorInfo, ModelInfo, RunRecord, Subject, subject_of
+from cnnbench.records.run import BENCHMARKS, ErrorInfo, ModelInfo, RunRecord, Subject, subject_of
 
 # The measurements of one process of one configuration, and their origins.
 
@@ -49,6 +50,7 @@ KINDS = {
     BUILD: "all-reduces that were only built",
     PEER: "peers",
     COPY: "memory copies",
+    **dict.fromkeys(BENCHMARKS, "benchmarks of other programs"),
 }
 """Kinds of measurements with their plurals, in order of display. Measurements of different kinds
 are never compared. All but RUN are rows of all-reduce records."""
@@ -95,6 +97,12 @@ class MeasuredReduction:
 
 Measurement: TypeAlias = RunRecord | MeasuredReduction
 """The record of a run, or a row of an all-reduce record."""
+
+
+def kind_of(measured: Measurement) -> str:
+    """Kind of a measurement, a key of `KINDS`."""
+    imported = measured.imported if isinstance(measured, RunRecord) else None
+    return measured.kind if imported is None else imported.kind
 
 
 def fact_text(value: Any, name: str = "") -> str:
@@ -365,6 +373,17 @@ _build(
 )
 _speed("peer_bandwidth", "Bus bandwidth of another library", PEER, followed=False)
 _speed("copy_bandwidth", "Bytes that all devices write together", COPY)
+
+for _kind, _unit in BENCHMARKS.items():
+    register_metric(
+        _unit,
+        name=_kind,
+        about=f"Value of a benchmark of another program in {_unit}",
+        kinds=(_kind,),
+        judged={_kind: THROUGHPUT.name},
+        gates=True,
+        **(QUICKER if _unit == "s" else LESS),
+    )(partial(lambda kind, record: record.imported.values.get(kind), _kind))
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
 """The main metrics of runs and all-reduces; their changes have a geometric mean."""

@@ -106,8 +106,8 @@ class Configured:
 
     @property
     def model(self) -> str:
-        """Name of the network."""
-        return str(self.flag("model"))
+        """Name of the network, or of an imported benchmark."""
+        return str(self.flag("model") or self.flag("benchmark"))
 
     @property
     def work(self) -> str:

@@ -238,7 +238,7 @@ def test_importing_twice_changes_nothing(imported, call, tmp_path):
 
 def test_a_dry_run_lists(call, tmp_path):
     out = call("import", GOLDEN / "training.txt", "--dry_run", into(tmp_path / "none")).out
-    assert re.search(r"training.txt +\S+ +trivial +8 +1 cpu +ok +706.2", out)
+    assert re.search(r"training.txt +trivial, batch 8, .* +ok +706.2 images/sec", out)
     assert not (tmp_path / "none").exists()
 
 
@@ -248,6 +248,140 @@ def test_other_files_are_named(call, tmp_path):
     err = call("import", tmp_path, into(tmp_path / "results"), code=3).err
     assert "a.txt: no reader knows this kind of file; left out" in err
     assert "b.txt: cannot be read: No such file or directory; left out" in err
+
+
+# Written by the tools themselves; see the README there.
+IMPORTS = Path(__file__).parents[2] / "records" / "imports"
+
+
+def benchmarks(name):
+    """Name with parameters, value and commit of each record of a file, and what was left out."""
+    records, skipped = read_results(str(IMPORTS / name))
+    for one in records:
+        assert [*one.imported.values] == [one.imported.kind]
+        assert one.config["imported_from"] == one.imported.program
+    return [
+        (
+            " ".join(
+                str(value)
+                for key, value in one.config.items()
+                if key.startswith(("bench", "param"))
+            ),
+            *one.imported.values.values(),
+            one.subject and one.subject.revision,
+        )
+        for one in records
+    ], [one.reason for one in skipped]
+
+
+def raw(name):
+    return json.loads((IMPORTS / name).read_text())
+
+
+def test_hyperfine():
+    found = [
+        (one["command"], seconds, None)
+        for one in raw("hyperfine.json")["results"]
+        for seconds in one["times"]
+    ]
+    assert benchmarks("hyperfine.json") == (found, [])
+    names = [name for name, *_ in benchmarks("hyperfine_parameters.json")[0]]
+    assert names == ["wait-1 1"] * 3 + ["wait-2 2"] * 3
+    records, reasons = benchmarks("hyperfine_failed.json")
+    assert records == []
+    assert reasons[0] == "'exit 1' failed in run 1 with exit code 1"
+
+
+def test_pytest_benchmark():
+    content = raw("pytest_benchmark.json")
+    commit = content["commit_info"]["id"]
+    found = [(one["fullname"], one["stats"]["mean"], commit) for one in content["benchmarks"]]
+    assert len(found) == 3
+    assert benchmarks("pytest_benchmark.json") == (found, [])
+    record = read_results(str(IMPORTS / "pytest_benchmark.json"))[0][0]
+    assert record.environment["cpu_model"] == "AMD EPYC"
+    assert record.started_at == content["datetime"]
+
+
+def test_pyperf():
+    found = [
+        (one["metadata"]["name"], pytest.approx(sum(run["values"]) / len(run["values"])), None)
+        for one in raw("pyperf.json")["benchmarks"]
+        for run in one["runs"]
+        if "values" in run
+    ]
+    assert len(found) == 4
+    assert benchmarks("pyperf.json") == (found, [])
+    found = [("timeit", 12558336.0, None), ("timeit", 12562432.0, None)]
+    assert benchmarks("pyperf_memory.json") == (found, [])
+
+
+def test_asv():
+    commit = "27c3f1fc478d3a8b30f1c0edeaff59c085185729"
+    found = [
+        *(
+            ("b.Suite.time_sum 10", 4.859000910073519e-06),
+            ("b.Suite.time_sum 1000", 1.7934005882e-05),
+        ),
+        *(("b.mem_dict", 4688), ("b.peakmem_list", 31109120), ("b.time_sort", 4.608999006e-06)),
+        ("b.track_size", 42),
+    ]
+    found = [(name, pytest.approx(value), commit) for name, value in found]
+    assert benchmarks("asv.json") == (found, ["'b.time_fails' failed or was not run"])
+    kinds = [one.imported.kind for one in read_results(str(IMPORTS / "asv.json"))[0]]
+    assert kinds[1:] == [
+        *("benchmark_seconds", "benchmark_bytes", "benchmark_bytes", "benchmark_seconds"),
+        "benchmark_number",
+    ]
+
+
+def test_google_benchmark():
+    found = [
+        ("Copy/1024", 3.80786677e-08),
+        ("Copy/65536", 3.68662828e-06),
+        ("Push", 3.27338215e-06),
+    ]
+    found = [(name, pytest.approx(value), None) for name, value in found]
+    assert benchmarks("google_benchmark.json") == (found, ["'Fails' failed: no device"])
+    rows = raw("google_benchmark_repetitions.json")["benchmarks"]
+    mean = next(one["real_time"] for one in rows if one["name"] == "Push_mean")
+    found = [("Push", pytest.approx(mean * 1e-6), None)]
+    assert benchmarks("google_benchmark_repetitions.json") == (found, [])
+
+
+@pytest.mark.parametrize("path", sorted(IMPORTS.glob("*.json")), ids=lambda path: path.stem)
+def test_incomplete_json_is_named(path, tmp_path):
+    content = json.loads(path.read_text())
+    rows = content.get("results") or content["benchmarks"]
+    if isinstance(rows, list):
+        rows[0] = {}
+    else:
+        content.pop("commit_hash", None)
+    broken = [path.read_text()[:-20], json.dumps(content, indent=1)]
+    for number, text in enumerate(broken):
+        (tmp_path / f"{number}.json").write_text(text)
+        records, skipped = read_results(str(tmp_path / f"{number}.json"))
+        assert not records
+        assert skipped[-1].reason.startswith(("is no complete file of", "no reader knows"))
+
+
+def test_benchmarks_are_followed_compared_and_reported(call, tmp_path):
+    times = [0.0200, 0.0201, 0.0202, 0.0203, 0.0204]
+    for side, factor in (("base", 1), ("new", 2)):
+        result = {"command": "prog", "times": [factor * one for one in times]}
+        (tmp_path / f"{side}.json").write_text(json.dumps({"results": [result]}, indent=1))
+        call("import", tmp_path / f"{side}.json", f"--label=commit={side}", into(tmp_path / side))
+    out = call("compare", tmp_path / "base", tmp_path / "new", code=1).out
+    assert "NEW: benchmark_seconds 100.0 % longer" in out
+    assert "Imported: 10 from hyperfine" in out
+    out = call("history", tmp_path / "base", "--metric=benchmark_seconds").out
+    assert "prog, from hyperfine on unknown machine" in out
+    err = call("history", tmp_path / "base", code=2).err
+    assert "--metric=benchmark_seconds follows the benchmarks of other programs" in err
+    call("report", tmp_path / "base", "--format=markdown", f"--output={tmp_path}/r.md")
+    text = (tmp_path / "r.md").read_text()
+    assert "# Speed of prog\n" in text
+    assert "| prog, from hyperfine | 0.02020 s | 0.02000 s | 0.02040 s | 5 |" in text
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "scaling": ("Scaling", scaling.scaling),
     "allreduce": ("All-reduce", all_reduce.all_reduce),
     "throughput": ("Throughput", quantities.throughput),
+    "benchmarks": ("Benchmarks of other programs", runs.benchmarks),
     "mfu": ("Use of the hardware", quantities.mfu),
     "roofline": ("Where the time of a step goes", profiles.roofline),
     "timeline": ("One step in time", profiles.timeline),

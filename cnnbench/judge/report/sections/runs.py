@@ -42,8 +42,9 @@ from cnnbench.judge.report.sections.campaigns import titled
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
+from cnnbench.records.metric import ALL
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.run import ConditionNote, RunRecord, Subject, subject_of
+from cnnbench.records.run import BENCHMARKS, ConditionNote, RunRecord, Subject, subject_of
 
 # Step times: in order, and their distribution.
 
@@ -214,6 +215,24 @@ def earlier(results: ReportSubject) -> Iterable[Content]:
             "last started (UTC)": TableCell(f"{one.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
         for one in listed
+    )
+
+
+def benchmarks(results: ReportSubject) -> Iterable[Content]:
+    """A row for each imported benchmark: the median, and the range of its processes."""
+    found = [one for one in results.configured if one.configuration.kind in BENCHMARKS]
+    yield table(
+        {
+            "benchmark": one.name,
+            "median": metric.value_text(median(values)),
+            "least": metric.value_text(min(values)),
+            "most": metric.value_text(max(values)),
+            "processes": numeric(len(values), integer),
+            "last started (UTC)": TableCell(f"{one.latest:%Y-%m-%d %H:%M}", kinds="steady"),
+        }
+        for one in found
+        for metric in (ALL[one.configuration.kind],)
+        if (values := [value for run in one.good if (value := metric.value(run)) is not None])
     )
 
 

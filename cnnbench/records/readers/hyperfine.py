@@ -1,0 +1,28 @@
+"""JSON of ``hyperfine --export-json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cnnbench.records.reader import ResultFile, register_reader
+from cnnbench.records.run import RunRecord
+
+PROGRAM = "hyperfine"
+
+
+@register_reader(PROGRAM, rb'^\s*"results": \[\s*\{\s*"command": ')
+def read(file: ResultFile) -> Iterator[RunRecord]:
+    """A record for each process that hyperfine has timed; those that failed have no value."""
+    part = 0
+    for result in file.json()["results"]:
+        name, codes = str(result["command"]), result.get("exit_codes") or []
+        # Exports without single times have the mean only.
+        times: list[Any] = result.get("times") or [result.get("mean")]
+        for number, seconds in enumerate(times):
+            part += 1
+            if number < len(codes) and codes[number]:
+                file.skip(0, name, f"failed in run {number + 1} with exit code {codes[number]}")
+                continue
+            parameters = result.get("parameters")
+            yield from file.benchmark(PROGRAM, name, seconds, "s", part, parameters=parameters)
