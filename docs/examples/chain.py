@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import tensorflow as tf
+from typing import Any
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, register
 from cnnbench.variable_mgr.all_reduce.registry import (
@@ -33,8 +32,10 @@ class Chain:
             raise ValueError("chain takes no shards")
         self._devices = context.devices
 
-    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+    def __call__(self, tensors: Sequence[Any], index: int) -> list[Any]:
         """See `Algorithm.__call__`."""
+        import tensorflow as tf  # here: predictions of the cost do not need it
+
         count = len(tensors)
         total = tensors[index % count]
         for hop in range(1, count):
