@@ -129,7 +129,7 @@ Added = dict[str, tuple[Any, ...]]  # flag of a kind: keys in its table
 FLAG = "plugin"
 """The flag of files that register objects of any kinds."""
 
-FLAGS = (FLAG, "dataset_plugin", "variable_mgr_plugin", "model_plugin")
+FLAGS = (FLAG, *(f"{kind}_plugin" for kind in ("dataset", "variable_mgr", "model")))
 """Flags that name plug-in files, in the order of loading: networks may extend those of data sets.
 
 All but the first want an object of their kind.

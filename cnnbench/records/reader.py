@@ -42,7 +42,6 @@ _LOGGED = re.compile(
     r"Instructions for updating:"
 )
 _MOST_SHOWN = 60
-_RUN = ("model", "batch_size", "num_gpus", "device", "precision", "variable_update")
 
 
 @dataclass(frozen=True)
@@ -141,9 +140,13 @@ class ResultFile:
           environment: known facts.
           **imported: further attributes of `Imported`, and of `RunRecord` such as `batch`.
         """
+        unknown = {
+            **{"model": None, "batch_size": None, "precision": None},
+            **{"num_gpus": None, "device": None, "variable_update": None},
+        }
         return self._record(
             program,
-            {**dict.fromkeys(_RUN), **config},
+            {**unknown, **config},
             started_at,
             status,
             part,
