@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from cnnbench.base.stats import grouped
 from cnnbench.base.text import nearest
@@ -276,6 +277,65 @@ def pair_of(record: object) -> tuple[int, int] | None:
     place = _place(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
+
+
+class MeasuredProcess(Protocol):
+    """A process that may be a side of an experiment; `pair` is as by `pair_of`, `started` in UTC.
+
+    A commit such as GOOD of a bisection is compared with several others, each time on a machine in
+    another state. So processes of one commit are pooled only if they had the same opponent.
+    """
+
+    @property
+    def origin(self) -> Origin: ...  # noqa: D102
+    @property
+    def started(self) -> datetime: ...  # noqa: D102
+    @property
+    def pair(self) -> tuple[int, int] | None: ...  # noqa: D102
+
+
+Pair: TypeAlias = tuple[MeasuredProcess, MeasuredProcess]
+"""The processes of base and head in a pair of `cnnbench ab`."""
+
+Revision: TypeAlias = tuple[str, str, bool | None, str, str]
+"""The state of the measured code, see `Origin.code`, and the day where the commit is unknown."""
+
+
+def revision_of(process: MeasuredProcess) -> Revision:
+    """The revision that a process has measured."""
+    origin = process.origin
+    return (*origin.code, "" if origin.revision else f"{process.started:%Y-%m-%d}")
+
+
+def pairs_of(processes: Iterable[MeasuredProcess]) -> list[Pair]:
+    """The complete pairs of processes in order of their start, by the start of their first one."""
+    sides: dict[tuple[int, int], tuple[list[MeasuredProcess], list[MeasuredProcess]]] = {}
+    for one in processes:
+        if one.pair is not None and one.origin.side in ("a", "b"):
+            both = sides.setdefault(one.pair, ([], []))
+            both[one.origin.side == "b"].append(one)
+    # Experiments with the same seed have the same pairs, one after the other in time.
+    pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
+    return sorted(pairs, key=lambda pair: min(one.started for one in pair))
+
+
+def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
+    """The commit that a process was compared with, shortened; "" if it was not compared.
+
+    A process without a partner belongs to the first experiment of its commit.
+    """
+    exact: dict[int, str] = {}
+    first: dict[tuple[Revision, str], str] = {}
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            exact[id(one)] = other.origin.short
+            first.setdefault((revision_of(one), one.origin.side), other.origin.short)
+    return lambda one: exact.get(id(one)) or first.get((revision_of(one), one.origin.side), "")
+
+
+def against(opponent: str) -> str:
+    """How a commit with several opponents is told apart, by one of `opponents`."""
+    return f"against {opponent}" if opponent else "alone"
 
 
 def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:

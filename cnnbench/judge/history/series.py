@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -14,7 +14,16 @@ from cnnbench.base.stats import median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import labels_of, nearest
 from cnnbench.errors import FlagError
-from cnnbench.judge.compare.comparability import home, pair_of
+from cnnbench.judge.compare.comparability import (
+    Pair,
+    Revision,
+    against,
+    home,
+    opponents,
+    pair_of,
+    pairs_of,
+    revision_of,
+)
 from cnnbench.judge.compare.configuration import Configuration, Effect, fact, labels, measurements
 from cnnbench.judge.metrics.measurement import (
     Measurement,
@@ -276,8 +285,8 @@ def all_series(
         sizes = networks.setdefault(entry.configuration.key, [])
         sizes += [] if entry.network in sizes else [entry.network]
     chosen = _chosen(found, networks, selection or Selection())
-    pairs = _pairs(entry for _, entry in chosen)
-    opponent = _opponents(pairs)
+    pairs = pairs_of(entry for _, entry in chosen)
+    opponent = opponents(pairs)
     groups: dict[tuple[str, str], _Points] = {}
     for place, entry in chosen:
         point = (_point_of(entry, by), entry.origin, opponent(entry))
@@ -339,7 +348,7 @@ def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
     for (name, origin, other), runs in found.items():
         parts = [details[name][origin]]
         if len(others[name, origin]) > 1:
-            parts.append(f"against {other}" if other else "alone")
+            parts.append(against(other))
         good = [run for run in runs if run.status == "ok" and metric.name in run.values]
         usable = [run for run in good if run.values[metric.name] > 0 or not metric.relative]
         made.append(
@@ -420,14 +429,6 @@ def _matches(pattern: str, name: str, part: bool = True) -> bool:
     return fnmatchcase(text, lower) or (part and lower in text)
 
 
-_Revision: TypeAlias = tuple[str, str, bool | None, str, str]
-"""The state of the measured code, see `Origin.code`, and the day where the commit is unknown."""
-
-
-def _revision(entry: HistoryEntry) -> _Revision:
-    return (*entry.origin.code, "" if entry.commit else _point_of(entry, "day"))
-
-
 class Revisions:
     """The revisions of measurements that are in order of their start; a base precedes its head.
 
@@ -441,81 +442,50 @@ class Revisions:
     def __init__(
         self,
         entries: Sequence[HistoryEntry],
-        pairs: Sequence[_Pair] = (),
+        pairs: Sequence[Pair] = (),
         order: Mapping[str, int] | None = None,
     ) -> None:
-        self._heads: dict[_Revision, _Revision] = {}
-        self._both_sides: set[_Revision] = set()
-        bases: dict[_Revision, list[_Revision]] = {}
-        for base, head in (map(_revision, pair) for pair in pairs):
+        self._heads: dict[Revision, Revision] = {}
+        self._both_sides: set[Revision] = set()
+        bases: dict[Revision, list[Revision]] = {}
+        for base, head in (map(revision_of, pair) for pair in pairs):
             if base == head:
                 self._both_sides.add(base)
             else:
                 self._heads[base] = head
                 bases.setdefault(head, []).append(base)
-        placed = _bases_first(dict.fromkeys(map(_revision, entries)), bases)
+        placed = _bases_first(dict.fromkeys(map(revision_of, entries)), bases)
         if order is not None:
             placed = in_order(placed, lambda revision: order.get(revision[1]))
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def place(self, entry: HistoryEntry) -> tuple[int, str]:
         """Sort key of a measurement: the place of its revision, then side A before side B."""
-        return self._places[_revision(entry)], entry.origin.side
+        return self._places[revision_of(entry)], entry.origin.side
 
-    def newest(self, entries: Iterable[HistoryEntry]) -> _Revision | None:
+    def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
         """The last revision of some measurements; of an experiment its head."""
-        last = max(map(_revision, entries), key=self._places.__getitem__, default=None)
-        passed: set[_Revision] = set()
+        last = max(map(revision_of, entries), key=self._places.__getitem__, default=None)
+        passed: set[Revision] = set()
         while last is not None and last in self._heads and last not in passed:
             passed.add(last)
             last = self._heads[last]
         return last
 
-    def is_of(self, newest: _Revision | None, entry: HistoryEntry) -> bool:
+    def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
         """Whether a measurement is of the newest revision, and not of its base."""
-        revision = _revision(entry)
+        revision = revision_of(entry)
         if newest is None or revision[:-1] != newest[:-1]:  # everything except the day
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 
 
-_Pair: TypeAlias = tuple[HistoryEntry, HistoryEntry]
-"""The processes of base and head in a pair of `cnnbench ab`."""
-
-
-def _pairs(entries: Iterable[HistoryEntry]) -> list[_Pair]:
-    """The complete pairs, by the start of their first process."""
-    sides: dict[tuple[int, int], tuple[list[HistoryEntry], list[HistoryEntry]]] = {}
-    for entry in entries:
-        if entry.pair is not None and entry.origin.side in ("a", "b"):
-            both = sides.setdefault(entry.pair, ([], []))
-            both[entry.origin.side == "b"].append(entry)
-    # Experiments with the same seed have the same pairs, one after the other in time.
-    pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
-    return sorted(pairs, key=lambda pair: min(one.started for one in pair))
-
-
-def _opponents(pairs: Sequence[_Pair]) -> Callable[[HistoryEntry], str]:
-    """The commit that a measurement was compared with, shortened; "" if it was not compared.
-
-    One commit, such as GOOD of a bisection, is compared with several others, each time on a machine
-    in another state. A process without a partner belongs to the first experiment of its commit.
-    """
-    exact: dict[int, str] = {}
-    first: dict[tuple[_Revision, str], str] = {}
-    for pair in pairs:
-        for one, other in (pair, pair[::-1]):
-            exact[id(one)] = other.origin.short
-            first.setdefault((_revision(one), one.origin.side), other.origin.short)
-    return lambda one: exact.get(id(one)) or first.get((_revision(one), one.origin.side), "")
-
-
 def _bases_first(
-    revisions: Iterable[_Revision], bases: Mapping[_Revision, Sequence[_Revision]]
-) -> list[_Revision]:
+    revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
+) -> list[Revision]:
     """The revisions in their order, but each after all its bases, except in cycles."""
-    placed: dict[_Revision, None] = {}
-    seen: set[_Revision] = set()
+    placed: dict[Revision, None] = {}
+    seen: set[Revision] = set()
     for revision in revisions:
         waiting = [revision]
         while waiting:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from math import isfinite
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 from cnnbench.base.document import TableCell, interval
 from cnnbench.base.stats import ProcessValues, grouped
@@ -16,10 +17,10 @@ from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import integer
 from cnnbench.base.time_series import Shape, SteadyState
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records
-from cnnbench.judge.compare.comparability import groups
+from cnnbench.judge.compare.comparability import against, groups, opponents, pair_of, pairs_of
 from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.metrics.measurement import Machine, Origin, titles
+from cnnbench.judge.metrics.measurement import Machine, Measurement, Origin, titles
 from cnnbench.machine.repository import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
@@ -51,9 +52,10 @@ def interval_cells(found: ProcessValues) -> dict[str, TableCell]:
 
 @dataclass(frozen=True, eq=False)
 class Configured:
-    """A configuration of one origin with all of its runs.
+    """A configuration of one origin with all of its runs that had the same opponent.
 
     Attributes:
+      opponent: the commit that its runs were compared with, shortened, or "".
       order: sort key: natural order of configurations, side, then the revisions in order.
     """
 
@@ -61,6 +63,7 @@ class Configured:
     configuration: Configuration
     records: tuple[RunRecord, ...]
     origin: Origin
+    opponent: str = ""
     order: tuple[Any, ...] = ()
     _samples: dict[str | Callable[[RunRecord], float | None], ProcessValues] = field(
         default_factory=dict, repr=False
@@ -141,6 +144,9 @@ def configurations(
 ) -> tuple[Configured, ...]:
     """The configurations of some runs, in order of `Configured.order`, once per origin.
 
+    The processes of a commit that was compared with several others, such as GOOD of a bisection,
+    are not pooled: it has one entry per opponent.
+
     Args:
       beside: other runs whose measured peaks count, see `with_highest_peaks`.
       order: places of commits; others follow the one before them in time. None for the order of
@@ -148,30 +154,50 @@ def configurations(
     """
     (found,) = groups(with_highest_peaks([*records], beside))
     names = labels(group.configuration for group in found)
-    by_origin = {group.configuration.key: group.origins() for group in found}
-    starts: dict[Origin, datetime] = {}
-    for origins in by_origin.values():
-        for origin, members in origins.items():
-            first = min(started(one.started_at) for one in members)
-            starts[origin] = min(first, starts.get(origin, first))
-    in_time = sorted(starts, key=starts.__getitem__)
-    ordered = in_order(in_time, lambda origin: (order or {}).get(origin.revision))
+    measured = {
+        group.configuration.key: [
+            _Process(one, origin, started(one.started_at), pair_of(one))
+            for origin, members in group.origins().items()
+            for one in members
+        ]
+        for group in found
+    }
+    in_time = sorted((one for those in measured.values() for one in those), key=_START)
+    opponent = opponents(pairs_of(in_time))
+    origins = dict.fromkeys(one.origin for one in in_time)
+    ordered = in_order([*origins], lambda origin: (order or {}).get(origin.revision))
     places = {origin: place for place, origin in enumerate(ordered)}
     configured = []
     for group in found:
+        members = measured[group.configuration.key]
         name = names[group.configuration.key]
-        details = titles(by_origin[group.configuration.key])
-        for origin, members in by_origin[group.configuration.key].items():
+        details = titles(one.origin for one in members)
+        pooled = grouped(members, lambda one: (one.origin, opponent(one)))
+        several = Counter(origin for origin, _ in pooled)
+        for (origin, other), those in pooled.items():
+            detail = against(other) if several[origin] > 1 else ""
+            first = min(map(_START, those))
             configured.append(
                 Configured(
-                    name=", ".join(filter(None, (name, details[origin]))),
+                    name=", ".join(filter(None, (name, details[origin], detail))),
                     configuration=group.configuration,
-                    records=tuple(one for one in members if isinstance(one, RunRecord)),
+                    records=tuple(o.record for o in those if isinstance(o.record, RunRecord)),
                     origin=origin,
-                    order=(natural_key(name), origin.side, places[origin]),
+                    opponent=other,
+                    order=(natural_key(name), origin.side, places[origin], first),
                 )
             )
     return tuple(sorted(configured, key=lambda one: one.order))
+
+
+class _Process(NamedTuple):
+    record: Measurement
+    origin: Origin
+    started: datetime
+    pair: tuple[int, int] | None
+
+
+_START = attrgetter("started")
 
 
 def peak(run: RunRecord) -> float | None:

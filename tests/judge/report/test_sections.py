@@ -65,6 +65,30 @@ def test_charts_of_scaling_have_the_points_of_the_table(report):
     assert [share for _, share in shares.points] == pytest.approx([1.0, 0.9, 0.798], abs=1e-3)
 
 
+def test_a_commit_compared_with_several_has_a_row_for_each(full_runs):
+    # As in a bisection: GOOD runs against every commit, each time on a machine in another state.
+    runs = []
+    for seed, (other, speed) in enumerate([("five", 125), ("three", 504)]):
+        for pair in (1, 2):
+            for side, revision in (("b", other), ("a", "good")):
+                place = {"side": side, "seed": seed, "pair": pair}
+                subject = Subject(revision=revision, side=side)
+                runs.append(full_runs(speed, subject=subject, ab=place))
+    # A process without a partner belongs to the first experiment of its commit.
+    alone = Subject(revision="good", side="a")
+    runs.append(full_runs(125, subject=alone, ab={"side": "a", "seed": 0}))
+    found = {
+        one.name.partition("side ")[2]: one.throughput.values
+        for one in gather(Loaded(tuple(runs), ())).configured
+    }
+    assert found == {
+        "A, good, against five": (125, 125, 125),
+        "A, good, against three": (504, 504),
+        "B, five": (125, 125),
+        "B, three": (504, 504),
+    }
+
+
 def test_scaling_without_one_device_is_against_the_fewest(full_runs):
     two, four = rows(report_of(full_runs(180, devices=2), full_runs(324, devices=4)), "scaling")
     assert (two["efficiency"], four["efficiency"]) == ("100.0 %", "90.0 %")

@@ -250,7 +250,7 @@ def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
     ignored = _FOLLOWING | without
     flags = one.configuration.flags
     kept = [(name, flags[name]) for name in sorted(flags) if name not in ignored]
-    return json.dumps([kept, repr(one.origin)])
+    return json.dumps([kept, repr(one.origin), one.opponent])
 
 
 def _name(members: Sequence[Configured]) -> str:
