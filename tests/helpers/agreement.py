@@ -35,7 +35,7 @@ _FIRST, _LAST, _END = 0x20000, 0x2A000, "㐀"  # letters, which every escape lea
 _MARK = re.compile(f"([{chr(_FIRST)}-{chr(_LAST)}]|{_END})")
 
 _RESULTS = ("cnnbench.judge.", "cnnbench.records.profiles", "cnnbench.records.campaigns")
-_RESULTS += ("cnnbench.base.levels", "cnnbench.campaigns.bisect")
+_RESULTS += ("cnnbench.base.levels", "cnnbench.base.stats", "cnnbench.campaigns.bisect")
 _RESULTS += ("cnnbench.campaigns.tune.session", "cnnbench.campaigns.tune.bench")
 _NO_RESULTS = ("cnnbench.judge.compare.configuration", "cnnbench.judge.compare.further")
 _MEASURED = ("ProfiledPart", "ProfiledSpan", "ProfiledLayer", "Primitive", "StepProfile")
