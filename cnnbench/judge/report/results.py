@@ -156,7 +156,7 @@ def configurations(
     names = labels(group.configuration for group in found)
     measured = {
         group.configuration.key: [
-            _Process(one, origin, started(one.started_at), pair_of(one))
+            _PairedRecord(one, origin, started(one.started_at), pair_of(one))
             for origin, members in group.origins().items()
             for one in members
         ]
@@ -190,7 +190,7 @@ def configurations(
     return tuple(sorted(configured, key=lambda one: one.order))
 
 
-class _Process(NamedTuple):
+class _PairedRecord(NamedTuple):
     record: Measurement
     origin: Origin
     started: datetime
