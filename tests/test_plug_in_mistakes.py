@@ -146,6 +146,12 @@ KINDS = {
             ("pool(images)", "pool(image)", "Own.build(): NameError: name 'image'"),
             ("pool(images)", "pool(images, 3, 4, 5)", "Own.build(): TypeError"),
             ("(net.global", "(net.apply(lambda: 1, images, shape=(3,)) or net.global", "TypeError"),
+            (
+                NETWORK[NETWORK.index("net.logits") : NETWORK.index("\n\nregister")],
+                "net.apply(lambda x: tf.zeros([2, 11]) + OWN, images, shape=(11,))\n\n"
+                "import tensorflow as tf\nOWN = tf.Variable(0.5)",
+                "own.py:12: <module>: the tf.Variable made here is not trained, and no variable",
+            ),
             ("Spec(0.1)", "Spec(-1)", "Own(): learning rate -1 must be finite and at least 0"),
             ("Spec(0.1)", "Spec(float('inf'))", "learning rate inf must be finite"),
             ("Spec(0.1)", "Spec('fast')", "TypeError"),
@@ -317,6 +323,16 @@ def test_without_a_mistake_it_works(kind, call, folder):
     (folder / "own.py").write_text(text)
     # Three runs are too few for a verdict, and an import without a record is an error.
     call(*words, "--plugin=own.py", code={"metric": 3, "reader": 2}.get(kind, 0))
+
+
+def test_a_foreign_variable_beside_trained_ones_is_a_warning(call, folder):
+    text, words, _ = KINDS["network"]
+    own = "import tensorflow as tf\nOWN = tf.Variable(1.0)\n" + text
+    scaled = "net.apply(lambda x: x * OWN, images, shape=(8, 8, 3))"
+    (folder / "own.py").write_text(own.replace("pool(images)", f"pool({scaled})"))
+    lines = call(*words, "--plugin=own.py").err.splitlines()
+    (warning,) = [line for line in lines if "tf.Variable" in line]
+    assert warning.startswith(f"cnnbench: warning: {folder}/own.py:2: <module>: the tf.Variable")
 
 
 @pytest.mark.parametrize(("kind", "old", "new", "reason"), ROWS)

@@ -282,6 +282,14 @@ def running(name: str) -> Iterator[None]:
         os.close(folder)
 
 
+def calling_place() -> str:
+    """File, line and function of the innermost call from a plug-in's code; "" without one."""
+    for frame, line in traceback.walk_stack(None):
+        if {(file := frame.f_code.co_filename), os.path.dirname(file)} & _places:
+            return _place(frame.f_code, line)
+    return ""
+
+
 def watch_child() -> None:
     """Makes `runs` report on the process that is forked next, and on no other."""
     global _running

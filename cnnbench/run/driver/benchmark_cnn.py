@@ -221,6 +221,10 @@ class BenchmarkCNN(Run):
         parts = [part for part in (built.step, built.evaluator) if part is not None]
         for notice in dict.fromkeys(line for part in parts for line in part.notices):
             self.output.messages.notice(notice)
+        if built.step is not None and built.step.foreign:
+            where = ", ".join(built.step.foreign)
+            reason = "the tf.Variable made here is not trained; make variables by net.variable"
+            self.output.messages.warning(f"{where}: {reason}")
         calibration = None if built.step is None else built.step.calibration
         if calibration is not None:
             share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"

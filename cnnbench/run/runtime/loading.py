@@ -9,6 +9,7 @@ the run sets the log level and starts its clock.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import os
@@ -23,6 +24,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import IO, Any
 
+from cnnbench.base import plugins
 from cnnbench.base.interrupts import restored
 from cnnbench.base.terminal import StandardStream
 from cnnbench.base.text import library_lines
@@ -156,12 +158,34 @@ def load_tensorflow() -> Any:
     except Exception as error:  # errors of any type if memory is short
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
+    if plugins.loaded():
+        _note_variables()
     if _version(tf) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise BenchmarkError(
             f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest}"
         )
     return tf
+
+
+MADE_AT = "_cnnbench_made_at"
+"""Attribute of variables that plug-ins make: file, line and function."""
+
+
+@functools.cache
+def _note_variables() -> contextlib.AbstractContextManager[Any]:
+    """Makes variables of plug-ins, from now on, have the attribute `MADE_AT`."""
+    import tensorflow as tf
+
+    def noted(create: Callable[..., Any], **given: Any) -> Any:
+        made = create(**given)
+        with contextlib.suppress(AttributeError):
+            setattr(made, MADE_AT, plugins.calling_place())
+        return made
+
+    scope = tf.variable_creator_scope(noted)
+    scope.__enter__()
+    return scope  # which the cache keeps: its end would be that of the scope
 
 
 @contextlib.contextmanager
@@ -238,5 +262,6 @@ def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
                 execute(module)
                 if not early_setup:  # a process that only plans leaves GPUs to those that measure
                     module.config.set_visible_devices([], "GPU")
+            _note_variables()
     finally:
         _early_seconds.append(time.perf_counter() - start)

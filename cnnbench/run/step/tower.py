@@ -20,11 +20,13 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
+from cnnbench.errors import UsageError
 from cnnbench.models.graph import DataFormat, GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, calibrate
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.plan.setup import UpdatePlan
+from cnnbench.run.runtime.loading import MADE_AT
 from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import Guard, VariableMgr, WorkerGroup
@@ -412,6 +414,7 @@ class Tower:
         self._device = device
         self._synchronise = partial(over_towers, workers=workers) if config.synchronises else None
         self.calibration: Calibration | None = None
+        self.foreign: tuple[str, ...] = ()
 
     def __call__(
         self,
@@ -507,11 +510,13 @@ class Tower:
             loss = means[0] if len(means) == 1 else tf.add_n(means)
             return TowerResult([], loss, (), self._metrics(outputs, labels))
         values: dict[str, tf.Tensor] = {}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        # The outer tape finds variables that are not those of the network.
+        with tf.GradientTape() as others, tf.GradientTape(watch_accessed_variables=False) as tape:
 
             def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 if spec.name not in values:
-                    values[spec.name] = read(spec, dtype)
+                    with others.stop_recording():
+                        values[spec.name] = read(spec, dtype)
                     if spec.trainable:
                         tape.watch(values[spec.name])
                 return values[spec.name]
@@ -529,8 +534,25 @@ class Tower:
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
+        self._check_trained(gradients, others.watched_variables())
         updates = tuple(network.updates)
         return TowerResult(gradients, loss, updates, self._metrics(outputs, labels))
+
+    def _check_trained(self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]) -> None:
+        """Sets `foreign`; UsageError if no variable of the network gets a gradient."""
+        places = (getattr(variable, MADE_AT, "") or variable.name for variable in foreign)
+        self.foreign = tuple(dict.fromkeys(places))
+        if any(gradient is not None for gradient in gradients):
+            return
+        if self.foreign:
+            raise UsageError(
+                f"{self.foreign[0]}: the tf.Variable made here is not trained, and no variable of "
+                f"model {self._model.name} gets a gradient; make variables by net.variable"
+            )
+        if self._trainables:
+            raise UsageError(
+                f"model {self._model.name}: no trainable variable gets a gradient from the loss"
+            )
 
     def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
         """Loss per example, against labels smoothed as in arXiv:1512.00567."""

@@ -485,6 +485,11 @@ class TrainStep:
         return self._run_towers(lambda tower: self._tower(tower, batches, factor, begun, copied))
 
     @property
+    def foreign(self) -> tuple[str, ...]:
+        """Places where a plug-in makes variables that the network uses but does not declare."""
+        return self._towers[0].foreign
+
+    @property
     def calibration(self) -> Calibration | None:
         """Calibration of the first tower's network, if it computes in 8-bit integers."""
         return self._towers[0].calibration
