@@ -59,6 +59,7 @@ class InputStep:
     """A step that fetches a batch per tower and waits until it is on its device."""
 
     notices, calibration = (), None
+    foreign: tuple[str, ...] = ()
 
     def __init__(self, inputs: InputSource) -> None:
         self._inputs = inputs

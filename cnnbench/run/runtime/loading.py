@@ -183,7 +183,7 @@ def _note_variables() -> contextlib.AbstractContextManager[Any]:
             setattr(made, MADE_AT, plugins.calling_place())
         return made
 
-    scope = tf.variable_creator_scope(noted)
+    scope: contextlib.AbstractContextManager[Any] = tf.variable_creator_scope(noted)
     scope.__enter__()
     return scope  # which the cache keeps: its end would be that of the scope
 
