@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -126,6 +126,28 @@ WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
 
 Flags that describe a job of several processes are not included.
 """
+
+
+def translated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given flags, with two flags of all_reduce_benchmark.py as flags of this command.
+
+    --hierarchical_copy selects the algorithm of this name. --use_fp16 sends float32 tensors in
+    float16, unless --compact_gradient_transfer is false. Each remains, without effect, beside the
+    flag that it would set.
+
+    Args:
+      given: values by flag name, as `parse_flags` returns them.
+    """
+    flags = dict(given)
+    if flags.get("hierarchical_copy") and "all_reduce_spec" not in flags:
+        del flags["hierarchical_copy"]
+        flags["all_reduce_spec"] = "hierarchical_copy"
+    if flags.get("use_fp16") and not {"wire_dtype", "dtype"} & flags.keys():
+        del flags["use_fp16"]
+        compact = flags.pop("compact_gradient_transfer", True)
+        flags["wire_dtype"] = "float16" if compact else "same"
+    return flags
+
 
 _DEFAULT_SIZES = "1K:64M:x4"
 _MOST_SIZES = 1000

@@ -12,7 +12,7 @@ import pytest
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
-from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes
+from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translated
 from cnnbench.plan.place import notices
 from cnnbench.variable_mgr.spec import Packing
 
@@ -85,6 +85,7 @@ def test_every_documented_flag_exists():
     known = {spec.name for spec in (*ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
     known |= {"scenarios", "keep", "help"}  # of scripts/compare_peers
     known |= {"workers", "towers"}  # of cnnbench launch
+    known |= {"use_fp16", "hierarchical_copy"}  # of all_reduce_benchmark.py, see `translated`
     assert set(re.findall(r"--(\w+)", TEXT)) <= known
 
 
@@ -149,3 +150,19 @@ def test_notice_where_a_flag_changes_nothing(flag, idle, busy):
 def test_notice_where_only_a_part_has_an_effect(flags, found):
     lines = [line.partition(" ")[2] for line in told(flags)]
     assert [line[: len(start)] for line, start in zip(lines, found, strict=True)] == found
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"hierarchical_copy": True}, {"all_reduce_spec": "hierarchical_copy"}),
+        ({"hierarchical_copy": False}, {"hierarchical_copy": False}),
+        (both := {"hierarchical_copy": True, "all_reduce_spec": "copy"}, both),
+        ({"use_fp16": True}, {"wire_dtype": "float16"}),
+        ({"use_fp16": True, "compact_gradient_transfer": False}, {"wire_dtype": "same"}),
+        ({"use_fp16": True, "compact_gradient_transfer": True}, {"wire_dtype": "float16"}),
+        (both := {"use_fp16": True, "dtype": "bfloat16"}, both),
+    ],
+)
+def test_flags_of_the_older_benchmark_choose_algorithm_and_transfer(given, expected):
+    assert translated(given) == expected
