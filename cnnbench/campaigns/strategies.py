@@ -216,7 +216,7 @@ def make_plan(
     there_are = registry.names()
     for name in dict.fromkeys(there_are if modes is None else modes):
         if name not in there_are:
-            raise FlagError("modes", name, f"must be some of {', '.join(there_are)}")
+            raise FlagError("modes", name, f"takes one or more of {', '.join(there_are)}")
         mode = registry.find(name)
         try:
             cases.append(_case(mode, args, weights_steps))

@@ -282,7 +282,10 @@ _RULES: tuple[Rule[_Wanted], ...] = (
     needed(
         "ps_hosts",
         lambda p: p.params.job_name and p.mode.uses_ps and not p.params.ps_hosts,
-        lambda p: f"--variable_update={p.mode.name} with {p.names.job} needs tasks for variables",
+        lambda p: (
+            f"--variable_update={p.mode.name} with {p.names.job} "
+            "needs tasks that store the variables"
+        ),
     ),
     refused(
         "ps_hosts",

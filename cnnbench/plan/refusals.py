@@ -627,7 +627,10 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
     refused(
         "on_bad_record",
         lambda p: p.params.data_dir and not p.network.dataset.skips_bad_records,
-        lambda p: f"the files of data set {p.network.dataset.name} are read whole; use fail",
+        lambda p: (
+            f"the files of data set {p.network.dataset.name} are read as a whole, "
+            "so no record can be left out; use fail"
+        ),
     ),
     refused(
         "backbone_model_path",

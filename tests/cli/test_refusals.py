@@ -301,7 +301,7 @@ run PARTS --variable_update=replicated --all_reduce_spec=nccl | --all_reduce_spe
 run PARTS --variable_update=replicated --all_reduce_spec=nccl/xring | --all_reduce_spec=*one card
 run PARTS --variable_update=mirrored_strategy --cross_device_ops=nccl | *NCCL refuses*use ring
 run PARTS RINGS --communication_hint=nccl    | --all_reduce_spec=*NCCL refuses*hint=ring
-run ME                                       | --ps_hosts=*needs tasks for variables
+run ME                                       | --ps_hosts=*needs tasks that store the variables
 run --job_name=worker --ps_hosts=c:1         | --worker_hosts=*needs the addresses of its workers
 run --job_name=worker ALL_REDUCE --all_reduce_spec=copy | --job_name=*--worker_hosts
 run ME ALL_REDUCE --all_reduce_spec=copy --task_index=2 | --task_index=*0 to 1
@@ -316,7 +316,7 @@ run ME --ps_hosts=c                          | --ps_hosts=*is no host:port
 run --rendezvous=nohost                      | --rendezvous=nohost: is no host:port
 run --rendezvous=localhost:2²                | --rendezvous=localhost:2²: *is no host:port
 run COORDINATED                              | --variable_update=*cnnbench launch
-run COORDINATED ME --controller_host=d:1     | --ps_hosts=*needs tasks for variables
+run COORDINATED ME --controller_host=d:1     | --ps_hosts=*needs tasks that store the variables
 run COORDINATED ME --ps_hosts=c:1            | --controller_host=: *a process that coordinates
 run COORDINATED CHIEF --num_gpus=2           | --num_gpus=*one device per worker
 run COORDINATED CHIEF --eval --train_dir=x   | --eval=*only trains
@@ -454,7 +454,7 @@ compare records records records              | not 3; quote patterns
 compare records records/nowhere              | nowhere: no such file or folder
 compare records ''                           | an argument is empty
 compare records empty                        | empty: no run records; cnnbench run --result_json=
-compare records records --metrics=speed      | --metrics=speed: must be some of throughput
+compare records records --metrics=speed      | --metrics=speed: takes one or more of throughput
 compare records records --metrics=           | --metrics=: is empty; give a value or leave
 compare records records --format=html        | --format=html: must be one of table, markdown
 compare records records --output=records     | --output=records: is a folder; name a file
@@ -570,7 +570,7 @@ roofline lenet --warmup=auto                 | --warmup=auto
 roofline lenet --worker_hosts=a:1,b:2        | --worker_hosts
 roofline lenet CPU8 --forward_only --freeze_when_forward_only | --precision=int8: *not supported*
 
-strategies TWO_CPUS --modes=horovod          | --modes=horovod: must be some of
+strategies TWO_CPUS --modes=horovod          | --modes=horovod: takes one or more of
 strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2
 strategies TWO_CPUS --train_dir=d            | --train_dir=d: is set by the command
 strategies TWO_CPUS --result_json=r          | --result_json=r: is set by the command; see --results
@@ -592,7 +592,7 @@ tune TWO_CPUS --workers=2 -- --ps_hosts=a:1  | --ps_hosts=a:1: *--workers, --ps 
 tune TWO_CPUS --workers=2 --variable_update=replicated | --variable_update=replicated: *with launch
 tune TWO_CPUS --workers=2 --list --variable_update=parameter_server | --ps=0: *parameter_server
 tune TWO_CPUS --workers=2 --pairing=turns    | --pairing=turns: is impossible: a job of several
-tune TWO_CPUS --allow=speed                  | --allow=speed: must be some of precision, batch_size
+tune TWO_CPUS --allow=speed                  | --allow=speed: takes one or more of precision
 tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .png or .pdf
 tune TWO_CPUS --space=none.yaml              | --space=none.yaml: cannot be read: No such file
 tune TWO_CPUS --resume --results=binary      | --results=binary: journal.jsonl in it is no journal

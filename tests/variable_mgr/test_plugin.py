@@ -199,7 +199,7 @@ def test_cnnbench_strategies_measures_it_beside_the_others():
     assert set(OWN) <= {*command_words(own.flags)}
     assert own.apart == "its towers train apart"
     assert "replicated" in [mode.name for mode in cases]
-    with pytest.raises(FlagError, match=r"--modes=other: must be some of .*local_sgd"):
+    with pytest.raises(FlagError, match=r"--modes=other: takes one or more of .*local_sgd"):
         strategies.make_plan(given, ["other"], on_gpu=False)
 
 

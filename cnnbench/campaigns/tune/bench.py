@@ -527,7 +527,7 @@ class RaceBench:
             hows = Counter(one.how for one in left)
             text = ", ".join(f"{many} {how}" for how, many in hows.items())
             self.campaign.reporter.notice(
-                f"{group}, round {number}: {text} and out; best so far: {best}"
+                f"{group}, round {number}: eliminated: {text}; best so far: {best}"
             )
 
     @property

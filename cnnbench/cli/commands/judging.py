@@ -101,7 +101,7 @@ class JudgingFlags:
         plugins.load_all(vars(self))
         for name in () if self.metrics is None else words(self.metrics) or ("",):
             if name not in METRICS:
-                raise FlagError("metrics", name, f"must be some of {', '.join(METRICS)}")
+                raise FlagError("metrics", name, f"takes one or more of {', '.join(METRICS)}")
         if self.output is not None:
             file = output_file(self.output, self.format, "comparison")
             check_outputs([file], (*inputs, self.baseline_aa))

@@ -178,7 +178,8 @@ def main(argv: Sequence[str]) -> int:
             status = _run(layout, chief, words_of, scratch.path, cores)
             scratch.kept = status != 0
         except Exception:
-            scratch.kept = True  # this differs from an interrupt
+            # An error needs the logs to be explained. An interrupt removes them.
+            scratch.kept = True
             raise
     return status
 

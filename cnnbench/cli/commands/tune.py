@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
 def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
     for word in words(options.allow):
         if word not in ALLOWABLE:
-            raise FlagError("allow", word, f"must be some of {', '.join(ALLOWABLE)}")
+            raise FlagError("allow", word, f"takes one or more of {', '.join(ALLOWABLE)}")
     for name, reason in _REFUSED.items():
         if of_runs.get(name):
             raise FlagError(name, ACCEPTED[name].text(of_runs[name]), reason)

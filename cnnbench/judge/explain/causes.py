@@ -223,7 +223,8 @@ _MOST_FURTHER = 6
 
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 _NORM = re.compile(r"FusedBatchNorm")
-_LOAD = 0.02  # least noise of whole processes, as a share
+# Processes differ by at least this share of the step time, even if few of them show it.
+_LOAD = 0.02
 _MOST = 3
 _DOMINATES = 0.8
 _MORE = 0.1  # share of further operations that affects gaps
