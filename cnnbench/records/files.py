@@ -115,12 +115,19 @@ def resolve_saved_model(path: str) -> Path:
 
 
 @uninterrupted()
-def write_whole(target: Path, data: bytes, expected: _State | EllipsisType | None = ...) -> None:
+def write_whole(
+    target: Path,
+    data: bytes,
+    expected: _State | EllipsisType | None = ...,
+    *,
+    durable: bool = True,
+) -> None:
     """Replaces a file's content atomically and durably, and keeps the file's permissions.
 
     The target has symbolic links resolved. Also removes temporary files that killed writers left in
     the folder. After an OSError nothing is changed. With `expected`, None for no file, it is a
-    FileExistsError if the target is in another state, or another process is writing it.
+    FileExistsError if the target is in another state, or another process is writing it. Without
+    `durable`, the file may be lost in a power failure until the caller syncs the disk.
     """
     if isinstance(target, UrlPath):  # an object store shows the whole file or none
         target.write_bytes(data)
@@ -135,7 +142,8 @@ def write_whole(target: Path, data: bytes, expected: _State | EllipsisType | Non
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
         write_all(descriptor, data)
-        os.fsync(descriptor)
+        if durable:
+            os.fsync(descriptor)
         # Still locked: other writers remove unlocked files.
         if expected is not ... and _state(target) not in (None, expected):
             raise FileExistsError(target)
@@ -146,7 +154,8 @@ def write_whole(target: Path, data: bytes, expected: _State | EllipsisType | Non
         raise
     finally:
         os.close(descriptor)
-    sync_folder(target.parent)
+    if durable:
+        sync_folder(target.parent)
 
 
 def note(path: str) -> None:

@@ -93,6 +93,7 @@ def main(argv: Sequence[str]) -> int:
         print_result(writers.text_of([[table(map(_row, records))]]) if records else "no records")
     else:
         new = sum(_write(Path(options.results), one) for one in records)
+        os.sync()  # once for all records: thousands of single ones take minutes
         known = f"; {len(records) - new} were there already" if new < len(records) else ""
         print_notice(f"{count(new, 'record', 'records')} written to {options.results}{known}")
     return ExitCode.INCONCLUSIVE if skipped else ExitCode.OK
@@ -152,7 +153,7 @@ def _write(folder: Path, record: RunRecord) -> bool:
     if path.exists():
         return False
     path.parent.mkdir(exist_ok=True)
-    write_whole(path.resolve(), record.to_json().encode())
+    write_whole(path.resolve(), record.to_json().encode(), durable=False)
     return True
 
 
