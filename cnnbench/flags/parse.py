@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from absl import flags as absl_flags
@@ -44,7 +45,7 @@ class ParsedArgs:
     given: Mapping[str, Any]
     notices: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def params(self) -> Params:
         """A value for every flag; FlagError where --use_fp16 contradicts --precision."""
         given = self.given

@@ -290,7 +290,7 @@ def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect,
     results = f"--results={folder}-turns"
     err = bisect("main~2", "main", "--pairing=turns", results, code=3).err
     skipped = git(folder, "rev-parse", "--short=12", "main~1")
-    assert f"{skipped} is skipped: --pairing=turns: cannot be" in err
+    assert f"{skipped} is skipped: --pairing=turns: is impossible" in err
 
 
 def test_a_commit_whose_processes_are_killed_is_measured_again_later(

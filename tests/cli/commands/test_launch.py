@@ -269,8 +269,7 @@ def test_scaling_removes_no_file_of_a_user(launch, tmp_path):
     status, _, err = launch("--ps=1", "--scaling=1", "--results=r", *LENET)
     assert status == 2
     assert err.endswith(
-        "r/alone-1.json: is a file that cnnbench did not write, so it is not overwritten; choose "
-        "another name\n"
+        "r/alone-1.json: is a file of another kind, so it is not overwritten; choose another name\n"
     )
     assert (tmp_path / "r" / "alone-1.json").read_text() == "mine"
 

@@ -40,7 +40,7 @@ def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, call):
         assert output.stat().st_size
         output.write_text("import this\n")
         refusal = (
-            f"--{flag}={output}: is a file that cnnbench did not write, so it is not overwritten; "
+            f"--{flag}={output}: is a file of another kind, so it is not overwritten; "
             "choose another name"
         )
         assert refusal in call(*words, code=2).err
