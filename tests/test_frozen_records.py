@@ -17,7 +17,7 @@ from pages import golden
 from cnnbench.cli import main
 
 FROZEN = Path(__file__).parent / "frozen"
-PROSE = ("advice", "answer", "note", "notes", "reason", "reasons")
+PROSE = ("reason", "reasons", "note", "notes")
 """Keys of sentences, which may be worded better."""
 
 COMPARISONS = {

@@ -207,11 +207,10 @@ class _Log:
         environment: Mapping[str, Any] | None = None,
     ) -> RunRecord:
         """The record; `gpus` are the names of the GPUs in the messages of TensorFlow."""
-        header = self.header
-        places = self._devices()
+        header, config, places = self.header, self._config(), self._devices()
         last = self.rows[-1] if self.rows else None
         if last is not None:
-            loss = None if self._config()["forward_only"] else last.loss
+            loss = None if config["forward_only"] else last.loss
             printed = {
                 "images_per_sec": last.images_per_sec,
                 "images_per_sec_uncertainty": last.uncertainty,
@@ -241,7 +240,7 @@ class _Log:
         )
         return self.file.run(
             PROGRAM,
-            self._config() | {"batch_size": per_device, "num_gpus": len(places) or None},
+            config | {"batch_size": per_device, "num_gpus": len(places) or None},
             started_at=time,
             status="ok" if self.is_complete else "interrupted",
             part=part,

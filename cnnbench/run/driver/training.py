@@ -121,6 +121,12 @@ class Training:
         self._unjudged: Evaluated | None = None
         self._stopped_early = False
         self._ending = 0  # the place of the flag in ENDINGS that ends the loop, from 1
+        values = (getattr(run.plan.params, flag) for flag in ENDINGS)
+        self._limits = [
+            (place, value, ended)
+            for place, (value, ended) in enumerate(zip(values, ENDINGS.values(), strict=True), 1)
+            if value is not None
+        ]
 
     def run(self, steps: int) -> float | None:
         """Warms up, runs `steps` timed steps, prints, saves and evaluates.
@@ -334,13 +340,10 @@ class Training:
 
         Time is that of this process.
         """
-        if not self._steps:
+        if not self._limits or not self._steps:  # most runs read no clock here
             return 0
         loop = LoopProgress(self._timer.loop().wall, self._last.loss)
-        values = (getattr(self._run.plan.params, flag) for flag in ENDINGS)
-        reached = zip(values, ENDINGS.values(), strict=True)
-        ends = (value is not None and ended(value, loop) for value, ended in reached)
-        return next((place for place, end in enumerate(ends, 1) if end), 0)
+        return next((place for place, value, ended in self._limits if ended(value, loop)), 0)
 
     def _pause_due(self, step: int) -> bool:
         """Whether anything is due after this step of the warm-up or of the timed loop."""
