@@ -277,8 +277,8 @@ def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
 
 
 def _place_of(model: Model) -> str:
-    ours = type(model).__module__.startswith("cnnbench.")
-    return "" if ours else f"{plugins.definition(type(model).build)}: "
+    built_in = plugins.is_built_in(type(model))
+    return "" if built_in else f"{plugins.definition(type(model).build)}: "
 
 
 def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:

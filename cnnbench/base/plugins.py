@@ -230,7 +230,7 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
         found = [
             (frame.f_code, line)
             for frame, line in traceback.walk_tb(error.__traceback__)
-            if {(file := frame.f_code.co_filename), os.path.dirname(file)} & _places
+            if _is_of_plugin(frame.f_code)
         ]
         full = exhausted(error) or type(error).__name__ == "ResourceExhaustedError"
         wrong = isinstance(error, MisfitError)
@@ -282,10 +282,20 @@ def running(name: str) -> Iterator[None]:
         os.close(folder)
 
 
+def _is_of_plugin(code: types.CodeType) -> bool:
+    """Whether code is of a plug-in's file or of a file in its folder."""
+    return not _places.isdisjoint((code.co_filename, os.path.dirname(code.co_filename)))
+
+
+def is_built_in(made: Any) -> bool:
+    """Whether a function or class is one of cnnbench, whose results are not checked."""
+    return str(getattr(made, "__module__", "")).startswith("cnnbench.")
+
+
 def calling_place() -> str:
     """File, line and function of the innermost call from a plug-in's code; "" without one."""
     for frame, line in traceback.walk_stack(None):
-        if {(file := frame.f_code.co_filename), os.path.dirname(file)} & _places:
+        if _is_of_plugin(frame.f_code):
             return _place(frame.f_code, line)
     return ""
 
@@ -313,7 +323,7 @@ def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _
     Raises:
       MisfitError: the function does not take these arguments; in calls: a wrong result.
     """
-    if str(getattr(function, "__module__", "")).startswith("cnnbench."):
+    if is_built_in(function):
         return function
     if takes is not None:
         _check_signature(function, takes)
@@ -381,7 +391,7 @@ def definition(function: Any) -> str:
 
 def check_methods(made: type, interface: type) -> None:
     """Checks the signatures of a plug-in's methods, and their results in calls; see `checked`."""
-    if made.__module__.startswith("cnnbench."):
+    if is_built_in(made):
         return
     for name, method in list(vars(made).items()):
         declared = getattr(interface, name, None)

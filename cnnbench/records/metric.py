@@ -182,11 +182,10 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
         told = {"about": about, **usual, **rules}
-        is_ours = str(value.__module__).startswith("cnnbench.")
         measured = plugins.checked(value, (float if unit else str) | None, ("record",))
         measured = _with_imported(name, measured) if is_run else measured
         metric = Metric(name=name, unit=unit, value=measured, **told)
-        if not is_ours:
+        if not plugins.is_built_in(value):
             plugins.check_attributes(metric, Metric, f"metric {name}", "value")
         followed = name if metric.followed else ""
         further = (
