@@ -45,6 +45,7 @@ def masked(line):
     line = re.sub(r"(pair|burn-in) N [AB]:", r"\1 N SIDE:", line)
     line = re.sub(r"-{4,}", "----", line)
     line = re.sub(r"measured: (N x )?matmul NxNxN", "measured: matmul NxNxN", line)
+    line = re.sub(r"N [MG]iB", "N MiB", line)
     line = re.sub(r"; at the median step N %", "", line)  # only if it differs from the mean
     return " ".join(re.sub(r"\S*/(?=\w+\.html)", "", line).split())
 

@@ -45,7 +45,6 @@ def module():
 
 def made(make):
     """A new Keras model with the initial values of a run."""
-    keras.utils.clear_session()
     keras.utils.set_random_seed(SEED)
     return make()
 
