@@ -47,7 +47,7 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
         def report(planes: tuple[XPlane, ...]) -> None:
             _report(plan, graph, partitions, step, planes)
 
-        yield step, profiling(folder, report)
+        yield step, profiling(step, folder, report)
     if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time. Where that
         # step is profiled, too, this probe is left before the profile is read.
@@ -55,15 +55,23 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
 
 
 @contextmanager
-def profiling(folder: str | None, use: Callable[[tuple[XPlane, ...]], None]) -> Iterator[None]:
-    """Profiles the block; copies the profile to `folder`, if any, for `tensorboard --logdir`."""
+def profiling(
+    step: int, folder: str | None, use: Callable[[tuple[XPlane, ...]], None]
+) -> Iterator[None]:
+    """Profiles the block, which runs the warm-up step of this number, from 1.
+
+    Copies the profile to `folder`, if any, for `tensorboard --logdir`, and passes its planes to
+    `use`. An event with the number marks the step: TensorBoard's pages about steps need it.
+    """
     with Scratch("cnnbench-profile-") as own:
         scratch = own.path / "profile"
         with without_info_lines():
             options = tf.profiler.experimental.ProfilerOptions(**_OPTIONS)
             tf.profiler.experimental.start(os.fspath(scratch), options)
         try:
-            yield
+            # TensorBoard recognizes a step by this name and this root mark.
+            with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
+                yield
         except BaseException:
             tf.profiler.experimental.stop(save=False)
             raise

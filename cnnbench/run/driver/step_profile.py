@@ -68,13 +68,13 @@ class StepProfiler:
 
         self._graph, last = graph, self._plan.length.warm_up.least
         for step in range(last - self._count + 1, last + 1):
-            yield step, self._profiled()
+            yield step, self._profiled(step)
         # The runtime divides a graph among the devices when it runs for the first time. Where that
         # step is profiled, too, this look is left before the profile is read.
         yield 1, collecting_partitions(self._partitions)
 
     @contextmanager
-    def _profiled(self) -> Iterator[None]:
+    def _profiled(self, step: int) -> Iterator[None]:
         from cnnbench.run.driver.probes import profiling
         from cnnbench.run.observe.operations import allocations, in_time, wall_times
 
@@ -84,7 +84,7 @@ class StepProfiler:
             self.allocated = allocations(planes)
 
         before = self._waited()
-        with profiling(None, use):
+        with profiling(step, None, use):
             yield
             self.waits.append(self._waited() - before)
 

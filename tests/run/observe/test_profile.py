@@ -133,6 +133,21 @@ def test_a_folder_for_tensorboard(run, tmp_path):
     assert "tower_0/affine0/" in (tmp_path / "top").read_text()
 
 
+@pytest.mark.parametrize(("warm_up", "profiled"), [(1, 1), (5, 4)])
+def test_the_profiled_step_is_marked_with_its_number(run, tmp_path, warm_up, profiled):
+    flags = f"--trace_file={tmp_path}", "--nouse_chrome_trace_format"
+    run(*flags, f"--num_warmup_batches={warm_up}")
+    (path,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
+    events = [e for p in operations.read(path.read_bytes()) for _, line in p.lines for e in line]
+    # TensorBoard recognizes a step by this name and the root mark.
+    (mark,) = [e for e in events if e.name == "train"]
+    assert (mark.stats["step_num"], mark.stats["_r"]) == (profiled, 1)
+    ran = [e for e in events if e.name.startswith("tower_0/")]
+    assert ran
+    assert mark.start <= min(e.start for e in ran)
+    assert max(e.start + e.duration for e in ran) <= mark.start + mark.duration
+
+
 def test_the_top_operations_are_a_table(run, tmp_path):
     path = tmp_path / "operations.txt"
     run("--forward_only", f"--tfprof_file={path}")

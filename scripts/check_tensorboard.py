@@ -1,0 +1,86 @@
+"""Opens the profile of a small run in TensorBoard, and checks that its page has the step.
+
+Usage: scripts/check_tensorboard FOLDER
+
+FOLDER receives the profile, if it has none. Needs Chromium, and the command tensorboard with the
+package xprof, its profile plug-in: `pip install tensorboard xprof`, in any environment whose bin
+folder is on the PATH. Prints the plug-in's page. The exit status is 0 if it has the times of a
+step, 1 if not, 2 for wrong use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from cnnbench.errors import ExitCode, UsageError
+
+ROOT = Path(__file__).resolve().parents[1]
+# The browser of the tests.
+sys.path[:0] = [str(ROOT / "tests/helpers")]
+
+chromium = importlib.import_module("browser")
+
+RUN = ("--model=lenet", "--device=cpu", "--batch_size=32", "--num_batches=3")
+PAGE = "data/plugin/profile/index.html"
+TIMES, UNMARKED = "Host Compute Time", "No step marker observed"
+PATIENCE = 60  # seconds
+
+
+def page_of(folder: Path, tensorboard: str, browser: str) -> str:
+    """The text of the plug-in's first page; what is there after a minute if it has no times."""
+    with closing(socket.create_server(("localhost", 0))) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen([tensorboard, f"--logdir={folder}", f"--port={port}"])
+    shown = chromium.Browser(browser)
+    text, end = "", time.monotonic() + PATIENCE
+    try:
+        while TIMES not in text and time.monotonic() < end:
+            time.sleep(2)
+            try:
+                socket.create_connection(("localhost", port)).close()
+            except ConnectionRefusedError:
+                continue
+            shown.open(f"http://localhost:{port}/{PAGE}")
+            time.sleep(2)
+            text = shown.evaluate("document.body.innerText")
+    finally:
+        shown.close()
+        server.terminate()
+        server.wait()
+    return text
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Makes the profile, if it is missing, and reads the page; the exit status."""
+    if {"--help", "-h"} & {*arguments}:
+        print(__doc__)
+        return ExitCode.OK
+    if len(arguments) != 1:
+        raise UsageError("takes one folder for the profile")
+    folder, browser, tensorboard = Path(arguments[0]), chromium.program(), "tensorboard"
+    if browser is None:
+        raise UsageError(f"none of {', '.join(chromium.NAMES)} is on the PATH")
+    if shutil.which(tensorboard) is None:
+        raise UsageError("tensorboard is not on the PATH: pip install tensorboard xprof")
+    if not [*folder.glob("plugins/profile/*/*.xplane.pb")]:
+        traced = (f"--trace_file={folder}", "--nouse_chrome_trace_format")
+        subprocess.run([sys.executable, "-m", "cnnbench", *RUN, *traced], check=True)
+    page = page_of(folder, tensorboard, browser)
+    print(page)
+    return ExitCode.OK if TIMES in page and UNMARKED not in page else ExitCode.REGRESSION
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UsageError as error:
+        print(f"scripts/check_tensorboard: error: {error}", file=sys.stderr)
+        sys.exit(ExitCode.USAGE)
