@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -151,21 +151,14 @@ def main(argv: Sequence[str]) -> int:
     warn_of_unknown(entry.subject for entry in found.entries)
     trends = _trends(options, found, metric, since, commits)
     remarks = formats.remarks(trends, metric, commits)
-    document = HistoryDocument(metric, trends, remarks, found.skipped)
+    document = HistoryDocument(metric, trends, remarks, found.skipped, fails_on)
     _write(options, document)
     shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
-    if is_failing(fails_on, document):
+    if document.failed_on:
         print_notice(f"--fail_on={','.join(fails_on)}: {page.answers(document)[0].text}")
         return ExitCode.REGRESSION
     unsure = defects or (shallow and fails_on)
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
-
-
-def is_failing(words: Collection[str], found: HistoryDocument) -> bool:
-    """Whether a history has a step that has not been undone and that --fail_on names."""
-    # both `step` and `slower` name changes for the worse
-    directions = {word != "faster" for word in words}
-    return any(step.stands and step.worse in directions for step in found.shared_steps)
 
 
 def commits_of(folder: str | None) -> Commits | None:

@@ -13,7 +13,7 @@ from cnnbench.base.terminal import LineWriter, Progress
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.pairs import begun_below
 from cnnbench.cli.commands import output_flag, write_output
-from cnnbench.cli.commands.history import HistoryFlags, commits_of, is_failing
+from cnnbench.cli.commands.history import HistoryFlags, commits_of
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     fail_on_flag,
@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     if results.comparison is not None and options.fail_on is not None:
         judged = replace(results.comparison, fail_on=verdicts)
         results = replace(results, comparison=judged)
-    histories = _histories(results, commits)
+    histories = _histories(results, commits, tuple({"step"} & {*fails_on}))
     if options.format == "csv":
         text = csv(results, options.table)
     else:
@@ -126,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
     warn_of_skipped(skipped)
     warn_of_unknown(one.subject for one in loaded.everything)
     is_worse = verdicts and comparison is not None and comparison.exit_code == ExitCode.REGRESSION
-    if is_worse or any(is_failing({"step"} & {*fails_on}, one) for one in histories):
+    if is_worse or any(one.failed_on for one in histories):
         return ExitCode.REGRESSION
     return ExitCode.INCONCLUSIVE if any(one.defect for one in skipped) else ExitCode.OK
 
@@ -162,7 +162,9 @@ def _load(paths: Sequence[str]) -> Loaded:
     return loaded
 
 
-def _histories(results: ReportSubject, commits: Commits | None) -> list[HistoryDocument]:
+def _histories(
+    results: ReportSubject, commits: Commits | None, fail_on: tuple[str, ...]
+) -> list[HistoryDocument]:
     """The histories of records that are of several commits and not compared."""
     found = []
     records: list[RunRecord | AllReduceRecord] = [*results.runs, *results.allreduces]
@@ -176,7 +178,8 @@ def _histories(results: ReportSubject, commits: Commits | None) -> list[HistoryD
         if len({one.origin.code for one in of if one.commit}) > 1:
             order = None if commits is None else commits.places
             trends = [trend(one, metric) for one in all_series(of, metric, order=order)]
-            found.append(HistoryDocument(metric, trends, remarks(trends, metric, commits)))
+            told = remarks(trends, metric, commits)
+            found.append(HistoryDocument(metric, trends, told, fail_on=fail_on))
     return found
 
 

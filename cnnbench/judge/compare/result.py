@@ -293,6 +293,7 @@ class Comparison(Document):
       paired: whether runs were compared pair by pair.
       allow_changed_work: whether a network or batch of another size is no regression.
       fail_on: words of the verdicts with exit code 1, see `FAIL_ON`; absent for the usual ones.
+      failed_on: the words of `fail_on` for which the exit code is 1; absent without.
       policy: constants of the verdicts.
       metrics: names of the judged metrics, whose order changes nothing.
       geometric_mean: mean change of throughput; None without runs that can be compared.
@@ -357,13 +358,24 @@ class Comparison(Document):
         return Level.NOTICE if bad or verdict is Verdict.FASTER else Level.NONE
 
     @property
+    @computed(before="policy", if_any=True, **ABSENT)
+    def failed_on(self) -> tuple[str, ...]:
+        """The words of `fail_on` whose verdicts set exit code 1, in the order of `FAIL_ON`."""
+        if self.ends_with not in (None, ExitCode.REGRESSION):
+            return ()
+        found = {
+            one.verdict for entry in self.entries for one in entry.results if self.fails(entry, one)
+        }
+        return tuple(word for word, verdict in FAIL_ON.items() if verdict in found)
+
+    @property
     @computed(before="next_step", form=int)
     def exit_code(self) -> ExitCode:
         """Regressions first, then failures, then inconclusive results or defective files."""
         if self.ends_with is not None:
             return self.ends_with
         entries = self.deciding
-        if any(self.fails(entry, one) for entry in entries for one in entry.results):
+        if self.failed_on:
             return ExitCode.REGRESSION
         verdicts = {one.verdict for entry in entries for one in entry.asked}
         if Verdict.FAILED in verdicts:

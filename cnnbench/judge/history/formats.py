@@ -27,7 +27,7 @@ from cnnbench.judge.history.steps import (
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.machine.repository import Commits
-from cnnbench.records.codec import Document, computed, part, written
+from cnnbench.records.codec import ABSENT, Document, computed, part, written
 from cnnbench.records.metric import Metric
 from cnnbench.records.result_files import SkippedFile
 
@@ -49,6 +49,8 @@ class HistoryDocument(Document):
       shared_steps: all steps of all series by the commit that explains them.
       remarks: sentences on machines and on commits, such as those that no branch has any more.
       skipped: files that gave no record.
+      fail_on: words of --fail_on; absent without.
+      failed_on: those words whose steps set exit code 1; absent without.
       regressions: indices in `shared_steps` of regressions that have not been undone.
       shared_outliers: outliers of all series by their point.
     """
@@ -61,6 +63,7 @@ class HistoryDocument(Document):
     series: Sequence[Trend]
     remarks: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
+    fail_on: tuple[str, ...] = field(default=(), metadata=written(if_any=True, **ABSENT))
 
     unit = part("metric.unit", str, before="series")
     higher_is_better = part("metric.higher_is_better", bool, before="series")
@@ -76,8 +79,23 @@ class HistoryDocument(Document):
     @computed()
     def regressions(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that have not been undone."""
+        return self._standing(worse=True)
+
+    @property
+    def failing_gains(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of gains that have not been undone, if they set exit code 1."""
+        return self._standing(worse=False) if "faster" in self.fail_on else ()
+
+    @property
+    @computed(before="regressions", if_any=True, **ABSENT)
+    def failed_on(self) -> tuple[str, ...]:
+        """The words of `fail_on` that name a step that has not been undone."""
+        found = {"faster": self.failing_gains}
+        return tuple(word for word in self.fail_on if found.get(word, self.regressions))
+
+    def _standing(self, worse: bool) -> tuple[int, ...]:
         shared = enumerate(self.shared_steps)
-        return tuple(place for place, one in shared if one.worse and one.stands)
+        return tuple(place for place, one in shared if one.stands and one.worse is worse)
 
     @cached_property
     @computed()

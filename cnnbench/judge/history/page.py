@@ -43,8 +43,11 @@ SUFFIXES = (*DOCUMENTS, *PICTURES)
 _MOST_DRAWN, _MOST_DRAWN_POINTS, _MOST_LISTED = 12, 1000, 1000
 """Most charts of a page, marks in them together, and rows of its table of points."""
 
-OPEN = ("regression has not been undone", "regressions have not been undone")
-"""What a number of regressions is followed by, one and many."""
+_OPEN = {
+    "regression": ("regression has not been undone", "regressions have not been undone"),
+    "gain": ("gain has not been undone", "gains have not been undone"),
+}
+"""What a number of steps is followed by, one and many."""
 
 _TICKS = 6
 _DIGITS = 7
@@ -125,11 +128,12 @@ def _period(trends: Sequence[Trend]) -> str:
 
 
 def _verdict(found: HistoryDocument) -> Answer:
-    """The regressions that were not undone, each with the series that share it."""
+    """The regressions that were not undone, and the gains if --fail_on names them."""
     shared = found.shared_steps
-    if found.regressions:
-        text = count(found.regressions, *OPEN)
-        return Answer("Steps", text, "bad", _texts([shared[at] for at in found.regressions], found))
+    numbers = {"regression": found.regressions, "gain": found.failing_gains}
+    if steps := [shared[place] for places in numbers.values() for place in places]:
+        parts = [count(places, *_OPEN[kind]) for kind, places in numbers.items() if places]
+        return Answer("Steps", ", ".join(parts), "bad", _texts(steps, found))
     if not any(one.enough for one in found.series):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
         return Answer("Steps", text, "unsure")

@@ -54,11 +54,13 @@ _OWN_TONES = {Verdict.FASTER: "good", Verdict.CHANGED_WORK: "unsure"}
 
 _ENDINGS = {
     0: "no regression",
-    1: "a regression",
     3: "undecided",
     4: "the benchmark failed",
     130: "interrupted",
 }
+
+_FAILURES = {"slower": "a regression", "faster": "an unexpected gain", "changed": "changed work"}
+"""What exit code 1 means, by the words of --fail_on."""
 
 _SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
 """Verdicts on further metrics that tables have."""
@@ -71,14 +73,8 @@ def ending(comparison: Comparison) -> str:
     code = comparison.exit_code
     if code == 0 and replace(comparison, ends_with=None).exit_code:
         return "an A/A measurement, whatever the verdict"
-    verdicts = {
-        result.verdict
-        for entry in comparison.entries
-        for result in entry.results
-        if comparison.fails(entry, result)
-    }
-    if code == 1 and Verdict.SLOWER not in verdicts:
-        return "an unexpected gain" if Verdict.FASTER in verdicts else Verdict.CHANGED_WORK.value
+    if code == 1:
+        return " and ".join(_FAILURES[word] for word in comparison.failed_on)
     if code == 0 and replace(comparison, fail_on=USUAL_FAIL_ON).exit_code == 1:
         return "a regression, which --fail_on does not name"
     return _ENDINGS[code]
@@ -91,8 +87,10 @@ def confidence(comparison: Comparison) -> str:
 
 def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
     """The tone of a verdict in a table cell: its own tone, else the tone of its level."""
-    own = _OWN_TONES.get(result.verdict)
-    return own or _TONES.get(comparison.level(entry, result), "")
+    level = comparison.level(entry, result)
+    if result.verdict is Verdict.FASTER and level is Level.ERROR:
+        return "bad"
+    return _OWN_TONES.get(result.verdict) or _TONES.get(level, "")
 
 
 def explained(result: MetricResult) -> str:

@@ -42,6 +42,17 @@ def test_other_work_fails_where_fail_on_names_it(call, save, base, tmp_path):
         call("compare", base, new, f"--fail_on={words}", code=code)
 
 
+def test_all_outputs_say_that_an_unexpected_gain_failed(call, save, base, tmp_path):
+    words = ("compare", base, save(tmp_path / "new", 1.1), "--fail_on=slower,faster")
+    assert call(*words, code=1).out.endswith("exit code 1: an unexpected gain\n")
+    assert json.loads(call(*words, "--format=json", code=1).out)["failed_on"] == ["faster"]
+    comment = call(*words, "--format=markdown", code=1).out
+    assert comment.startswith("### cnnbench: an unexpected gain\n")
+    assert "🔴 faster" in comment
+    assert "::error title=lenet" in call(*words, "--format=github", code=1).out
+    assert "failed_on" not in call(*words[:3], "--format=json").out
+
+
 def test_patterns_and_single_files(call, save, base, tmp_path):
     save(tmp_path / "new", 0.9)
     call("compare", f"{base}/*.json", f"{tmp_path}/n*", code=1)

@@ -263,4 +263,9 @@ def test_a_gain_fails_where_that_is_asked_for(call, folder, lenet_runs, saved, t
     ]
     better = saved(tmp_path / "better", gain)
     call("history", better, "--fail_on=step")
-    call("history", better, "--fail_on=faster", code=1)
+    page = tmp_path / "page.md"
+    words = ("history", better, "--fail_on=step,faster", "--format=json", f"--plot={page}")
+    out, err = call(*words, code=1)
+    assert err == "cnnbench: --fail_on=step,faster: 1 gain has not been undone\n"
+    assert json.loads(out)["failed_on"] == ["faster"]
+    assert "1 gain has not been undone" in page.read_text()
