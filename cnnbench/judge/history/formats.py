@@ -63,7 +63,7 @@ class HistoryDocument(Document):
     series: Sequence[Trend]
     remarks: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
-    fail_on: tuple[str, ...] = field(default=(), metadata=written(if_any=True, **ABSENT))
+    fail_on: tuple[str, ...] = field(default=(), metadata={**written(if_any=True), **ABSENT})
 
     unit = part("metric.unit", str, before="series")
     higher_is_better = part("metric.higher_is_better", bool, before="series")
