@@ -1,13 +1,14 @@
-"""Convolutions and dense layers on a CPU in training, in the forms that are fastest.
+"""The fastest ways to compute convolutions and dense layers in training on a CPU.
 
-TensorFlow's gradients of convolutions are slower than its convolutions and matrix products on the
-same numbers. `FORMS` says for each kind of kernels which form computes a gradient fastest. The
-choice depends on shape, dtype and instruction set alone, never on a measurement in the run, so that
-two runs on like machines compute alike. The sums are the same in every form, in another order.
+TensorFlow's operations for the gradients of convolutions are slower than its convolutions and
+matrix products, with which the same gradients can be computed. `FORMS` selects the fastest form of
+each gradient for each CPU kernel library. The choice depends only on shape, dtype and instruction
+set, never on a measurement in the run, so two runs on similar machines compute identically. All
+forms compute the same sums, but in different orders.
 
 Forms of the gradient of the images, with stride 1:
 
-* turned: the convolution of the upstream gradient with the kernel rotated by 180 degrees, whose
+* turned: a convolution of the upstream gradient with the kernel rotated by 180 degrees, whose
   input and output channels are exchanged. SAME padding with odd sides stays SAME; VALID padding
   becomes k - 1 zeros on each side.
 
@@ -19,14 +20,16 @@ Forms of the gradient of the kernel, with stride 1:
 * patches: a product with the image's patches written out.
 
 Gradients get the sizes of images and kernels as constants. TensorFlow's own gradients read the
-shape of the images, which prevents the graph optimizer from fusing the batch norm and the ReLU
-that made them: 17 of 33 pairs in ResNet-50, 0 of 9 in ResNet-20.
+shape of the images in the graph. This prevents the graph optimizer from fusing the batch norm and
+the ReLU that computed the images. It then fuses only 17 of 33 pairs in ResNet-50, and 0 of 9 in
+ResNet-20.
 
-Dense layers in float32: the gradient of the rows is a product with the transposed kernel. oneDNN's
-product of few rows with a large transposed matrix takes 1.5 to 4 times as long as the product that
-has the matrix first, as it is, and transposes the rows: measured on 2 cores with AVX-512 for
-kernels of 0.4 to 16 million elements. From some 200 rows on both take the same time; below 16 rows,
-for small kernels and in 16 bits the plain product is faster.
+Dense layers in float32: the gradient of the rows is the product of the upstream gradient and the
+transposed kernel. With few rows and a large kernel, oneDNN takes 1.5 to 4 times as long for this
+product as for the transposed product, in which the kernel comes first and is not transposed. This
+was measured on 2 cores with AVX-512 for kernels of 0.4 to 16 million elements. From about 200 rows,
+both products take the same time. Below 16 rows, for small kernels and in 16 bits, the plain product
+is faster.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ _STEP = [1, 1, 1, 1]
 
 
 class Convolution(NamedTuple):
-    """The numbers on which the choice of forms depends; the stride is 1.
+    """Properties of a convolution with stride 1 that determine which form is fastest.
 
     Attributes:
       size: height and width of the kernel.
@@ -51,7 +54,7 @@ class Convolution(NamedTuple):
       channels: channels of the images.
       filters: channels of the result.
       padding: "SAME" or "VALID".
-      bits: of a number, 16 or 32.
+      bits: bits per number, 16 or 32.
     """
 
     size: tuple[int, int]
@@ -68,12 +71,12 @@ class Convolution(NamedTuple):
 
     @property
     def is_centred(self) -> bool:
-        """Whether the result has the size of the images, with as many zeros on opposite sides."""
+        """Whether padding keeps the image size, with the same number of zeros on opposite sides."""
         return self.padding == "SAME" and self.size[0] % 2 == self.size[1] % 2 == 1
 
 
 class Forms(NamedTuple):
-    """Forms of the result and the gradients of a convolution of stride 1.
+    """Forms in which a convolution with stride 1 and its two gradients are computed.
 
     Attributes:
       output: "product" computes a 1 x 1 convolution, and both its gradients, as matrix products.
@@ -88,40 +91,47 @@ LIBRARY = Forms()
 
 
 def _eigen_avx2(shape: Convolution) -> Forms:
-    """Measured on 2 cores of an AMD EPYC: CPU time of TensorFlow's gradient over the form's.
+    """Fastest forms with Eigen and AVX2, measured on 2 cores of an AMD EPYC.
 
-    float32 (docs/evidence.md has the table): turned 0.9 to 3.9, and 0.5 to 0.7 for images of 3
-    channels, whose gradient no network needs; exchanged 1.0 to 2.5 from 24 channels on, 0.8 to 1.0
-    for 16 channels, 0.9 to 1.0 for kernels of one column, 0.9 to 1.1 for images of 800,000 numbers
-    and more (with them a step of VGG-16, batch 4, took 1.06 times as long); product 1.0 to 1.6.
-    bfloat16: turned 4 to 25, exchanged 9 to 19, with a tenth of the rounding error.
+    Each number is a speedup: the CPU time of TensorFlow's gradient divided by that of the form.
+
+    In float32 (docs/evidence.md has the table), turned reaches 0.9 to 3.9; it reaches 0.5 to 0.7
+    for images with 3 channels, whose gradient no network needs. Exchanged reaches 1.0 to 2.5 from
+    24 channels, 0.8 to 1.0 for 16 channels, 0.9 to 1.0 for kernels with one column, and 0.9 to 1.1
+    for images of at least 800,000 numbers. (With exchanged for such images, a step of VGG-16 with
+    batch size 4 took 1.06 times as long.) Product reaches 1.0 to 1.6.
+
+    In bfloat16, turned reaches 4 to 25 and exchanged 9 to 19, with a tenth of the rounding error.
     """
     if not (shape.is_centred or shape.padding == "VALID"):
         return LIBRARY
     if shape.is_pointwise:
         return Forms(to_images="turned", to_kernel="product")
     small = shape.channels < 24 and shape.channels * max(shape.image) > 128
-    # The transposed copies of large images cost what the form saves.
+    # For large images, making the transposed copies takes as long as the form saves.
     large = math.prod(shape.image) * max(shape.channels, shape.filters) >= 800_000
     exchanged = shape.bits == 16 or not (small or large or shape.size[1] == 1)
     return Forms(to_images="turned", to_kernel="exchanged" if exchanged else "library")
 
 
 def _onednn_avx2(shape: Convolution) -> Forms:
-    """Measured as `_eigen_avx2`, in float32: products 1.2 to 1.6, and 0.8 to 1.0 below 32 filters.
+    """Fastest forms with oneDNN and AVX2, measured in float32 like those of `_eigen_avx2`.
 
-    Turned convolutions take 0.85 to 1.05 of the gradient's time. Exchanged ones are up to 1.2 times
-    as fast, and their rounding errors up to 40 times as large.
+    The speedup of products is 1.2 to 1.6, and 0.8 to 1.0 below 32 filters. Turned convolutions take
+    0.85 to 1.05 times as long as TensorFlow's gradient. Exchanged convolutions are up to 1.2 times
+    as fast, but their rounding errors are up to 40 times as large.
     """
     gains = shape.is_pointwise and shape.filters >= 32 and shape.bits == 32
     return Forms(to_kernel="product" if gains else "library")
 
 
 def _onednn_avx512(shape: Convolution) -> Forms:
-    """Measured on ResNet-50, batch 8, 2 cores, whole steps in alternation.
+    """Fastest forms with oneDNN and AVX-512, measured with whole steps of ResNet-50.
 
-    1 x 1 as products: 2-3 % of a bfloat16 step; in 16 bits the output too, which saves reordering
-    the kernel. Patches of 3 x 3 in 16 bits: another 1 % at 7 x 7, nothing from 14 x 14 on.
+    The steps were alternated, with batch size 8 on 2 cores. In a bfloat16 step, products for 1 x 1
+    kernels save 2-3 % of the time. In 16 bits, the output is a product too, so the kernel need not
+    be reordered. In 16 bits, patches for 3 x 3 kernels save another 1 % for images of 7 x 7, and
+    nothing from 14 x 14.
     """
     narrow = shape.bits == 16
     if shape.is_pointwise:
@@ -135,11 +145,12 @@ FORMS: Mapping[str, Callable[[Convolution], Forms]] = {
     "onednn-avx2": _onednn_avx2,
     "onednn-avx512": _onednn_avx512,
 }
-"""Forms by the name that `cnnbench.machine.cpu.kernels` has for the kernels they are built on."""
+"""Functions that select forms; the keys are the kernel names of `cnnbench.machine.cpu.kernels`.
+"""
 
 
 class Products:
-    """Convolutions in NHWC and dense layers, with the forms for one kind of kernels.
+    """Computes convolutions in NHWC and dense layers in the fastest forms for one kernel library.
 
     Args:
       kernels: key of `FORMS`, or "library" for TensorFlow's own gradients.
@@ -149,7 +160,7 @@ class Products:
         self._forms = None if kernels == "library" else FORMS[kernels]
 
     def conv(self, images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
-        """A convolution; of the images' shape only n may be unknown.
+        """Convolves images; of their shape, only the batch size may be unknown.
 
         Args:
           images: ``[n, h, w, c]``.
@@ -178,7 +189,7 @@ class Products:
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
 
     def matmul(self, rows: Any, kernel: Any) -> Any:
-        """Product of ``[n, in]`` and ``[in, out]``."""
+        """The product of ``[n, in]`` and ``[in, out]``, which have the same dtype: ``[n, out]``."""
         large = kernel.shape.num_elements() >= _LARGE and kernel.shape[1] > 1
         gains = rows.dtype == tf.float32 and rows.shape[0] in _ROWS and large
         if self._forms is None or not gains:
@@ -255,7 +266,7 @@ _TO_KERNEL: Mapping[str, Callable[..., Any]] = {
 
 
 def _convolved(images: Any, kernel: Any, padding: str, zeros: tuple[int, int]) -> Any:
-    """A convolution of stride 1, with so many rows and columns of zeros on each side."""
+    """A convolution with stride 1. First, `zeros` rows and columns of zeros are added on each side."""
     if any(zeros):
         (down, right), padding = zeros, "EXPLICIT"
         explicit = [0, 0, down, down, right, right, 0, 0]

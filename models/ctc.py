@@ -71,19 +71,19 @@ class _States:
         self._skips = tf.where(may_skip, 0.0, _NEVER)
 
     def next(self, x: Any) -> Any:
-        """Log probability of reaching each state, from the probabilities in the previous frame."""
+        """Log probability of reaching each state; `x` contains those of the previous frame."""
         one = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
         two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
         top = tf.maximum(tf.maximum(x, one), two)
         return top + tf.math.log(tf.exp(x - top) + tf.exp(one - top) + tf.exp(two - top))
 
     def emitted(self, log_probs: Any) -> Any:
-        """Log probabilities in a frame for the classes of the states."""
+        """The log probability that a frame has for the class of each state."""
         return tf.gather(log_probs, self.classes, batch_dims=1)
 
 
 def _forward(ahead: _States, behind: _States, log_probs: Any, frames: Any) -> tuple[Any, Any]:
-    """Log probabilities of transcripts, and of states by frame (relative to the largest state)."""
+    """Log probabilities of transcripts, and of states by frame (relative to the largest one)."""
 
     def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
         following = ahead.next(alpha) + ahead.emitted(log_probs[frame])

@@ -24,8 +24,8 @@ from cnnbench.models.spec import (
     resolve,
 )
 
-# Factor for fragmentation, which is memory that the allocator cannot reuse. It was measured with
-# ten networks on a CPU (scripts/measure_memory).
+# Estimates are multiplied by this factor because the allocator cannot reuse fragmented memory. The
+# factor was measured with ten networks on a CPU (scripts/measure_memory).
 _UNUSED = 1.15
 
 
@@ -58,9 +58,10 @@ class Flops(NamedTuple):
 
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
-    """Runs a model's body on shapes; returns elements, variables in creation order and FLOPs.
+    """Runs `Model.build` with shapes; returns elements, variables in creation order, and FLOPs.
 
-    `num_classes` is that of the data set; a model may have another number.
+    `num_classes` is the number of classes in the data set. A model may have a different number of
+    outputs.
     """
     num_classes = model.num_classes or num_classes
     net = _forward(model, num_classes, training=True)
@@ -85,9 +86,9 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
 
 
 def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, Flops]:
-    """FLOPs per example for the layers and scopes of a network, in the order of the body.
+    """FLOPs per example for each layer and scope of a network, in the order of `Model.build`.
 
-    FLOPs of a scope do not include layers and scopes inside it. The scope of the body is "".
+    The FLOPs of a scope do not include layers and scopes inside it. The outermost scope is "".
     Without `training`, gradients and operations that only run in training are not included.
     """
     scopes = _forward(model, num_classes, training=training).scope_flops
@@ -110,7 +111,7 @@ def innermost(path: Sequence[str], scopes: Collection[str]) -> str:
 def bytes_per_image(
     model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
 ) -> int:
-    """Memory in bytes for each additional image in the batch, without the image itself."""
+    """Bytes of memory for each additional image in the batch, not including the image itself."""
     values = _forward(model, spec.num_classes, training=training).peak
     return round(_UNUSED * value_bytes * values)
 
@@ -122,7 +123,7 @@ def _forward(model: Model, num_classes: int, *, training: bool) -> ShapeNetwork:
 
 
 class ShapeNetwork(Network[Shaped]):
-    """Interpreter that computes shapes, variables, FLOPs and memory of a model's body.
+    """Runs `Model.build` to compute its shapes, variables, FLOPs and memory.
 
     As in TensorFlow, a training step stores the values that the backward pass needs: the inputs of
     convolutions and batch norm, the output of a ReLU, and so on. Memory use is highest in the
@@ -246,7 +247,7 @@ class ShapeNetwork(Network[Shaped]):
         return self._value(x.shape[2:], x)
 
     def _dropout(self, x: Shaped, keep: float, index: int) -> Shaped:
-        # a mask of one byte per value
+        # Dropout stores a mask of one byte for each value.
         return self._value(x.shape, x, extra=math.prod(x.shape) // 4)
 
     def _drop_path(self, x: Shaped, keep: float, index: int, by_progress: bool) -> Shaped:

@@ -31,9 +31,9 @@ from cnnbench.models.spec import (
 # Batch moments, and batch normalisation with the moments of all towers' batches.
 
 Tensor = Any  # tf.Tensor; TensorFlow has no type annotations.
-# Function from (layer name, mean, biased variance) of one batch to mean and biased variance of all
-# towers' batches, and the number of towers. Moments are float32 [channels]. Gradients flow back
-# through the function.
+# A function that takes a layer name, and the mean and the biased variance of one tower's batch. It
+# returns the mean and the biased variance over the batches of all towers, and the number of towers.
+# Moments are float32 [channels]. Gradients flow back through the function.
 Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
 
 
@@ -118,7 +118,7 @@ def attend(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> An
     if bias is not None:
         grouped = tf.reshape(scores, [-1, *groups, *scores.shape[1:]])
         scores = tf.reshape(grouped + bias, [-1, *scores.shape[1:]])
-    # A sum of many 16-bit exponentials would be precise to only two digits.
+    # Softmax is computed in float32: a sum of many 16-bit exponentials has only two correct digits.
     precise = tf.cast(scores, tf.float32) if scores.dtype.size == 2 else scores
     shares = tf.cast(tf.nn.softmax(precise), query.dtype)
     mixed = tf.linalg.matmul(shares, _by_head(value, heads))
@@ -155,7 +155,7 @@ def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any
     by_token = tf.transpose(x, [1, 0, 2])
     products = tf.linalg.matmul(tf.reshape(by_token, [-1, x.shape[2]]), kernel) + bias
     batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-    # Not slices of a tensor: each slice's gradient would be as large as the tensor.
+    # Slices of a tensor are not used, because the gradient of a slice is as large as the tensor.
     inputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], kernel.shape[1]])
     inputs = inputs.unstack(tf.reshape(products, [tokens, batch, kernel.shape[1]]))
     outputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], units])
@@ -175,7 +175,7 @@ def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any
         lambda index, *_: index < tokens,
         body,
         (tf.constant(0), states, outputs),
-        maximum_iterations=tokens,  # XLA needs this.
+        maximum_iterations=tokens,  # XLA needs the number of iterations.
     )
     return tf.transpose(outputs.stack(), [1, 0, 2])
 
@@ -206,7 +206,8 @@ _STEPS: dict[Cell, Step] = {"gru": _gru, "lstm": _lstm, "rnn": _rnn}
 DataFormat = Literal["NHWC", "NCHW"]
 Reader = Callable[[VariableSpec, Any], Tensor]
 
-# Folding batch norm saves time if the result has at least this many times the kernel's elements.
+# Folding batch norm saves time if the result has at least this many times as many elements as the
+# kernel.
 _WORTH = 4
 
 _TO_NCHW = (0, 3, 1, 2)
@@ -249,7 +250,7 @@ class GraphNetwork(Network[Tensor]):
 
     Attributes:
       compute_dtype: a tf.DType.
-      updates: of untrained variables, in the order of the layers; empty in evaluation.
+      updates: updates of untrained variables, in the order of the layers; empty in evaluation.
 
     Args:
       read: function that returns the value of a variable in a given dtype. This is the compute
@@ -328,7 +329,7 @@ class GraphNetwork(Network[Tensor]):
                     f"model {self._model.name} takes {one.name}s of shape {one.sizes}, not {shape}"
                 )
             received[one.name] = self.receive(given[one.name]) if one.is_real else given[one.name]
-        # AutoGraph is not needed, because bodies use only Python loops.
+        # AutoGraph is not needed, because `Model.build` uses only Python loops.
         build = tf.autograph.experimental.do_not_convert(outputs_of)
         outputs = build(self._model, self, received)
         self.auxiliaries = [(self.hand_out(head), weight) for head, weight in self.auxiliaries]
@@ -500,7 +501,7 @@ class GraphNetwork(Network[Tensor]):
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
 
     def _follow(self, layer: BatchNormLayer, mean: Tensor, variance: Tensor) -> None:
-        """Lets the moving averages follow the moments of a batch."""
+        """Adds the updates of the moving averages by the moments of a batch."""
         decay = layer.settings.decay
         self.updates.append(StateUpdate(layer.mean, mean, decay))
         self.updates.append(StateUpdate(layer.variance, variance, decay))
@@ -531,7 +532,8 @@ class GraphNetwork(Network[Tensor]):
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:
             return (self._products.matmul if self._products else tf.linalg.matmul)(x, kernel)
-        # One product for all rows. A batched one would compute a kernel gradient per example.
+        # All rows are multiplied in one product. A batched product would compute a kernel gradient
+        # for each example.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])
 
@@ -556,7 +558,7 @@ class GraphNetwork(Network[Tensor]):
         return self._kept(x, each, share, index)
 
     def _kept(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
-        """Scales values with a random draw below the share, and sets the other values to 0."""
+        """Keeps and scales a random share of the values, and sets the other values to 0."""
         seed = tf.convert_to_tensor(self._seed)
         if seed.shape.rank == 0:
             seed = tf.stack([seed, tf.zeros_like(seed)])

@@ -58,7 +58,7 @@ def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Ca
 
 
 class _Eight(NamedTuple):
-    """Quantised values: quint8 (255 means `high`) or qint8 (127 means `high`, `low` is -`high`)."""
+    """Quantised values: quint8 (255 represents `high`), or qint8 (-127: `low`, 127: `high`)."""
 
     integers: Tensor
     low: float
@@ -81,7 +81,7 @@ class _Chain:
     rectified: bool = False
 
     def scaled(self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> _Chain:
-        """A chain that also multiplies by a factor and adds an offset, for each output channel."""
+        """A chain that also multiplies each output channel by a factor and adds an offset."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
         return dataclasses.replace(self, kernel=self.kernel * per_output, bias=bias)
@@ -189,7 +189,7 @@ class Int8Network(GraphNetwork):
         return self._last[1]
 
     def _joined(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
-        """The result of a chain; `plain` computes it in float32 while ranges are recorded."""
+        """Result of a chain; while ranges are recorded, `plain` computes it in float32."""
         if self._recording:
             y = plain()
             self._range(y)

@@ -1,4 +1,4 @@
-"""Keras models in TensorFlow: built, declared, and called in the graph of a tower."""
+"""Builds Keras models, determines their variables and FLOPs, and calls them in a tower's graph."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ from cnnbench.models.spec import (
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
-# Weights that decay in no network here: of normalisation, and rows that a batch does not use.
+# Weights without weight decay: those of normalisation layers, and embedding tables, of which a
+# batch uses few rows.
 _NOT_DECAYED = ("gamma", "beta", "embeddings")
 
 
 @dataclass(frozen=True)
 class Built:
-    """A Keras model; its own variables hold the initial values and are not trained.
+    """A Keras model whose own variables only store the initial values.
 
-    `is_told` is whether its layers learn that it trains: as in `fit`, those of a model by
-    subclassing only do if its `call` takes `training`.
+    `takes_training` is whether the layers are called with `training=True` in training. As in `fit`,
+    this is false for a subclassed model whose `call` does not take `training`.
     """
 
     model: Any
-    is_told: bool = True
+    takes_training: bool = True
 
     @property
     def variables(self) -> list[Any]:
@@ -65,15 +66,15 @@ class Built:
 def build(
     make: Callable[[str], Any], dtype: str, seed: int, size: int | None, *, fuses: bool
 ) -> Built:
-    """Builds a model on the host, with the numbers that `keras.utils.set_random_seed` gives.
+    """Builds a model on the host, with initial values as after `keras.utils.set_random_seed`.
 
-    In a thread of its own, in which Keras numbers the names of layers from 0, whatever else the
-    process has built, and has its own global dtype policy.
+    The model is built in a separate thread. There, Keras numbers layer names from 0 even if the
+    process has built other models, and the global dtype policy is separate.
 
     Args:
       make: see `KerasModel`.
-      size: height and width of the images, where the model does not say.
-      fuses: whether layers are replaced by those that compute by operations of cnnbench.
+      size: height and width of the images if the model does not specify them.
+      fuses: whether batch norm, convolutions and dense layers use cnnbench's faster operations.
     """
     policy = _POLICIES[dtype]
     states = random.getstate(), np.random.get_state()
@@ -100,12 +101,13 @@ def build(
 
 
 def application(name: str, sizes: tuple[int, int] | None = None) -> Any:
-    """A network of `keras.applications` with drawn weights.
+    """A network of `keras.applications` with random weights.
 
-    `sizes` are height and width of its images, and its classes; by default its own and 1,000.
+    `sizes` contains the height (and width) of the images and the number of classes. The defaults
+    are the network's own image size and 1,000 classes.
     """
     options: dict[str, Any] = {"weights": None, "classifier_activation": None}
-    if name.startswith("MobileNetV3"):  # takes images of any size unless told
+    if name.startswith("MobileNetV3"):  # By default, these networks take images of any size.
         options["input_shape"] = (224, 224, 3)
     if sizes is not None:
         options |= {"input_shape": (sizes[0], sizes[0], 3), "classes": sizes[1]}
@@ -113,16 +115,19 @@ def application(name: str, sizes: tuple[int, int] | None = None) -> Any:
 
 
 def preprocessed(name: str, images: Any) -> Any:
-    """Images in [-1, 1] as the application takes them."""
+    """Converts images in [-1, 1] to the range that the network was trained with."""
     module = importlib.import_module(getattr(keras.applications, name).__module__)
     return module.preprocess_input((images + 1.0) * 127.5)
 
 
 def loaded(path: str, policy: str) -> Any:
-    """The model of a file, whose code is not run; in mixed precision a copy in that policy."""
+    """Loads a model from a file without running code from it.
+
+    Mixed precision policies return a copy of the model with that policy.
+    """
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # of many types, from Keras and h5py
+    except Exception as error:  # Keras and h5py raise errors of many types.
         raise UsageError(f"cannot be loaded in safe mode: {first_line(error)}") from error
     if policy == "float32":
         return model
@@ -138,7 +143,10 @@ def loaded(path: str, policy: str) -> Any:
 
 
 def _checked(model: Any, size: int | None) -> Any:
-    """The model as a functional one that returns logits; UsageError for what is no such model."""
+    """Converts a model to a functional one that returns logits.
+
+    Raises UsageError if cnnbench cannot train the model.
+    """
     if keras.config.backend() != "tensorflow":
         raise UsageError(f"Keras runs on {keras.config.backend()}; set KERAS_BACKEND=tensorflow")
     if keras.config.image_data_format() != "channels_last":
@@ -150,7 +158,7 @@ def _checked(model: Any, size: int | None) -> Any:
     if not _is_functional(model):
         if size is None:
             raise UsageError("the Keras model has no input shape; give its image_size")
-        # Its layers learn that it trains from a call of the model, not of its `call`.
+        # Keras passes `training` to the layers only if the model is called, not its method `call`.
         images = keras.Input((size, size, 3))
         model = keras.Model(images, model(images))
     last = model
@@ -181,7 +189,7 @@ def _layers(model: Any, scope: str = "") -> Iterator[tuple[str, Any]]:
 # Declaring.
 
 _BATCH = 37
-"""Examples of the traced batch: a prime that no number of channels is likely to contain."""
+"""Batch size of the trace: a prime that is unlikely to divide a number of channels."""
 
 _SHARING = ("Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "IdentityN")
 # Operations whose gradients need neither inputs nor results, or only results.
@@ -190,7 +198,7 @@ _BY_RESULT = ("Exp", "Relu", "Relu6", "Rsqrt", "Sigmoid", "Softmax", "Sqrt", "Ta
 
 
 def declared(model: Any, size: int | None) -> KerasDeclaration:
-    """What a built model declares, without its work; UsageError for what cannot be run."""
+    """Sizes and variables of a model. Raises UsageError if cnnbench cannot run the model."""
     names = [one.name for _, one in _layers(model) if isinstance(one, keras.layers.InputLayer)]
     for number, one in enumerate(model.inputs):
         if getattr(one, "ragged", False) or getattr(one, "sparse", False):
@@ -240,7 +248,7 @@ def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
     layers = {path for path, _ in _layers(built.model)}
     layers |= {one.name.rpartition("/")[0] for one in declared.variables}
     flops: dict[str, tuple[int, int, int]] = {}
-    owners: dict[str, str] = {}  # of a view, the tensor that has its buffer
+    owners: dict[str, str] = {}  # from each view to the tensor that owns its buffer
     kept: dict[str, int] = {}
     largest = 0
     for operation in graph.get_operations():
@@ -267,7 +275,7 @@ def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
 
 
 def _traced(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:
-    """The graph of a forward pass in training, and names of the values of trained variables."""
+    """The graph of a forward pass in training, and the tensor names of trained variables."""
     trained: set[str] = set()
 
     def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -308,7 +316,7 @@ def _refuse_variable(creator: Any, **options: Any) -> NoReturn:
 
 
 def _layer_in(frame: FrameType) -> str:
-    """The Keras layer whose method a frame executes, in words; "" for others."""
+    """Name and class of the Keras layer whose method a frame executes; "" for other frames."""
     found = frame.f_locals.get("self")
     if not isinstance(found, keras.Layer):
         return ""
@@ -316,7 +324,7 @@ def _layer_in(frame: FrameType) -> str:
 
 
 def _size(tensor: tf.Tensor) -> int:
-    """Elements of one example; 0 of what has no batch."""
+    """Number of elements per example; 0 for tensors without a batch dimension."""
     shape = tensor.shape
     if not shape.is_fully_defined() or not shape.rank or shape[0] % _BATCH:
         return 0
@@ -339,7 +347,7 @@ def _of_matmul(operation: tf.Operation, x: Any, y: Any) -> int:
     return int(operation.outputs[0].shape.num_elements() * x[-2 if transposed else -1])
 
 
-# Multiply-adds of an operation with its last two inputs.
+# Functions that count multiply-adds from an operation and the shapes of its last two inputs.
 _PRODUCTS: dict[str, Callable[..., int]] = {
     **dict.fromkeys(
         ("Conv2D", "Conv3D"),
@@ -360,7 +368,7 @@ _PRODUCTS: dict[str, Callable[..., int]] = {
 _calls: ContextVar[tuple[GraphNetwork, dict[int, VariableSpec]] | None] = ContextVar(
     "_calls", default=None
 )
-"""The network that calls a Keras model, and the variables by those of Keras."""
+"""The network that is calling a Keras model, and its variables by `id` of the Keras variable."""
 
 
 def dtype_of(net: Any) -> str:
@@ -375,10 +383,10 @@ def call(
     images: tf.Tensor,
     values: Sequence[tf.Tensor],
 ) -> tf.Tensor:
-    """Logits; `net` gets the losses that layers add, and the updates of untrained variables.
+    """Returns logits, and adds layer losses and updates of untrained variables to `net`.
 
     Args:
-      declared, values: the variables and what the tower has read of them, in the same order.
+      declared, values: the variables and the values that the tower has read, in the same order.
     """
     variables = built.variables
     given = [tf.cast(v, k.dtype) for k, v in zip(variables, values, strict=True)]
@@ -388,7 +396,7 @@ def call(
     try:
         logits, states, losses = built.model.stateless_call(
             *(given[:trained], given[trained:], images),
-            training=net.training and built.is_told,
+            training=net.training and built.takes_training,
             return_losses=True,
         )
     finally:
@@ -402,7 +410,7 @@ def call(
     return logits
 
 
-# Layers that compute by the operations of a `GraphNetwork`, with equal results.
+# Layers that use the operations of a `GraphNetwork`. Results equal those of the Keras layers.
 
 
 def _network() -> GraphNetwork | None:
@@ -411,14 +419,14 @@ def _network() -> GraphNetwork | None:
 
 
 class _Logits(keras.layers.Softmax):  # type: ignore[misc]
-    """A last softmax left out, since the loss takes logits."""
+    """Replaces a final softmax by the identity, because the loss takes logits."""
 
     def call(self, inputs: Any, mask: Any = None) -> Any:
         return inputs
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch norm in one operation per direction."""
+    """Batch norm that uses one operation in the forward pass and one in the backward pass."""
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         calling, rank = _calls.get(), len(inputs.shape)
@@ -440,7 +448,7 @@ class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc
 
 
 class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
-    """A convolution whose gradients are those of `cnnbench.models.cpu_products`."""
+    """A convolution with the faster gradients of `cnnbench.models.cpu_products`."""
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
         net, image = _network(), tuple(inputs.shape[1:3])
@@ -455,13 +463,13 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
         window = Window.make(image, self.kernel_size, self.strides, self.padding.upper())
         kernel = keras.ops.convert_to_tensor(kernel)
         depthwise = 1 < self.groups == inputs.shape[-1]
-        if depthwise:  # TensorFlow has no kernels of groups for CPUs without oneDNN
+        if depthwise:  # TensorFlow's grouped convolution needs oneDNN on a CPU.
             kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, -1])
         return net._conv(inputs, kernel, window, self.filters, depthwise=depthwise)
 
 
 class _Dense(keras.layers.Dense):  # type: ignore[misc]
-    """A dense layer whose gradients are those of `cnnbench.models.cpu_products`."""
+    """A dense layer with the faster gradients of `cnnbench.models.cpu_products`."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         net = _network()

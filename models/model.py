@@ -28,7 +28,7 @@ from cnnbench.models.spec import (
 # The base class of all networks.
 
 LARGEST_IMAGE = 2**14
-"""Largest height and width of images in pixels: a larger number is a typing error."""
+"""Largest height and width of images in pixels; a larger number is considered a typing error."""
 
 # Types of results. If a plug-in defines a method, its results are checked. -----------------
 
@@ -64,7 +64,7 @@ def _listed_in(attribute: str, value: Mapping[str, Any], given: Sequence[Any]) -
     names = getattr(given[0], attribute)
     if not names or set(value) == set(names):
         return ""
-    # Names the subclass, which may be in a different file.
+    # The message names the subclass, which may be in a different file.
     where = f"{type(given[0]).__name__}.{attribute}"
     listed, returned = ", ".join(names), ", ".join(value) or "none"
     return f"values by the names in {where}, {listed}, not by {returned}"
@@ -88,8 +88,8 @@ class Model(abc.ABC):
       elements: features and labels of an example; by default, an image and its class. Sizes may be
         names of attributes.
       image_size: height and width of the images if ``--image_size`` is not given.
-      image_sizes: the values of ``--image_size`` that `build` takes. By default, any for which it
-        can be built.
+      image_sizes: the values of ``--image_size`` that `build` supports. By default, every size is
+        tried.
       batch_size: batch size per device if ``--batch_size`` is 0.
       learning_rate: learning-rate schedule if no learning-rate flag is given.
       backbone: scope of the layers that ``--backbone_model_path`` restores. In the network from
@@ -97,12 +97,12 @@ class Model(abc.ABC):
         is no backbone.
       metric_names: names of the results of `metrics`, in the order in which they are printed.
       host_metric_names: names of the results of `host_metrics`. ``--stop_at`` requires them.
-      lower_is_better: names of metrics, of both kinds, for which lower values are better.
+      lower_is_better: names of the metrics and host metrics for which lower values are better.
       top_1_accuracy: the metric to which ``--stop_at_top_1_accuracy`` applies.
-      num_classes: number of outputs, where the network has only one; None takes that of the data
-        set or of ``--num_classes``.
-      data_format: memory layout of the layers, where they have only one.
-      keras_layers: the value of ``--keras_layers``; None for a network that is no Keras model.
+      num_classes: number of outputs if it is fixed. None means the number of classes of the data
+        set, or ``--num_classes``.
+      data_format: memory layout of the layers if they support only one.
+      keras_layers: the value of ``--keras_layers``; None if the network is not a Keras model.
       aux_head: whether `build` adds the auxiliary head; ``--aux_head`` sets it, the default is
         False. None if the network has no optional auxiliary head.
     """
@@ -133,7 +133,7 @@ class Model(abc.ABC):
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
         """Sets the image size and the number of outputs; None keeps the model's own.
 
-        UsageError if the network does not take them.
+        Raises UsageError if the network does not support them.
         """
         if image_size not in (None, getattr(self, "image_size", None)):
             if "image_size" not in (size for one in self.elements for size in one.named_sizes):
@@ -282,7 +282,7 @@ def _place_of(model: Model) -> str:
 
 
 def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
-    """Runs the body of a model on features (by name) and checks the result.
+    """Calls `Model.build` with features (by name) and checks the result.
 
     With the default loss, outputs must be logits, ``(num_classes,)`` per example.
     """
@@ -305,7 +305,8 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 Key = tuple[str, str]  # (dataset, name)
 
 _factories: dict[Key, Callable[[], Model]] = {}
-# By the beginning of a name: makes the model of a name and a data set; names for completion.
+# Families of models by name prefix: a function that creates a model from its name and data set, and
+# names for completion.
 _families: dict[str, tuple[Callable[[str, str], Model], tuple[str, ...]]] = {}
 
 
@@ -327,11 +328,12 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
 def register_family(
     prefix: str, make: Callable[[str, str], Model], names: Sequence[str] = ()
 ) -> None:
-    """Makes models available whose names begin with `prefix`, for every data set.
+    """Registers all models whose names begin with `prefix`, for every data set.
 
     Args:
-      make: makes the model of a whole name and a data set; UsageError if there is none.
-      names: some whole names, for completion.
+      make: function that creates a model from its full name and a data set. It raises UsageError if
+        there is no such model.
+      names: some full names, for shell completion.
     """
     _families[prefix] = (make, tuple(names))
 
@@ -370,7 +372,8 @@ def get_model(name: str, dataset: str) -> Model:
 def _of_family(name: str, dataset: str) -> Callable[[], Model] | None:
     for prefix, (make, _) in _families.items():
         if name.startswith(prefix):
-            for prepare in plugins.before_loading:  # they fork, which `running` excludes
+            # They fork, so they run before the model's code.
+            for prepare in plugins.before_loading:
                 prepare()
             return partial(make, name, dataset)
     return None
@@ -407,9 +410,9 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 
 def _load_family(name: str) -> None:
-    """Imports the module whose name a model's name begins with, such as resnet for resnet50.
+    """Imports the module whose name begins a model's name, such as resnet for resnet50.
 
-    All models of that name are in it. If it has none, all modules are imported.
+    This module contains all models with that name. If it contains none, all modules are imported.
     """
     for module in plugins.modules_of(networks):
         if name.startswith(module):

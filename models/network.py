@@ -1,4 +1,4 @@
-"""The interface with which networks are written, and blocks that several networks share.
+"""The interface for writing networks, and blocks that several networks share.
 
 A value with two dimensions, ``(n, c)``, is a sequence of n tokens. A value with four or more
 dimensions, ``(..., n, c)``, is a group of sequences. A value with three dimensions is an image;
@@ -44,7 +44,7 @@ GATES: dict[Cell, int] = {"gru": 3, "lstm": 4, "rnn": 1}
 
 
 class SequenceLayers(abc.ABC, Generic[T]):
-    """Names variables, and creates layers for values that are not images.
+    """Names the variables and creates layers for sequences of tokens.
 
     `variables` contains the variables in creation order.
     """
@@ -89,7 +89,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         return self._read(spec)
 
     def declared(self, spec: VariableSpec) -> T:
-        """A variable with a specification that exists, under its own name."""
+        """Creates a variable from an existing specification, and reads it in the compute dtype."""
         name = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
         return self._read(self._spec(**name))
 
@@ -269,7 +269,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
 
 def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The result shape of broadcasting by NumPy's rules; None if the shapes are incompatible."""
+    """The shape that NumPy's broadcasting gives; None if the shapes are incompatible."""
     rank = max(len(one), len(other))
     pairs = zip((1,) * (rank - len(one)) + one, (1,) * (rank - len(other)) + other, strict=True)
     sizes = [(min(pair), max(pair)) for pair in pairs]
@@ -301,7 +301,7 @@ class Network(SequenceLayers[T]):
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
-        # The last convolution that is only used by batch norm; the body has no reference to it.
+        # The last convolution if only batch norm uses it, so `Model.build` has no reference to it.
         self._unseen: T | None = None
         self.auxiliaries: list[tuple[Any, float]] = []
         self.losses: list[Any] = []
@@ -548,7 +548,7 @@ class Network(SequenceLayers[T]):
         return self._combine("add", x, y, self.shape(x))
 
     def multiply(self, x: T, y: T) -> T:
-        """Elementwise product with NumPy's broadcasting, so ``(c,)`` scales the channels."""
+        """Elementwise product with NumPy's broadcasting: shape ``(c,)`` scales channels."""
         shape = broadcast(self.shape(x), self.shape(y))
         if shape is None:
             raise UsageError(
@@ -742,7 +742,7 @@ def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) ->
 
 
 def with_shortcut(net: Network[T], x: T, branch: T, keep: float) -> T:
-    """Adds a block's input (shortcut) to its branch, to which drop path is applied."""
+    """Applies drop path to a block's branch and adds the block's input."""
     return net.add(x, net.drop_path(branch, keep))
 
 

@@ -204,15 +204,16 @@ class Initializer:
 
     @classmethod
     def given(cls, draw: Callable[[str, int, int], Any], source: str) -> Initializer:
-        """Values from ``draw(name, seed, tower)``: NumPy arrays of the variable's shape.
+        """Values from ``draw(name, seed, tower)``, which returns an array of the variable's shape.
 
         Args:
-          source: differs between sources of other values, such as two files.
+          source: text that identifies the values, such as a file's digest. Different values must
+            have different texts.
         """
         return cls("given", draw=draw, source=source)
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
-        """Standard deviation, before truncation, for a variable of a shape; 0.0 for a constant.
+        """Standard deviation before truncation for a variable of this shape; 0.0 for a constant.
 
         The last two dimensions of the shape are the inputs and the outputs.
         """
@@ -238,9 +239,9 @@ class VariableSpec:
         offset of batch norm, and for variables that are not trainable.
       statistic: whether it is a moving average for evaluation (mean or variance of batch norm).
         Statistics are saved in checkpoints, but are not parameters.
-      dtype: ``float32`` to read it in that dtype whatever the compute precision; ``int64`` for the
-        state of a random generator, stored as integers and neither parameter nor statistic; empty
-        to read it in the compute precision.
+      dtype: ``float32`` if it is always read as float32; ``int64`` for the state of a random
+        generator, which is stored as integers and is neither a parameter nor a statistic; empty if
+        it is read in the compute precision.
     """
 
     name: str
@@ -269,10 +270,10 @@ class VariableSpec:
 
 @dataclasses.dataclass(frozen=True)
 class BatchNorm:
-    """Settings of batch normalisation; with `scale` a learned gamma multiplies the result.
+    """Settings of batch normalisation.
 
-    The moving variance is that of batch variances divided by the count less one (`unbiased`), or
-    by the count.
+    `scale` is whether the result is multiplied by a learned gamma. `unbiased` is whether the batch
+    variances in the moving average are divided by count - 1 instead of the count.
     """
 
     decay: float = 0.9
@@ -292,12 +293,13 @@ class BatchNormLayer(NamedTuple):
 
 
 class LayerWork(NamedTuple):
-    """Work of a function of several layers for one example.
+    """FLOPs and memory for one example of a function that contains several layers.
 
     Attributes:
-      layers: FLOPs of forward pass, gradient of the inputs and gradient of the kernels, by layer.
-      kept: most values that exist at one time in training, without variables.
-      forward: the same of a forward pass alone.
+      layers: for each layer, FLOPs of the forward pass, of the input gradient and of the kernel
+        gradient.
+      kept: largest number of values, without variables, that exist at the same time in training.
+      forward: the same for a forward pass without training.
     """
 
     layers: Mapping[str, tuple[int, int, int]]
@@ -306,7 +308,7 @@ class LayerWork(NamedTuple):
 
 
 class KerasDeclaration(NamedTuple):
-    """What a Keras model declares.
+    """Sizes and variables of a Keras model.
 
     Attributes:
       size: height and width of its images.
@@ -335,8 +337,8 @@ class LearningRateSpec:
         on the batch size.
       boundaries_epochs: epochs at which the factor changes; strictly increasing.
       factors: factors of the rate; one more than boundaries.
-      whole_batches: whether an epoch has only its whole batches when boundaries are converted to
-        steps.
+      whole_batches: whether an incomplete last batch of an epoch is ignored when boundaries are
+        converted to steps.
       decay_epochs: epochs between two decays; 0 for no decay.
     """
 
@@ -410,7 +412,7 @@ class ModelSpec:
 
     @property
     def parameters(self) -> int:
-        """Elements of all variables, frozen ones included, except the moving averages."""
+        """Number of elements in all variables, including frozen ones, except moving averages."""
         return sum(v.size for v in self.variables if not v.statistic and v.dtype != "int64")
 
     @property

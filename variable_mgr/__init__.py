@@ -1,6 +1,6 @@
 """Variable placement and gradient aggregation.
 
-`create` makes a manager from a frozen spec. Managers do not depend on the driver, the flags or the
+`create` makes a manager from a spec. Managers do not depend on the driver, the flags or the
 networks. Importing this package does not import TensorFlow.
 """
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
-    """Makes the manager that the spec names, without variables."""
+    """Makes the manager for the mode in the spec. Its variables are created later."""
     mode = spec.mode
     origin = plugins.origin(PLUGIN_FLAG, mode.name)
     with plugins.reported(UsageError, origin or ""):

@@ -29,7 +29,7 @@ from cnnbench.variable_mgr.gradients import Column, FlatLayout
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Communication between workers that each run their own step. Gradients are exchanged elsewhere.
+# Communication between workers that each run their own step, except the exchange of gradients.
 
 
 class WorkerGroup:
@@ -53,18 +53,21 @@ class WorkerGroup:
         return len(self._cpus)
 
     def gather_rows(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Joins tensors of one static shape from all workers in one order, in the traced step."""
+        """Concatenates tensors of one static shape from all workers, inside the traced step.
+
+        The order is the same in all workers.
+        """
         with tf.device(self._own):
             return self._reduce.gather([tensor])[0]
 
     def add(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums float32 tensors of static shapes over the workers, in the traced step."""
+        """Sums float32 tensors of static shapes over the workers, inside the traced step."""
         with tf.device(self._own):
             layout = FlatLayout([tensor.shape for tensor in tensors], tf.float32)
             return layout.split(self._reduce(layout.join(tensors), 0))
 
     def total(self, values: Any) -> Any:
-        """The sum of an int64 (exact) or float64 array of one shape over the workers (eagerly)."""
+        """The sum over the workers of an int64 (exact) or float64 array of one shape (eagerly)."""
         return self._call(self._sum, tf.constant(np.asarray(values))).numpy()
 
     def decided(self, value: bool) -> bool:
@@ -158,13 +161,12 @@ Guard: TypeAlias = Callable[[Callable[[], list[Any]]], list[Any]]
 
 
 class VariableMgr(abc.ABC):
-    """Number and placement of the copies of variables, and aggregation of gradients.
+    """Places the copies of variables on devices, and aggregates gradients.
 
-    A run calls `create_variables` eagerly; within the traced step `run_towers`, in which every
-    tower calls `read`, then `preprocess_device_grads` once, for each apply device
-    `get_gradients_to_apply` and `append_apply_gradients`, and `after_updates` once. Properties of
-    all managers of a mode, such as whether towers stay in sync, are in its row
-    (`cnnbench.variable_mgr.modes`).
+    A run calls `create_variables` eagerly. In the traced step, it calls `run_towers`, in which
+    every tower calls `read`. Then it calls `preprocess_device_grads` once, `get_gradients_to_apply`
+    and `append_apply_gradients` for each apply device, and `after_updates` once. Properties of a
+    mode, such as whether towers stay in sync, are in `cnnbench.variable_mgr.modes.Mode`.
     """
 
     def __init_subclass__(cls) -> None:
@@ -193,7 +195,7 @@ class VariableMgr(abc.ABC):
     def replicas_in_sync(self) -> bool:
         """Whether all towers have equal trainable variables after every step.
 
-        True for a single tower.
+        True if there is only one tower.
         """
         return self._spec.mode.in_sync or self._spec.num_towers == 1
 
@@ -201,7 +203,8 @@ class VariableMgr(abc.ABC):
         """Creates all copies of all variables, once, outside any traced function.
 
         Initial values depend only on the seed and the canonical name. Therefore every mode starts
-        with the same weights, for any number of towers (in independent mode, tower 0 does).
+        with the same weights, for any number of towers. In independent mode, only tower 0 has these
+        weights.
         """
         if self._facades:
             raise RuntimeError("the variables of this manager exist already")
@@ -211,9 +214,9 @@ class VariableMgr(abc.ABC):
             self._facades[variable.name] = self._create(variable)
 
     def _missing(self) -> str:
-        """Error message that names a variable that `create_variables` did not create.
+        """Returns an error message if `create_variables` did not create every variable.
 
-        "" if all exist.
+        The message is "" if all variables exist.
         """
         missing = [one.name for one in self._declared if one.name not in self._facades]
         return f"after all variables exist, not without {missing[0]}" if missing else ""
@@ -239,8 +242,8 @@ class VariableMgr(abc.ABC):
         """The tower's value of a variable, as `dtype`; call it under the tower's device.
 
         Several towers may get the same tensor. Watch the returned tensor with the gradient tape and
-        take gradients with respect to it: the operations that made it may have run before the tape
-        began. The manager casts gradients back to float32.
+        compute gradients with respect to it, because the operations that created it may have run
+        before the tape began. The manager casts gradients back to float32.
         """
         return self._cast_at_home(self.variable(tower, name), dtype)
 
@@ -288,12 +291,12 @@ class VariableMgr(abc.ABC):
     ) -> list[Any]:
         """Applies gradients, each on the device of its variable.
 
-        Returns the operations; [] eagerly.
+        Returns the operations, or [] in eager mode.
 
         Args:
           pairs: the pairs of `get_gradients_to_apply`, after clipping. Weight decay is included,
             unless the optimizer's update applies it.
-          guard: if given, runs the update.
+          guard: function that runs the update if a condition holds; None always runs it.
           device: the apply device, for operations that belong to no variable.
           learning_rate: float32 scalar.
         """
@@ -314,7 +317,7 @@ class VariableMgr(abc.ABC):
         return []
 
     def updated(self, name: str) -> TowerVariable:
-        """The variable that the optimizer updates: by default the one that towers read.
+        """The variable that the optimizer updates. By default, towers read the same variable.
 
         Optimizer slots, learning rates and weight decay refer to this variable. There is one copy
         per apply device.
@@ -370,7 +373,7 @@ class VariableMgr(abc.ABC):
 
     @property
     def num_towers(self) -> int:
-        """Towers of the whole job."""
+        """Number of towers in the whole job."""
         return self._spec.num_towers
 
     def savable_variables(self) -> dict[str, TowerVariable]:
@@ -378,7 +381,7 @@ class VariableMgr(abc.ABC):
         return dict(self._facades)
 
     def savable_slots(self, optimizer: OptimizerLike) -> dict[str, TowerVariable]:
-        """The optimizer's state by canonical name, grouped in the same way as the variables.
+        """The optimizer's state by canonical name, with copies as for the variables.
 
         Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs to no variable.
         """
@@ -422,6 +425,6 @@ def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tenso
         variable.shape,
         seed=tf.constant([seed, zlib.crc32(key.encode())], tf.int64),
         stddev=initializer.draw_stddev(variable.shape),
-        # The algorithm is named, because the default differs between kinds of devices.
+        # The default algorithm differs between kinds of devices, so it is set explicitly.
         alg="philox",
     )

@@ -1,10 +1,11 @@
-"""Gradients in columns, and their aggregation in flat buffers by stages with exact inverses.
+"""Aggregation of gradients: reversible stages that join, pack, scale, compact and defer them.
 
-TensorFlow can return a part of a tensor as a view, without a copy, if the part begins and ends at a
-multiple of 64 bytes. Therefore, in a buffer, tensors whose size is a multiple of 64 bytes come
-first. (Padding would have the same effect, but it would have to be sent too.) The other tensors,
-such as biases of odd length, are copied when the buffer is split. They are few and small in every
-network. Shapes and dtypes are known at tracing time and are equal in all towers.
+Several tensors are joined in one flat buffer. TensorFlow can return a part of a buffer as a view,
+without a copy, if the part begins and ends at a multiple of 64 bytes. Therefore, tensors whose size
+is a multiple of 64 bytes come first in a buffer. (Padding would have the same effect, but it would
+have to be sent too.) The other tensors, such as biases of odd length, are copied when the buffer is
+split. They are few and small in every network. Shapes and dtypes are known at tracing time and are
+equal in all towers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 )
 from cnnbench.variable_mgr.spec import Packing, VariableMgrSpec
 
-# Caches of tensors for one trace, and variables that keep a tensor until the next step.
+# Caches of tensors during one trace, and variables that store a tensor until the next step.
 
 _T = TypeVar("_T")
 
@@ -33,8 +34,8 @@ _T = TypeVar("_T")
 def untraced(function: Callable[[], _T]) -> _T:
     """Runs a function in another thread, where no trace is active.
 
-    A thread is used because in tf.init_scope, tf.function notices new variables and traces the
-    whole step a second time.
+    tf.init_scope is not used: if variables are created in it, tf.function traces the whole step a
+    second time.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function).result()
@@ -63,7 +64,7 @@ class PerTrace:
         return self._values
 
     def forget(self) -> None:
-        """Drops the function and its tensors."""
+        """Empties the cache."""
         self._graph, self._values = None, {}
 
 
@@ -95,9 +96,9 @@ class Column(NamedTuple):
     After a reduction to a single device, the column has one gradient and one variable.
 
     Attributes:
-      gradients: see `Gradient`, each on its tower's device. After `complete` they are dense
-        tensors of the variable's shape and of one dtype or, if `sparse`, all
-        tf.IndexedSlices with values in the dtype of the tower's computation.
+      gradients: see `Gradient`, each on its tower's device. After `complete`, either all are dense
+        tensors with the variable's shape and the same dtype, or (if `sparse`) all are
+        tf.IndexedSlices with values in the compute dtype.
       variables: the copy that each tower uses; the same object if towers share it.
     """
 
@@ -112,7 +113,7 @@ class Column(NamedTuple):
     def mapped(
         self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
     ) -> Column:
-        """The column of the results of a function of gradient and variable, on each device."""
+        """The column with the results of a function of gradient and variable, run on each device."""
         pairs = list(zip(self.gradients, self.variables, strict=True))
         return self._replace(gradients=on_devices(devices, lambda pair: function(*pair), pairs))
 
@@ -129,7 +130,7 @@ def on_devices(
 
 
 def transposed(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """Lists of tensors by device as columns, or columns as lists by device."""
+    """Transposes nested lists, such as from one list per device to one list per tensor."""
     return [list(values) for values in zip(*lists, strict=True)]
 
 
@@ -152,9 +153,9 @@ def complete(
 ) -> list[Column]:
     """Converts the gradients of a column to one form in all towers.
 
-    If a tower's loss does not use the variable, its gradient is zero, so that a mean still divides
-    by the number of towers. If no tower uses the variable, the column is removed and the variable
-    is not updated.
+    If a tower's loss does not use the variable, its gradient becomes zero, so that the mean is
+    still over all towers. If no tower uses the variable, the column is removed and the variable is
+    not updated.
 
     Args:
       columns: gradients of any float dtype, dense, sparse or None.
@@ -221,7 +222,7 @@ def reduce_where_updated(
 def reduce_sparse(
     column: Column, devices: Sequence[str], scale: float | None, gather: Gather | None = None
 ) -> list[tf.Tensor]:
-    """Gathers the slices of all towers; each device makes a dense float32 sum.
+    """Gathers the slices of all towers; each device computes a dense float32 sum.
 
     Values are sent with their indices, in the dtype in which towers computed them. Rows that occur
     more than once are added. The result equals the sum of dense gradients, up to the order of
@@ -246,7 +247,7 @@ def reduce_sparse(
 
 
 def fit_together(column: Column) -> bool:
-    """Whether the slices of all towers have equal static shapes. Gathering requires this."""
+    """Whether the slices of all towers have equal static shapes, as gathering requires."""
     values, indices = (
         {tuple(getattr(slices, part).shape.as_list()) for slices in column.gradients}
         for part in ("values", "indices")
@@ -287,7 +288,7 @@ class FlatLayout:
         self._dtype = dtype
         self._line = LINE_BYTES // dtype.size
         sizes = [math.prod(shape) for shape in self._shapes]
-        # Sorting is stable: within both kinds the order stays.
+        # Sorting is stable, so aligned tensors stay in order, and so do the others.
         order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
         self._buffers = _cut(
             [(i, sizes[i]) for i in order if sizes[i]],
@@ -332,8 +333,8 @@ class FlatLayout:
         return result
 
     def _split_one(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
-        # One size that is no multiple of 64 bytes makes the operation copy all its outputs.
-        # Therefore two operations are used.
+        # If one size is not a multiple of 64 bytes, tf.split copies all its outputs. Therefore,
+        # aligned and other pieces are split by separate operations.
         head = 0
         while head < len(pieces) and pieces[head][1] % self._line == 0:
             head += 1
@@ -408,8 +409,8 @@ def make_stages(
 ) -> tuple[Stage, ...]:
     """The stages of a run in their fixed order. `scale` multiplies the sum; None means 1.
 
-    1. Small gradients first, because only here they are still small and float32.
-    2. Buckets or repacking. They leave few tensors, so later stages need few operations. 16-bit and
+    1. Small gradients are joined first, while they are still separate and float32.
+    2. Buckets or repacking. Few tensors remain, so later stages need few operations. 16-bit and
        32-bit gradients are joined in the dtype that is sent.
     3. Scaling comes before compacting, so its inverse comes after the inverse of compacting.
        Therefore the mean is computed in float32, once per pack. Tensors that are sent as float16
@@ -532,10 +533,10 @@ def _scale(
 def factors(scale: float, dtype: str | None) -> tuple[float, float]:
     """The factors before and after the reduction. Their product is `scale`.
 
-    A float16 sum may exceed 65504 where no gradient does. So tensors sent as float16 are multiplied
-    by the largest power of two up to `scale`: for `scale` = 1 / N, N numbers then add up to no more
-    than the largest of them. Powers of two are exact in normal numbers; the rest of the factor,
-    below 2, is applied in float32.
+    A sum of float16 gradients may exceed 65504 even if no gradient does. So tensors sent as float16
+    are first multiplied by the largest power of two that is at most `scale`. If `scale` is 1 / N,
+    the sum of N such numbers cannot exceed the largest gradient. Multiplying normal numbers by a
+    power of two is exact. The rest of the factor, which is below 2, is applied in float32.
     """
     if dtype != "float16":  # bfloat16 has the range of float32
         return 1.0, scale
@@ -544,7 +545,7 @@ def factors(scale: float, dtype: str | None) -> tuple[float, float]:
 
 
 def _narrow(devices: Sequence[str], dtype: str, tensors: Tensors) -> tuple[Tensors, Inverse]:
-    """Sends tensors in 16 bits in both directions; each device widens its results to float32."""
+    """Sends tensors in 16 bits in both directions; each device converts its results to float32."""
     narrowed = _cast_all(tensors, tf.as_dtype(dtype), devices)
     return narrowed, lambda reduced: _cast_all(reduced, tf.float32, devices)
 
@@ -556,10 +557,10 @@ def _unchanged(reduced: Tensors) -> Tensors:
 class Deferral:
     """Returns the gradients of the previous step, initially zeros: --variable_consistency=relaxed.
 
-    Their reduction depends on nothing in the current step, so it overlaps with the forward and
-    backward pass. Each tensor is kept in a variable on the tower's device. The variable is created
-    when a step is first traced, and later traces of the same object use it again. CPUs and GPUs
-    move the gradient's memory into the variable instead of copying it.
+    The reduction does not depend on the current step, so it overlaps with the forward and backward
+    pass. Each tensor is kept in a variable on the tower's device. The variable is created when a
+    step is first traced, and later traces of the same object use it again. CPUs and GPUs move the
+    gradient's memory into the variable instead of copying it.
     """
 
     def __init__(self, devices: tuple[str, ...]) -> None:
@@ -624,7 +625,7 @@ def _of_each(
     function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
     tensors: Tensors,
 ) -> Tensors:
-    """Results of a function applied on every device to all tensors there."""
+    """Applies a function on every device to the list of its tensors."""
     return transposed(on_devices(devices, function, transposed(tensors)))
 
 

@@ -1,7 +1,7 @@
-"""Modes of `--variable_update` and their registry.
+"""The registry of the modes of `--variable_update`.
 
-Flags, checks, notices, the header, memory estimates, docs/modes.md and `cnnbench strategies`
-read the rows. `cnnbench.variable_mgr.modes` adds those of plug-ins.
+Flags, checks, notices, the header, memory estimates, docs/modes.md and `cnnbench strategies` use
+the properties in `Mode`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 class Copies(enum.Enum):
-    """Copies of every variable."""
+    """How many copies of every variable a mode keeps."""
 
     ONE = "one"
     PER_TOWER = "one per device"
@@ -30,7 +30,7 @@ class Copies(enum.Enum):
 
 
 class Reduction(enum.Enum):
-    """Reduction of the gradients of several towers."""
+    """How a mode reduces the gradients of several towers."""
 
     NONE = "none exchanged"
     AT_VARIABLE = "added up where the variable is, applied once"
@@ -40,7 +40,7 @@ class Reduction(enum.Enum):
 
 
 class Processes(enum.Enum):
-    """Execution of a mode across processes."""
+    """How a mode runs in several processes."""
 
     ONE = "no"
     CONTROLLER = "one process drives the towers of all"
@@ -56,20 +56,19 @@ class Mode:
       name: value of the flag: lower-case letters, digits and underscores.
       manager: a subclass of `VariableMgr`, or "module:Class", which is imported on use.
       about: short description for --help.
-      processes: how the mode runs in several processes. Without it, jobs of several processes are
-        refused.
+      processes: how the mode runs in several processes; `Processes.ONE` if it does not.
       uses_ps: whether a job stores its variables on ps tasks.
-      in_sync: whether all towers hold equal trained variables after every step.
-      apart: the reason why weights are not compared with those of other modes, although towers are
-        in sync. "" if they are compared.
+      in_sync: whether all towers have equal trained variables after every step.
+      apart: the reason why `cnnbench strategies` does not compare the mode's weights with those of
+        other modes, although towers are in sync. "" if it does.
       strategy: name of the strategy's class in tf.distribute; "" for other modes.
       staged: whether --staged_vars works.
       asynchronous: whether --nocross_replica_sync works.
       algorithm: the name in records for the reduction of gradients. With `ALL_REDUCE`, it is the
         default of --all_reduce_spec, and "" means "copy". With `CROSS_DEVICE`, it is unused.
       by_size: whether --all_reduce_spec may name algorithms by size.
-      one_tower: the reason why a process has only one device, to complete the sentence
-        "--variable_update=NAME has ...". "" if it may have several.
+      one_tower: the reason why a process can use only one device. It completes the sentence
+        "--variable_update=NAME has ...". "" if a process can use several.
       needs: required flags, each with the value that `cnnbench strategies` gives it.
       refuses: settings that are refused, each with a reason that completes the sentence "cannot go
         with --variable_update=NAME, whose ...". A setting is "flag" (switched on), "flag=value", or
@@ -103,7 +102,8 @@ class Mode:
             )
         module, _, name = str(self.manager).partition(":")
         named = isinstance(self.manager, str) and module and name.isidentifier()
-        # Recognized by a method, because importing the class would import TensorFlow.
+        # A class is recognized by this method, because importing `VariableMgr` would import
+        # TensorFlow.
         made = isinstance(self.manager, type) and hasattr(self.manager, "preprocess_device_grads")
         if not (named or made):
             raise UsageError(
@@ -213,7 +213,7 @@ BUILT_IN: tuple[Mode, ...] = (
         copies=Copies.ONE,
         strategy="experimental.CentralStorageStrategy",
         algorithm="reduction_to_one_device",
-        # AttributeError in TensorFlow 2.21: a misspelt name of an option.
+        # TensorFlow 2.21 misspells an option's name and raises an AttributeError.
         refuses={
             "input_distribution=strategy,input_sharding=auto": "whose input TensorFlow cannot "
             "split; use --input_sharding=manual"
@@ -251,7 +251,7 @@ BUILT_IN: tuple[Mode, ...] = (
 PLUGIN_FLAG = "variable_mgr_plugin"
 ENTRY_POINT_GROUP = "cnnbench.variable_mgr"
 
-# Names that modes cannot have: the old name of another mode, and names of rows and folders of
+# Reserved names: the old name of another mode, and names of rows and folders in the output of
 # `cnnbench strategies`.
 _RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
 
@@ -270,7 +270,10 @@ def register_mode(mode: Mode) -> None:
 
 
 def find(name: str) -> Mode:
-    """The mode of that name; an unknown one loads installed entry points, then raises FlagError."""
+    """The mode with a name. Loads installed entry points only if necessary.
+
+    Raises FlagError if there is no such mode.
+    """
     if name not in _modes:
         plugins.load_entry_points(ENTRY_POINT_GROUP)
     if name not in _modes:
@@ -292,8 +295,8 @@ def load_plugin(path: str) -> tuple[str, ...]:
 class _Names(Sequence[str]):
     """The names of all modes, read each time they are used, for the choices of a flag.
 
-    If an entry point fails, its names are missing here. Looking up an unknown name raises its
-    error.
+    If an entry point fails, its names are missing here. `find` raises the error for an unknown
+    name.
     """
 
     def __contains__(self, name: object) -> bool:

@@ -21,7 +21,7 @@ from cnnbench.variable_mgr.towers import TowerVariable
 
 
 class Staging:
-    """Variable values of the previous step, for --staged_vars, one per device, variable and dtype.
+    """Variable values of the previous step for --staged_vars, by device, variable and dtype.
 
     With them, copying variables to the towers' devices overlaps with the previous step. All traces
     share these values.
@@ -62,7 +62,7 @@ def _copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf.Variable:
 
 
 class ParameterServerVariableMgr(VariableMgr):
-    """Variables named "v/<name>", on one CPU or spread over the towers or the ps tasks.
+    """One copy of each variable, "v/<name>", on the CPU, or distributed over towers or ps tasks.
 
     A gradient is reduced on its variable's device and applied there, once.
     """
@@ -74,9 +74,10 @@ class ParameterServerVariableMgr(VariableMgr):
         created: Mapping[str, TowerVariable] | None = None,
         stagings: list[Staging] | None = None,
     ) -> None:
-        """Makes a manager of new variables, or of those that another manager has `created`.
+        """Makes a manager of new variables, or of variables that another manager has created.
 
-        Each manager of the same variables has its own staged values in `stagings`.
+        `created` contains the existing variables by name. `stagings` contains the staged values of
+        each manager that uses the same variables.
         """
         super().__init__(spec, variables)
         self._facades.update(created or {})

@@ -46,7 +46,7 @@ class PerTowerVariableMgr(VariableMgr):
 
 
 class ReplicatedVariableMgr(PerTowerVariableMgr):
-    """All towers of the job start equal, aggregate their gradients and apply the same update.
+    """All towers start with equal variables, aggregate gradients and apply the same update.
 
     Used for `replicated`, `distributed_all_reduce` and `collective_all_reduce`. In
     `collective_all_reduce`, each worker has its own manager, with the copies of its own towers.
@@ -57,8 +57,8 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         options = spec.aggregation
         if spec.num_towers == 1:
             options = options.for_one_device()
-        # Sparse gradients cannot be deferred: a variable, which is dense, keeps a deferred
-        # gradient.
+        # Sparse gradients cannot be deferred, because deferred gradients are stored in dense
+        # variables.
         self._keep_sparse = not (options.sparse_to_dense or options.relaxed)
         # Gradients that are sent in 16 bits are not cast to float32 first.
         self._compact = options.compact_dtype is not None
@@ -82,7 +82,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         self._gather = None if context.complete else Collective(context).gather
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`; the aggregation is in the spec."""
+        """See `VariableMgr.preprocess_device_grads` and `VariableMgrSpec.aggregation`."""
         devices = self._spec.devices
         complete = gradients.complete(
             columns,
@@ -90,7 +90,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
             keep_sparse=self._keep_sparse,
             keep_dtype=self._compact,
         )
-        # Slices cannot be gathered if their number is unknown.
+        # Slices cannot be gathered if their static shape is unknown.
         complete = [
             column
             if not column.sparse or self._gather is None or gradients.fit_together(column)
@@ -111,7 +111,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
 
 
 class IndependentVariableMgr(PerTowerVariableMgr):
-    """Towers start differently and never exchange anything; the gradient reduction is ignored."""
+    """Towers start with different variables and never communicate. Gradients are not reduced."""
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; a tower without gradient skips its update."""
@@ -125,7 +125,7 @@ def _dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | None:
 
 
 class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
-    """A copy "v<t>/<name>" on every tower, and of trained variables a "shadow/<name>" on a ps task.
+    """Keeps copies "v<t>/<name>" on every tower, and "shadow/<name>" of trained ones on ps tasks.
 
     Gradients are added on the device of the shadow and applied to the shadow. Then its new value is
     copied to every tower, so that the next step needs no remote reads. Each tower has its own batch
@@ -140,7 +140,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self._name_of: dict[Any, str] = {}
 
     def updated(self, name: str) -> TowerVariable:
-        """See `VariableMgr.updated`; the shadow of a trained variable."""
+        """See `VariableMgr.updated`; for a trained variable, its shadow."""
         return self._shadows.get(name) or super().updated(name)
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:

@@ -26,9 +26,9 @@ _Packing = TypeVar("_Packing", bound="Packing")
 class Packing:
     """Transformations of gradients before and after their reduction.
 
-    Fields have the names of the flags, and records of reductions contain them as keys. Earlier
-    records lack a new field, so declare it with ``field(default=..., metadata={"optional":
-    True})``.
+    Fields have the names of the flags, and are keys in records of reductions. If you add a field,
+    declare it with ``field(default=..., metadata={"optional": True})``, because earlier records
+    lack it.
 
     Attributes:
       gradient_repacking: number of flat packs into which all gradients are joined, at most 500;
@@ -94,7 +94,7 @@ class AggregationSpec(Packing):
 
     Attributes:
       network_topology: "dgx1" or "gcp_v100", the machine whose links hierarchical copies use.
-      sparse_to_dense: whether sparse gradients are made dense before they travel.
+      sparse_to_dense: whether sparse gradients are made dense before they are sent.
       group_size: devices in a group of two-level algorithms; 0 for all devices of a process.
       shared_cards: whether several devices are parts of one GPU.
     """
@@ -122,9 +122,9 @@ class AggregationSpec(Packing):
 
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
 COLLECTIVE = ("auto", "ring")
-"""Values of `CROSS_DEVICE_OPS` that are collective operations of TensorFlow, packed by bytes."""
+"""Values of `CROSS_DEVICE_OPS` that are TensorFlow's collectives, which pack tensors by bytes."""
 BETWEEN_WORKERS = ("auto", "ring", "nccl")
-"""Values that work between processes. Between processes, all of them pack by bytes."""
+"""Values that work between processes. There, all of them pack tensors by bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,18 +145,18 @@ class CrossDeviceSpec:
     shared_cards: bool = False
 
     def check(self, devices: Sequence[str]) -> None:
-        """Refuses devices on which the operations fail or reduce wrongly."""
+        """Raises FlagError for devices on which the operations fail or compute wrong sums."""
         on_gpu = all(map(is_gpu, devices))
         refuse_devices(self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards)
 
     def running(self, on_gpu: bool) -> str:
-        """The operation in use, as records name it."""
+        """The operation that is used, as named in records; "auto" is resolved."""
         auto = "nccl" if on_gpu and not self.shared_cards else "ring"
         return auto if self.ops == "auto" else self.ops
 
 
 def refuse_towers(job: Job) -> None:
-    """Refuses several towers on a CPU, of which the strategy uses one per process."""
+    """Raises FlagError for several towers on a CPU, because the strategy uses one per process."""
     if job.device == "cpu" and job.towers_per_worker > 1:
         raise FlagError(
             "num_gpus",
@@ -167,7 +167,10 @@ def refuse_towers(job: Job) -> None:
 
 
 def refuse_devices(ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False) -> None:
-    """Refuses a number or kind of devices; with `shared_cards` several are parts of one GPU."""
+    """Raises FlagError if the operations do not support these devices.
+
+    `shared_cards` is whether several devices are parts of one GPU.
+    """
     if ops == "nccl" and not on_gpu:
         raise FlagError("cross_device_ops", ops, "needs GPUs; use ring on CPUs")
     if ops == "nccl" and shared_cards:
@@ -193,9 +196,8 @@ CACHING_POLICIES = ("none", "consumer", "cpu")
 class InitializerLike(Protocol):
     """Interface of initializers; `cnnbench.models.spec.Initializer` implements it.
 
-    If `kind` is "constant", every element is `value`. If there is `draw`, it returns the value from
-    the name, the seed and the number of the tower. Otherwise values are drawn from a truncated
-    normal distribution.
+    If `kind` is "constant", every element is `value`. If `draw` is not None, ``draw(name, seed,
+    tower)`` returns the value. Otherwise values are drawn from a truncated normal distribution.
     """
 
     @property
@@ -211,7 +213,10 @@ class InitializerLike(Protocol):
 
 
 class VariableLike(Protocol):
-    """Interface of declared variables, such as `models.spec.VariableSpec`; `bytes` as float32."""
+    """Interface of declared variables, such as `models.spec.VariableSpec`.
+
+    `bytes` is the size as float32.
+    """
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -246,7 +251,7 @@ class VariableMgrSpec:
         computes with it. "cpu": once for each worker, to its CPU. "none": at every read.
       variable_dtype: dtype of stored variables. Variables that need more than 16 bits are float32.
       reduction: "mean" or "sum" of the gradients over towers.
-      staged: whether a step computes with the values that the previous step read.
+      staged: whether a step uses the variable values that the previous step read.
       job: all tasks of the run; `devices` may contain only some of its towers. None for a run in
         one process.
     """
@@ -280,7 +285,7 @@ class VariableMgrSpec:
 
     @cached_property
     def mode(self) -> Mode:
-        """The mode of that name."""
+        """The mode that `variable_update` names."""
         return modes.find(self.variable_update)
 
     @property
@@ -323,7 +328,7 @@ class VariableMgrSpec:
 
     @property
     def cpu_devices(self) -> tuple[str, ...]:
-        """A CPU of every process that has some of `devices`, or `cpu_device` in a run of one."""
+        """A CPU of every process with some of `devices`; `cpu_device` if there is one process."""
         if self.job is None or not self.job.in_cluster:
             return (self.cpu_device,)
         return tuple(dict.fromkeys(map(cpu_of, self.devices)))

@@ -1,4 +1,4 @@
-"""Modes that are strategies of tf.distribute."""
+"""Modes that use strategies of tf.distribute."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class StrategyVariableMgr(VariableMgr):
     def _reduce(
         self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """The results of `preprocess_device_grads`, and the reduction of a tensor of each tower."""
+        """Results of `preprocess_device_grads`, and the reduction of one more tensor per tower."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
         reduced = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
         reduced = [
@@ -156,7 +156,7 @@ def _dense(column: Column) -> Column:
 # Construction of strategies of tf.distribute.
 
 Hosts: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
-"""Addresses of the tasks of each job, in order."""
+"""For each job name, the addresses of its tasks in order."""
 
 _collective_devices: tuple[str, ...] | None = None
 
@@ -179,7 +179,7 @@ def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.Mir
 
 
 def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
-    """A MirroredStrategy over the devices of another, for input with a pipeline per replica.
+    """A new MirroredStrategy over the same devices, for input with a pipeline per replica.
 
     TensorFlow 2.21 stores InputReplicationMode.PER_REPLICA in the strategy. With the same strategy,
     every later input would give all batches to each replica.
@@ -203,7 +203,7 @@ def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
 
 
 def connected(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """The strategy that connects a worker with the others, for any of its towers."""
+    """The job's MultiWorkerMirroredStrategy. The first call connects the workers."""
     gpus = job.towers_per_worker if job.device == "gpu" else 0
     return _multi_worker(_hosts(job), job.task.job, job.task.index, gpus)
 
@@ -254,7 +254,7 @@ def communication(
 
 
 def parameter_server(job: Job) -> tf.distribute.ParameterServerStrategy:
-    """The ParameterServerStrategy of a job, which connects this process, its controller.
+    """The ParameterServerStrategy of a job. This process, the controller, connects to the servers.
 
     The servers of the other processes must be running.
     """
@@ -292,13 +292,13 @@ def _claim(devices: tuple[str, ...]) -> None:
 def _mirrored(
     devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
 ) -> tf.distribute.MirroredStrategy:
-    """A new strategy, with collective operations if `ops` is None."""
+    """Creates a strategy. It uses collective operations if `ops` is None."""
     reductions = {
         "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
         "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
         "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
     }
-    with tf.init_scope():  # outlives the traced function
+    with tf.init_scope():  # The object outlives the traced function.
         reduction = None if ops is None else reductions[ops]()
         return tf.distribute.MirroredStrategy(devices, reduction)
 
@@ -309,8 +309,8 @@ def _mirrored(
 class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.ParameterServerStrategy`, which puts variables on the ps tasks in turn.
 
-    There is one traced step, which TensorFlow runs on any free worker. Therefore its only tower has
-    a device string without a task. It means a device of the worker that runs the step.
+    There is one traced step, which TensorFlow runs on any free worker. Therefore, the device string
+    of its only tower names no task. It means the device of the worker that runs the step.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -328,7 +328,8 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
         """See `StrategyVariableMgr.run_towers`."""
-        with _without_warnings():  # which ask for a coordinator; there is one
+        # TensorFlow warns that a coordinator is missing although there is one.
+        with _without_warnings():
             return super().run_towers(build, meeting=meeting)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
@@ -388,12 +389,12 @@ class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
 
 
 class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.MultiWorkerMirroredStrategy`; a worker has the copies of its own towers."""
+    """`tf.distribute.MultiWorkerMirroredStrategy`; a worker stores the copies of its own towers."""
 
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """See `VariableMgr.reduce_together`; all in the collective of the gradients."""
+        """See `VariableMgr.reduce_together`; one collective reduces scalars and gradients."""
         if self.workers is None:
             return super().reduce_together(columns, sums)
         own, *others = self._spec.devices

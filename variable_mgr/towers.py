@@ -41,7 +41,7 @@ class TowerVariable:
 
     @property
     def primary(self) -> tf.Variable:
-        """Copy 0, which checkpoints hold and broadcasts start from."""
+        """Copy 0, which checkpoints contain and broadcasts send."""
         return self.copies[0]
 
     @property
@@ -82,7 +82,7 @@ class TowerVariable:
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
-    """The variable's value, by an operation on the variable's own device.
+    """Reads a variable by an operation on its own device.
 
     `Variable.value` does not fix the device. `Variable.read_value` adds an identity operation,
     which copies between devices if the reader is on another device.
@@ -94,13 +94,13 @@ def read(variable: tf.Variable) -> tf.Tensor:
     return value
 
 
-# For each graph, variable handles by the name of their input in the graph. TensorFlow keeps them
-# only in an internal attribute of the graph.
+# For each graph, the `id` of each variable's handle, by the name of the tensor that stands for the
+# handle in the graph. TensorFlow stores this mapping only in an internal attribute of the graph.
 _handles: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
 
 
 def handles_read(graph: tf.Graph) -> Mapping[str, int]:
-    """The `id` of each handle that `read` has read in a graph, by the name of its tensor there."""
+    """The `id` of each variable handle that `read` has used in a graph, by its tensor's name."""
     return _handles.get(graph, {})
 
 
@@ -113,15 +113,16 @@ def settle(devices: Iterable[str]) -> None:
     """
     answers = []
     for device in dict.fromkeys(map(cpu_of, devices)):
-        # A coordinator drops the devices of a lost worker. A function that needs such a device
-        # reports it later.
+        # A coordinator removes the devices of a lost worker. A function that needs such a device
+        # fails later with a better error.
         with contextlib.suppress(tf.errors.InvalidArgumentError), tf.device(device):
             answers.append(tf.timestamp())
     for answer in answers:
         answer.numpy()
 
 
-# Construction of the towers of a step: one after the other, or together with meeting points.
+# Builds the towers of a step: one after the other, or in threads that wait for each other at
+# meeting points.
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -144,7 +145,7 @@ def meeting_by(rendezvous: Rendezvous) -> Iterator[None]:
 
 
 def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R:
-    """Waits until every tower has reached this point; called while a tower is built in step.
+    """Waits until every tower has reached this point, while `in_step` builds the towers.
 
     Args:
       point: name of the point; all towers reach the same points in the same order.
@@ -184,7 +185,7 @@ def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
 
 def _merge(towers: Sequence[_TowerThread]) -> None:
     check_points([tower.visit.point if tower.visit else "its end" for tower in towers])
-    visits = [tower.visit for tower in towers if tower.visit]  # none is at its end
+    visits = [tower.visit for tower in towers if tower.visit]  # An ended tower has no visit.
     with tf.name_scope(visits[0].scope):
         results = visits[0].merge([visit.value for visit in visits])
     for tower, result in zip(towers, results, strict=True):
@@ -192,7 +193,7 @@ def _merge(towers: Sequence[_TowerThread]) -> None:
 
 
 def check_points(points: Sequence[str]) -> None:
-    """Refuses towers that have reached different points."""
+    """Raises an error if towers have reached different points."""
     for number, point in enumerate(points):
         if point != points[0]:
             raise RuntimeError(
@@ -201,7 +202,7 @@ def check_points(points: Sequence[str]) -> None:
 
 
 class _Visit(NamedTuple):
-    """A tower's arguments of `meet`, and the name scope in which it waits."""
+    """The arguments with which a tower called `meet`, and its name scope."""
 
     point: str
     value: Any
@@ -213,7 +214,7 @@ State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
 
 
 def _state_here() -> State:
-    """Returns a function. Its contexts give another thread the TensorFlow state of this thread."""
+    """Returns a context manager that gives another thread the TensorFlow state of this thread."""
     scope = _absolute(tf.get_current_name_scope())
     # An unused operation is created to read the graph, the current device and the control
     # dependencies.
@@ -241,7 +242,7 @@ def _state_here() -> State:
 
 
 class _End(BaseException):
-    """Ends a waiting tower."""
+    """Raised in a waiting tower to end it."""
 
 
 class _TowerThread:
@@ -250,7 +251,7 @@ class _TowerThread:
     def __init__(self, number: int, build: Callable[[int], Any], state: State) -> None:
         self.done = False
         self.result: Any = None
-        self.visit: _Visit | None = None  # None at its end
+        self.visit: _Visit | None = None  # None after the tower has ended
         self.answer: Any = None
         self._error: BaseException | None = None
         self._ending = False
@@ -265,7 +266,7 @@ class _TowerThread:
         self._thread.start()
 
     def run_on(self) -> None:
-        """Runs the tower to its next meeting point or end; raises its exceptions."""
+        """Runs the tower until its next meeting point or its end. Raises its exceptions."""
         self._resume.release()
         self._paused.acquire()
         if self._error is not None:

@@ -6,8 +6,8 @@ from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import STDDEV, Network, T, with_shortcut
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
-# For each size: blocks and channels of each stage, and drop path's keep probability for the last
-# block.
+# For each size: number of blocks and channels of each stage, and the probability with which drop
+# path keeps the last block.
 VARIANTS = {
     "tiny": ((3, 3, 9, 3), (96, 192, 384, 768), 0.9),
     "base": ((3, 3, 27, 3), (128, 256, 512, 1024), 0.5),

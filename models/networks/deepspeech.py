@@ -132,7 +132,7 @@ def edit_distance(one: Sequence[Any], other: Sequence[Any]) -> int:
     row = places
     for count, value in enumerate(one, start=1):
         best = np.minimum(row[1:] + 1, row[:-1] + (row_values != numbers[value]))
-        # Insertions go along the row: each one costs 1 more than the previous position.
+        # An insertion moves one position to the right in the row and costs 1.
         row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places
     return int(row[-1])
 

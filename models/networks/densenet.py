@@ -1,4 +1,4 @@
-"""DenseNet for CIFAR-10: the input of a layer is the output of all earlier layers in its block.
+"""DenseNet for CIFAR-10: a layer's input is the outputs of all earlier layers in its block.
 
 Source: Huang et al., arXiv:1608.06993, the networks without bottlenecks and compression. As in
 tf_cnn_benchmarks, convolutions have biases and a ReLU follows the 1 x 1 convolution between blocks.
@@ -41,7 +41,7 @@ class DenseNetCifar10(Model):
         for block in range(BLOCKS):
             with net.scope(f"block{block}"):
                 if block > 0:
-                    # Height and width are halved; the number of channels is that of two layers.
+                    # Halves height and width, and outputs as many channels as two layers.
                     y = self._layer(net, x, 2 * self.growth, 1)
                     x = net.avg_pool(net.relu(y), 2, 2)
                 for _ in range(self.layers):
@@ -51,7 +51,7 @@ class DenseNetCifar10(Model):
 
     @staticmethod
     def _layer(net: Network[T], x: T, filters: int, kernel: int) -> T:
-        # Both kernels have the same standard deviation, as if the 1 x 1 kernel were 3 x 3.
+        # The 1 x 1 kernel has the same standard deviation as the 3 x 3 kernel.
         stddev = math.sqrt(2 / 9 / filters)
         y = net.batch_norm(x, activation="relu")
         return net.conv(y, filters, kernel, activation=None, stddev=stddev)

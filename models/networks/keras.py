@@ -1,11 +1,12 @@
-"""Keras models as networks: those of `keras.applications`, of files, and of plug-ins.
+"""Runs Keras models from `keras.applications`, files and plug-ins as networks.
 
-A Keras model is an ordinary network. Its weights and the states of its random generators are the
-variables, and its body is one function of the features and of the values of the variables.
+Like every network, a Keras model declares variables and is called in each tower's graph. Its
+variables are its weights and the states of its random generators. `build` applies it as one
+function of the features and the variables' values.
 
-What a network declares is needed before TensorFlow runs: a run first sets the number of threads and
-devices, and measures in a forked child. A child of its own therefore builds and traces the model,
-and returns plain data.
+A network's sizes and variables are needed before TensorFlow starts, because a run first sets the
+number of threads and devices, and measures memory in a forked child. Therefore another child
+process builds and traces the model, and returns plain data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from cnnbench.models.network import Network, T
 from cnnbench.models.spec import Initializer, KerasDeclaration, LearningRateSpec
 
 PREFIX = "keras:"
-"""Begins values of ``--model`` that name a Keras model."""
+"""Prefix of the values of ``--model`` that name a Keras model."""
 
 SUFFIX = ".keras"
 
@@ -43,18 +44,20 @@ APPLICATIONS = (
     *(f"ResNet{depth}{version}" for depth in (101, 152, 50) for version in ("", "V2")),
     *("VGG16", "VGG19", "Xception"),
 )
-"""Networks of `keras.applications`; `--help` and refusals do not import Keras."""
+"""Networks in `keras.applications`, listed here so that `--help` need not import Keras.
+"""
 
 
 class KerasModel(Model):
     """A Keras model for images, with one output per class.
 
     Args:
-      make: returns a new `keras.Model`, in the dtype policy that it gets, such as "mixed_bfloat16",
-        which is the global one meanwhile.
-      image_size: height and width where the model takes any.
+      make: function of a dtype policy, such as "mixed_bfloat16", that returns a new `keras.Model`.
+        During the call, the policy is also the global one.
+      image_size: height and width of the images if the model accepts any size.
       source: identifies the initial values; see `Initializer.given`.
-      application: name of the network of `keras.applications` whose preprocessing images get.
+      application: name of the network in `keras.applications` whose preprocessing is applied to
+        images; "" for none.
     """
 
     batch_size = 32
@@ -82,10 +85,11 @@ class KerasModel(Model):
         self._lock = threading.Lock()
         self._values: dict[tuple[int, int], dict[str, Any]] = {}
         self._use(_in_child(self._declare))
-        self._built.clear()  # of a process that has no child: it has another seed
+        # Without a child process, the model was built in this process, with a different seed.
+        self._built.clear()
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
-        """See `Model.resize`; only networks of `keras.applications` can be built for others."""
+        """See `Model.resize`; only networks of `keras.applications` can change their sizes."""
         own = image_size in (None, self.image_size) and num_classes in (None, self.classes)
         if self._application and not own:
             size = image_size or self.image_size
@@ -112,7 +116,7 @@ class KerasModel(Model):
         return declared._replace(work=keras_graph.work(self, built, declared))
 
     def built(self, dtype: str, seed: int = 0) -> Any:
-        """The `keras_graph.Built` that computes in a dtype, built at the first call."""
+        """The `keras_graph.Built` for a compute dtype such as "float32"; the first call builds it."""
         from cnnbench.models import keras_graph
 
         with self._lock:
@@ -124,7 +128,7 @@ class KerasModel(Model):
             return self._built[dtype]
 
     def _draw(self, name: str, seed: int, tower: int) -> Any:
-        """The initial value of a variable: that of the model built with `seed` + `tower`."""
+        """The initial value of a variable, from a model that is built with `seed` + `tower`."""
         values = self._values.setdefault((seed, tower), {})
         if name not in values:
             if tower:
@@ -135,9 +139,9 @@ class KerasModel(Model):
         return values.pop(name)
 
     def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
-        """Gives images the range that the application takes, and labels that of the outputs.
+        """Scales images as the application requires, and converts labels to numbers of outputs.
 
-        ImageNet's label 0 is no class: the first of 1,000 outputs is for label 1.
+        In ImageNet, label 0 is not a class, so the first of 1,000 outputs is for label 1.
         """
         del seed, training
         first = int(self.dataset == "imagenet" and self.classes == 1000)
@@ -164,23 +168,23 @@ class KerasModel(Model):
 def register_keras_model(
     name: str, build: Callable[[], Any], *, dataset: str = "imagenet", image_size: int | None = None
 ) -> None:
-    """Makes a Keras model available to ``--model``; names are unique within a data set.
+    """Registers a Keras model for ``--model``. Names must be unique within a data set.
 
     Args:
-      build: returns a new `keras.Model` that takes a batch of images, of height and width
-        `image_size`, and returns the logits (or softmax probabilities) of each class.
-      dataset: the data set it is for, such as ``imagenet`` or ``cifar10``.
-      image_size: height and width in pixels; by default those of the model's input.
+      build: function that returns a new `keras.Model`. The model maps a batch of images, with
+        height and width `image_size`, to logits (or softmax probabilities) ``[n, classes]``.
+      dataset: the data set for the model, such as ``imagenet`` or ``cifar10``.
+      image_size: height and width in pixels. By default, they are read from the model's input.
     """
     factory = partial(KerasModel, name, dataset, lambda policy: build(), image_size=image_size)
     register_model(name, dataset, factory)
 
 
 def _named(name: str, dataset: str) -> KerasModel:
-    """The model of ``--model=keras:...``: a file, or a network of `keras.applications`."""
+    """Creates the model for ``--model=keras:...``, from a file or from `keras.applications`."""
     wanted = name.removeprefix(PREFIX)
     if wanted.endswith(SUFFIX):
-        import hashlib  # late, with zipfile: --help has no use for them
+        import hashlib  # Imported here (and zipfile below), because --help does not need them.
         import zipfile
 
         if not os.path.isfile(wanted):
@@ -211,15 +215,16 @@ def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
 
 
 def _in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
-    """Runs a function that starts TensorFlow in a child, unless this process has started it."""
+    """Runs `declare`, which starts TensorFlow, in a child unless TensorFlow runs here already."""
     given = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if given != "tensorflow":
         raise UsageError(f"Keras models run on TensorFlow; unset KERAS_BACKEND={given}")
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         raise UsageError("needs Keras 3; unset TF_USE_LEGACY_KERAS")
-    import pickle  # late: few runs need it
+    import pickle  # Imported here, because few runs need it.
 
-    # Here, not in the child: a run needs it too, and an import starts no threads.
+    # Imported before the fork, because this process needs it later too. The import starts no
+    # threads.
     from cnnbench.models import keras_graph  # noqa: F401
 
     if _tensorflow_runs():
@@ -248,10 +253,10 @@ def _in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
 
 
 def _tensorflow_runs() -> bool:
-    """Whether TensorFlow runs in this process: a forked child would lack its threads."""
+    """Whether TensorFlow has started threads in this process, which a forked child would lack."""
     try:
         threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    except OSError:  # a thread that has just ended; elsewhere than on Linux there are no files
+    except OSError:  # A thread has just ended, or the system is not Linux.
         threads = []
     return not threads or any(name.startswith("tf_") for name in threads)
 
@@ -259,11 +264,11 @@ def _tensorflow_runs() -> bool:
 def _answer(
     declare: Callable[[], KerasDeclaration],
 ) -> KerasDeclaration | tuple[str, tuple[str, ...]]:
-    """What a child returns: the declaration, or the text and frames of an error."""
+    """Result of a child: the declaration, or the text and the frames of an error."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if isinstance(sys.stderr, StandardStream):
         sys.stderr.take_descriptor()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TensorFlow tells that there is no GPU
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Hides TensorFlow's warning that there is no GPU.
     try:
         with plugins.reported(UsageError):
             return declare()

@@ -139,7 +139,7 @@ class NasnetCell(Generic[T]):
         return net.concat([second, third, fourth, fifth])
 
     def _second(self, x: T, previous: T) -> T:
-        """The second input, resized to the first. The first cell uses its only input unchanged."""
+        """The second input, resized to the size of the first. The first cell has only one input."""
         if previous is x:
             return x
         net = self.net

@@ -20,7 +20,7 @@ CUTOFF = 10
 class NeuMF(Model):
     """NeuMF: matrix factorization and a perceptron, concatenated before one logit.
 
-    `layers` are the numbers of units in the perceptron. The first one is the size of both
+    `layers` are the numbers of units in the perceptron. The first number is the size of both
     embeddings together.
     """
 
@@ -34,7 +34,7 @@ class NeuMF(Model):
         Element("item", (), "feature", "int64"),
         Element("label", (), "label", "int64"),
     )
-    metric_names = ()  # A rank needs all candidates of a user.
+    metric_names = ()  # A rank is not a mean over examples: it needs all candidates of a user.
     host_metric_names = ("hit_rate_10", "ndcg_10")
     users = 138_493
     items = 26_744

@@ -1,4 +1,4 @@
-"""RegNetY: linearly increasing widths, grouped convolutions, squeeze and excitation.
+"""RegNetY: networks with grouped convolutions whose width increases linearly with depth.
 
 Source: Radosavovic et al., arXiv:2003.13678; parameters are from its tables 4 and 10 (and from
   pycls).
@@ -46,9 +46,9 @@ VARIANTS = {
 def stages(line: Line) -> tuple[tuple[int, int], ...]:
     """For each stage: number of blocks and width.
 
-    Widths are rounded to the nearest multiple of the group width (the even one of two equally near
-    multiples), as in the paper's tables. torchvision rounds differently: its 800mf and 8gf are
-    wider.
+    As in the paper's tables, widths are rounded to the nearest multiple of the group width. If two
+    multiples are equally near, the even one is used. torchvision rounds differently: its 800mf and
+    8gf are wider.
     """
     widths = []
     for block in range(line.depth):

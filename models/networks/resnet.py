@@ -1,7 +1,7 @@
 """ResNets for ImageNet and CIFAR-10, in several versions.
 
-In ``v1``, the first 1 x 1 convolution of a block has the stride, and in ``v1.5``, the 3 x 3
-convolution. In ``v2``, batch norm is before each convolution instead of after it.
+In ``v1``, the first 1 x 1 convolution of a block has the stride. In ``v1.5``, the 3 x 3 convolution
+has the stride. In ``v2``, batch norm is before each convolution instead of after it.
 
 Sources: He et al., arXiv:1512.03385 (v1) and arXiv:1603.05027 (v2); Goyal et al.,
 arXiv:1706.02677 (v1.5 and the warm-up of the learning rate).
@@ -42,8 +42,8 @@ BLOCKS = {
     **{50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)},
 }
 
-# In v2, batch norm before a block has no gamma: a positive scale passes the ReLU and can be part of
-# the next kernel. It has none in tf_cnn_benchmarks either.
+# In v2, batch norm before a block has no gamma, as in tf_cnn_benchmarks. It is not needed: scaling
+# by a positive number before a ReLU is equivalent to scaling the next kernel.
 PREACTIVATION = BatchNorm(decay=0.9, epsilon=1e-5, scale=False)
 
 
@@ -133,7 +133,7 @@ class ResNet(Model):
     def _shortcut(
         self, net: Network[T], x: T, active: T, filters: int, stride: int, project: bool
     ) -> T:
-        """The shortcut: the input of a block, or a projection of its first convolution's input."""
+        """The block's input, or a projection if its shape must change or `project` is true."""
         if stride == 1 and net.shape(x)[2] == filters and not project:
             return x
         normed = self.version != "v2"

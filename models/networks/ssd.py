@@ -1,8 +1,8 @@
 """SSD300: object detection with 8732 anchor boxes.
 
-A box is top, left, bottom and right as fractions of the image. An encoded box is relative to an
-anchor: the offset of the centre (vertical, horizontal) divided by the anchor's sides and by 0.1,
-and the logarithms of the ratios of the sides (height, width), divided by 0.2.
+A box consists of its top, left, bottom and right as fractions of the image. An encoded box is
+relative to an anchor: the offset of the centre (vertical, horizontal) divided by the anchor's sides
+and by 0.1, and the logarithms of the ratios of the sides (height, width), divided by 0.2.
 
 Source: Liu et al., arXiv:1512.02325, with the ResNet-34 of MLPerf Training as its backbone.
 """
@@ -20,8 +20,8 @@ from cnnbench.models.networks.resnet import ResNet
 from cnnbench.models.spec import IMAGE, BatchNorm, Element, LearningRateSpec, Padding
 
 IMAGE_SIZE = 300
-# For each feature map: cells per side, pixels between cells, and aspect ratios of anchors besides
-# 1.
+# For each feature map: cells per side, pixels between cells, and aspect ratios of anchors. Every
+# map also has anchors with aspect ratio 1.
 MAPS = (
     (38, 8, (2.0,)),
     (19, 16, (2.0, 3.0)),
@@ -30,13 +30,14 @@ MAPS = (
     (3, 100, (2.0,)),
     (1, 300, (2.0,)),
 )
-# Side of a square anchor on each map in pixels, and one more number after the last map.
+# Side of a square anchor on each map, in pixels. The last number is only used to compute the size
+# of a larger anchor on the last map.
 SIDES = (21, 45, 99, 153, 207, 261, 315)
 PER_CELL = tuple(2 + 2 * len(aspects) for _, _, aspects in MAPS)
 ANCHORS = sum(cells**2 * count for (cells, _, _), count in zip(MAPS, PER_CELL, strict=True))
 
 LEAST_OVERLAP = 0.5
-"""Minimum intersection over union for which an anchor is matched to a box."""
+"""An anchor is matched to a box if their intersection over union is larger than this."""
 
 _CENTRE_SCALE, _SIDE_SCALE = 0.1, 0.2
 
@@ -86,7 +87,7 @@ def overlaps(first: Any, second: Any) -> Any:
 
 
 def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
-    """Matches anchors to boxes, float32 [n, 4]: box numbers, int64 [8732], and whether matched.
+    """For boxes, float32 [n, 4]: the box of each anchor, int64 [8732], and whether it is matched.
 
     Each box is assigned to the anchor with the largest overlap. (If two boxes have the same anchor,
     the later box is used.) Each other anchor is matched to the box with the largest overlap, if it

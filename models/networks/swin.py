@@ -71,7 +71,7 @@ class SwinT(Model):
         return with_shortcut(net, x, y, keep)
 
     def _bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
-        """Bias of attention scores: a learned number for each distance, and masked pairs."""
+        """Attention bias: a learned number for each distance; `_FORBIDDEN` for masked pairs."""
         table = net.variable(
             "distances",
             ((2 * self.window - 1) ** 2, heads),
@@ -79,7 +79,8 @@ class SwinT(Model):
             weight_decay=False,
         )
 
-        # One bias for all windows; or one for each window, if windows may contain separate parts.
+        # All windows share one bias. After a shift, each window has its own, because a window may
+        # contain separate parts of the image.
         groups = (side // self.window,) * 2 if shift else ()
         tokens = self.window**2
         bias = functools.partial(window_bias, window=self.window, side=side, shift=shift)
@@ -104,7 +105,7 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     down = rows[:, None] - rows + window - 1
     right = columns[:, None] - columns + window - 1
     distances = (down * (2 * window - 1) + right).ravel()
-    # The look-up is along the second axis, because there its gradient is dense.
+    # The gradient of a look-up is dense only along the second axis.
     found = tf.gather(tf.transpose(table), distances, axis=1)
     bias = tf.reshape(found, [-1, window**2, window**2])
     if not shift:

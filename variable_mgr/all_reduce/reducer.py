@@ -1,4 +1,4 @@
-"""All-reduce of gradients by an algorithm for each size."""
+"""All-reduce of gradients, with an algorithm that depends on the tensor's size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cnnbench.variable_mgr.gradients import concat
 
 # Chunks: algorithms cut tensors into chunks, send the chunks between devices and join them.
 
-# A sum for each memory.
+# A copy of one sum for each memory, by the name of the memory.
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
@@ -214,7 +214,7 @@ class TwoLevel:
         shards: int,
     ) -> None:
         self._devices = context.own_devices
-        # Each group lies in one process. Only the groups of this process are reduced here.
+        # A group contains devices of one process. Only the groups of this process are reduced here.
         self._groups = [group for group in groups if {*group} <= {*self._devices}]
         self._within = [
             registry.create(within, context.part(group)) if len(group) > 1 else None

@@ -1,6 +1,6 @@
 """All-reduce algorithms by name, and the cost of each.
 
-A formula gives messages, bytes and additions of an algorithm, as in Hockney's model.
+A formula gives the number of messages, bytes and additions of an algorithm, as in Hockney's model.
 docs/cost_model.md lists the formulas of all algorithms. `cnnbench.lab.predict` applies them to
 lists of tensors.
 """
@@ -59,7 +59,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as sent, of elements of `itemsize` bytes."""
+    """Size of a tensor as it is sent; `itemsize` is bytes per element."""
 
     elements: int
     itemsize: int = 4
@@ -105,9 +105,9 @@ class NodeLayout:
 class ReductionPhase:
     """A part of a reduction that begins when the previous part has ended.
 
-    Messages and bytes are counted at the busiest device, if they pass it one after another: within
-    its node (near), or through the link of its node (far). Near and far bytes move at the same
-    time. Latencies add up.
+    Messages and bytes are counted on the busiest device, where they pass one after another. Near
+    ones stay within its node. Far ones use the link of its node. Near and far bytes move at the
+    same time. Latencies add up.
 
     Attributes:
       near_messages, far_messages: number of consecutive latencies.
@@ -155,9 +155,9 @@ class Formula:
     """The cost of one algorithm.
 
     Attributes:
-      path: phases of one tensor, of (tensor, layout, shards).
+      path: function of (tensor, layout, shards): the phases of reducing one tensor.
       busy: phases during which one tensor occupies a device, if they are shorter than the path.
-      roots: function of (layout, shards): number of devices over which successive tensors rotate.
+      roots: function of (layout, shards): number of devices that successive tensors use in turn.
       or_paths: alternative paths; the algorithm uses the fastest path.
     """
 
@@ -168,7 +168,7 @@ class Formula:
 
 
 def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
-    """n-1 hops with `at_once` messages each.
+    """The phase of n - 1 hops along a ring, with `at_once` messages in each hop.
 
     The number of hops that leave a node is the number of nodes.
     """
@@ -180,7 +180,7 @@ def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase
 
 
 def star_of(near: int, far: int, size: float) -> ReductionPhase:
-    """One device receives from or sends to `near` others in its node and `far` others outside."""
+    """One device exchanges `size` bytes with each of `near` and `far` other devices."""
     return ReductionPhase(near, near * size, far, far * size)
 
 
@@ -220,7 +220,7 @@ class Algorithm(Protocol):
 
 
 def runs_together(algorithm: Algorithm) -> bool:
-    """Whether the results of all devices must be used, because otherwise none of them arrives.
+    """Whether the results of all devices must be used, because the devices wait for each other.
 
     TensorFlow removes operations whose results are unused. In some algorithms, such as collectives,
     the operation on each device waits for the operations on the other devices. No such operation
@@ -230,7 +230,8 @@ def runs_together(algorithm: Algorithm) -> bool:
     return bool(getattr(algorithm, "runs_together", False))
 
 
-# Raises ValueError with the reason if the algorithm cannot work in the context.
+# Creates an algorithm for a context. Raises ValueError with a reason if the algorithm does not
+# support it.
 Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
 _Factory = TypeVar("_Factory", bound=Factory)
 
@@ -271,9 +272,9 @@ def create(name: str, context: ReduceContext) -> Algorithm:
 
 
 def costs(but: Container[str] = ()) -> dict[str, Formula]:
-    """Cost formulas by name, for all algorithms that are registered with one.
+    """Cost formulas of all algorithms that have one, by name of the algorithm.
 
-    Imports the algorithms' modules, with exceptions.
+    Imports the modules of all algorithms except those in `but`.
     """
     found = {name: _find(name)[1] for name in names() if name not in but}
     return {name: cost for name, cost in found.items() if cost is not None}

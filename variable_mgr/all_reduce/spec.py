@@ -27,11 +27,12 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes per element, by the name of the format in which gradients are sent."""
 
 LINE_BYTES = 64
-"""TensorFlow returns a part of a buffer as a view if it begins and ends at a multiple of this.
+"""TensorFlow returns part of a buffer as a view if it begins and ends at a multiple of this size.
 """
 
 MIN_CHUNK_BYTES = 16 * 1024
-"""Smaller chunks cost more time for operations and messages than parallel work saves."""
+"""Minimum bytes in a chunk. Smaller chunks cost more overhead than parallel work saves.
+"""
 
 
 def chunk_size(elements: int, most: int, itemsize: int) -> int:
@@ -42,9 +43,9 @@ def chunk_size(elements: int, most: int, itemsize: int) -> int:
 
 
 def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
-    """Numbers of elements of equal buffers: multiples of `line`, unless smaller.
+    """Number of elements in each of several equal buffers.
 
-    The last gets the rest.
+    The numbers are multiples of `line`. The last buffer gets the remaining elements.
     """
     share = elements // buffers
     if share >= line:
@@ -53,7 +54,7 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
 
 
 def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
-    """Indices of tensors, in order, in groups to join.
+    """Groups tensors for joining; returns the indices of the tensors in each group, in order.
 
     Groups are filled beginning with the last tensor.
 
@@ -72,7 +73,10 @@ def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]
 
 
 def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:
-    """Indices of tensors, in order. Small tensors are grouped for joining, up to `most` of them."""
+    """Groups up to `most` consecutive small tensors for joining.
+
+    Returns the indices of the tensors in each group.
+    """
     groups: list[list[int]] = []
     growing = False
     for index, is_small in enumerate(small):
@@ -162,7 +166,7 @@ class AllReduceSpec:
                     )
 
     def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
-        """The spec without the levels that have nothing to reduce on these groups of devices."""
+        """The spec without levels that are unnecessary on these groups of devices."""
         parts = (SizeRange(_running(part.algorithm, groups), part.limit) for part in self.ranges)
         return AllReduceSpec(tuple(parts))
 
@@ -259,7 +263,7 @@ def _short(limit: int | None) -> str:
     return f"{value}{unit}"
 
 
-# Devices and parameters of one all-reduce, and groups of devices; no TensorFlow.
+# Devices and parameters of one all-reduce, and groups of devices. Does not import TensorFlow.
 
 COMMUNICATION_HINTS = ("auto", "ring", "nccl")
 """Values of the communication hint of TensorFlow's collectives."""
@@ -277,9 +281,8 @@ class ReduceContext:
       shards: the number after "#" in a spec.
       cpu_device: the CPU on which `copy` adds; None to add tensor i on device i mod N.
       network_topology: "dgx1" or "gcp_v100", for hierarchical copies.
-      share_memory: whether CPU devices of one process pass tensors by reference, so that
-        algorithms leave out copies. False treats every device as having a memory of its own, as
-        GPUs have.
+      share_memory: whether CPU devices of one process pass tensors by reference, so that algorithms
+        need no copies between them. If False, every device has its own memory, like a GPU.
       own: the devices whose values are in this process, in the same order; None for all. Other
         processes run their own steps, which reduce the other values.
       communication_hint: one of `COMMUNICATION_HINTS`, for TensorFlow's collectives.
@@ -373,7 +376,7 @@ def is_gpu(device: str) -> bool:
 
 
 def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, ...], ...]:
-    """Groups devices by process, or into runs within each process.
+    """Groups devices by process, or into smaller groups within each process.
 
     With a `group_size` above 0, a group contains that many consecutive devices of a process; the
     last group may be smaller. Use it for GPUs on one PCIe switch or NUMA node, or to emulate
@@ -402,10 +405,10 @@ def turns_of(groups: Sequence[Sequence[str]]) -> int:
     return max(map(len, groups))
 
 
-# Limits of algorithms: a table of the devices and parameters that each algorithm refuses. It is
-# read before TensorFlow is imported.
+# Limits of algorithms: checks of the devices and parameters that each algorithm does not support.
+# They run before TensorFlow is imported.
 
-# Such a check raises ValueError with a reason for the user.
+# A check raises ValueError with a reason for the user.
 Limit: TypeAlias = "Callable[[ReduceContext], None]"
 
 TOPOLOGIES = ("dgx1", "gcp_v100")

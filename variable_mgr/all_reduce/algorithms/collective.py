@@ -18,10 +18,11 @@ from cnnbench.variable_mgr.gradients import on_devices, traced_graph
 # Number of reductions in which a device takes part at the same time. Each active collective blocks
 # a thread on each device until all devices have joined, and the runtime creates as many threads as
 # needed. Without a limit, the 161 gradients of ResNet-50 on 4 devices crashed the process, because
-# the system had no more threads. Measured on 2 cores: for these 102 MB, the limit makes no
-# difference (2 and 4 devices, limits of 1 to 32: within 10 %). 1,000 tensors of 4 KB on 2 devices
-# take 87, 58, 43, 39 and 38 ms with limits of 1, 2, 4, 8 and 16. CollectiveReduceV2, which
-# TensorFlow orders with a token per device, took 1.5 times as long and needed thousands of threads.
+# the system had no more threads. On 2 cores, the limit hardly changes the time for these gradients
+# (102 MB; 2 and 4 devices, limits of 1 to 32: within 10 %). On 2 devices, 1,000 tensors of 4 KB
+# take 87, 58, 43, 39 and 38 ms with limits of 1, 2, 4, 8 and 16. With CollectiveReduceV2, which
+# TensorFlow orders by a token per device, they took 1.5 times as long and needed thousands of
+# threads.
 IN_FLIGHT = 8
 
 # NCCL matches the operations of a communicator by their order, so the order must be the same in all
@@ -43,9 +44,9 @@ _instances: defaultdict[int, Iterator[int]] = defaultdict(lambda: itertools.coun
 class Collective:
     """One CollectiveReduce operation on each device, inside a traced function only.
 
-    A device begins a reduction when the reduction `IN_FLIGHT` places earlier has ended on it. All
-    devices use the order of tracing, and a reduction depends only on earlier ones, so there is no
-    deadlock.
+    On each device, at most `IN_FLIGHT` reductions run at the same time, in the order of tracing.
+    The order is the same on all devices, and a reduction depends only on earlier reductions, so
+    there is no deadlock.
 
     The result of every device must be used: TensorFlow removes unused operations, and the other
     devices would wait forever. After an error, all later collectives of the process fail.
@@ -73,12 +74,12 @@ class Collective:
             self._hint = "ring"
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; every device of this process gets a sum of its own."""
+        """See `Algorithm.__call__`; every device of this process gets its own copy of the sum."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
 
-        # Version 1 of the op, because between ops of version 2 TensorFlow adds control
-        # dependencies, and across devices these are deadlocks.
+        # Version 1 of the operation is used. TensorFlow adds control dependencies between
+        # operations of version 2; across devices, they cause deadlocks.
         def reduce(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
             return tf.raw_ops.CollectiveReduce(
                 input=tensor,
@@ -94,7 +95,10 @@ class Collective:
         return self._collectively(reduce, tensors)
 
     def gather(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Concatenates tensors of one static shape of all devices, in one order on every device."""
+        """Concatenates the tensors of all devices, which have the same static shape.
+
+        The order is the same on every device.
+        """
         rows, *others = tensors[0].shape
         shape = [rows * self._group_size, *others]
 
@@ -136,10 +140,10 @@ def collectively(
     key: int,
     in_flight: int = IN_FLIGHT,
 ) -> list[tf.Tensor]:
-    """Adds one collective to the function that is being traced; all results must be used.
+    """Adds one collective operation to the traced function. All results must be used.
 
-    `op` creates the operation of a device from its tensor and the instance key. The operation
-    begins when the one `in_flight` places earlier has ended on the same device.
+    `op` creates the operation of a device from its tensor and the instance key. At most `in_flight`
+    such operations run at the same time on a device.
     """
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
@@ -166,7 +170,7 @@ def collectively(
 
 
 def group_key(devices: Sequence[str]) -> int:
-    """A number for a set of devices in any order, the same in every process.
+    """A number that identifies a set of devices. It is the same in every process.
 
     It is at least 2^30, because tf.distribute uses small numbers.
     """

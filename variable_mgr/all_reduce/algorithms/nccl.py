@@ -32,7 +32,7 @@ class Nccl:
         self._devices = context.devices
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; every GPU gets a sum of its own."""
+        """See `Algorithm.__call__`; every GPU gets its own copy of the sum."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
         dtype = tensors[0].dtype

@@ -17,7 +17,7 @@ from cnnbench.variable_mgr.gradients import concat
 
 @register("rechd")
 class RecursiveHalvingDoubling:
-    """Reduce-scatter: exchanges smaller and smaller halves. All-gather: larger and larger ones.
+    """A reduce-scatter with ever smaller parts, then an all-gather with ever larger parts.
 
     The first p ranks take part in the rounds, where p is the largest power of two. If there are
     more ranks, rank p + r and rank r first add their values, each for one half of the tensor, and
@@ -110,7 +110,7 @@ def _add(own: _Part, other: _Part, device: str) -> _Part:
 def _double(
     chunks: Sequence[_Part], order: Sequence[str], context: ReduceContext
 ) -> dict[str, list[tf.Tensor]]:
-    """Exchanges blocks of 1, 2, 4... chunks until every memory has them all, in order."""
+    """Exchanges blocks of 1, 2, 4... chunks until every memory has all chunks, in order."""
     power = len(chunks)
     memories = [context.memory_of(device) for device in order]
     # The pieces of a block, by its first chunk and its memory.

@@ -1,4 +1,4 @@
-"""Double binary tree: two trees; each device is a leaf of at least one of them."""
+"""Double binary tree: each half of a tensor is summed in its own tree of devices."""
 
 from __future__ import annotations
 
