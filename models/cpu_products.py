@@ -266,7 +266,7 @@ _TO_KERNEL: Mapping[str, Callable[..., Any]] = {
 
 
 def _convolved(images: Any, kernel: Any, padding: str, zeros: tuple[int, int]) -> Any:
-    """A convolution with stride 1. First, `zeros` rows and columns of zeros are added on each side."""
+    """A convolution with stride 1, after `zeros` rows and columns are added on each side."""
     if any(zeros):
         (down, right), padding = zeros, "EXPLICIT"
         explicit = [0, 0, down, down, right, right, 0, 0]

@@ -113,7 +113,7 @@ class Column(NamedTuple):
     def mapped(
         self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
     ) -> Column:
-        """The column with the results of a function of gradient and variable, run on each device."""
+        """Applies a function to gradient and variable on each device; returns the results."""
         pairs = list(zip(self.gradients, self.variables, strict=True))
         return self._replace(gradients=on_devices(devices, lambda pair: function(*pair), pairs))
 

@@ -116,7 +116,7 @@ class KerasModel(Model):
         return declared._replace(work=keras_graph.work(self, built, declared))
 
     def built(self, dtype: str, seed: int = 0) -> Any:
-        """The `keras_graph.Built` for a compute dtype such as "float32"; the first call builds it."""
+        """The `keras_graph.Built` for a dtype such as "float32". The first call builds it."""
         from cnnbench.models import keras_graph
 
         with self._lock:
