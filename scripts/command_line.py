@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import specs_of
 from cnnbench.flags.help import command_help
 
 T = TypeVar("T")
@@ -42,9 +42,3 @@ def options_of(
         print(f"{Path(sys.argv[0]).stem}: error: {error}", file=sys.stderr)
         sys.exit(ExitCode.USAGE)
     return options
-
-
-def neighbour_flag() -> Any:
-    """A field for the argument of `validation.neighbour`, as text."""
-    text = "CPUs that programs beside the processes keep busy; 0.5 is one in bursts."
-    return flag("0", text, choices=("0", "0.5", "1", "2"))

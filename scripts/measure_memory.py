@@ -10,13 +10,11 @@ within 30 % of the measured peak, 1 if not, 2 for wrong use, 4 if a run failed.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.processes.campaign import Campaign
+from measuring import measure
+
+from cnnbench.campaigns.ab.side import Side
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 
 NETWORKS = (
@@ -60,9 +58,7 @@ def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]
     """
     flags = (f"--model={model}", f"--data_name={data}", f"--batch_size={batch}")
     side = Side(flags=(*flags, f"--num_gpus={devices}", *FLAGS))
-    with tempfile.TemporaryDirectory() as folder:
-        command = measuring(side, Path(folder, "record.json"), Path(folder, "log"))
-        (ended,) = Campaign(Reporter()).run([command], timeout=600)
+    (ended,) = measure([side], timeout=600)
     found = ended.record.measured
     if ended.message or not found.estimated_memory_bytes or not found.peak_memory_bytes:
         raise BenchmarkError(ended.message or "its memory is unknown")

@@ -13,18 +13,16 @@ from __future__ import annotations
 import functools
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_line import neighbour_flag, options_of
-from validation.neighbour import neighbour
+from command_line import options_of
+from measuring import measure, neighbour, neighbour_flag
+from validation import planted_plugin
 
-from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab import side as ab
-from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.declare import flag, words
 from cnnbench.judge.explain import explain
@@ -32,7 +30,7 @@ from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import changes, take
 from cnnbench.records.profiles import Explanation, StepProfile
 
-PLUGIN = Path(__file__).parent / "validation" / "planted_plugin.py"
+PLUGIN = Path(planted_plugin.__file__).resolve()
 NAMED, SILENT = 0.90, 0.98
 """Least shares of right trials: of a plant, and of like sides."""
 
@@ -55,37 +53,19 @@ class Side:
     kinds: tuple[str, ...] = ()
 
 
-_WORK = ("operations", "work", "kernel")
 _BF16 = ("--precision=bf16",)
 _TOWERS = ("--num_gpus=4", "--batch_size=2", "--variable_update=replicated")
+# The plant of a precision is in a network that computes in another one.
+_BASES = {"precision": "bf16"}
 SIDES = {
     "base": Side(),
     "bf16": Side(_BF16),
     "towers": Side((*_TOWERS, "--all_reduce_spec=pscpu")),
     "again": Side((), "", "base"),
-    "kernel": Side((), "kernel", "base", _WORK),
-    "precision": Side(_BF16, "precision", "bf16", ("precision",)),
-    "batch_norm": Side((), "batch_norm", "base", ("batch norm",)),
-    "copies": Side((), "copies", "base", ("copies",)),
-    "program": Side((), "program", "base", ("program",)),
-    "input": Side((), "input", "base", ("input",)),
-    "third_program": Side((), "third_program", "base", ("pauses",)),
-    "third_collector": Side((), "third_collector", "base", ("pauses",)),
-    "random_input": Side((), "random_input", "base", ("pauses",)),
-    "random_lock": Side((), "random_lock", "base", ("pauses",)),
-    "tenth_checkpoint": Side((), "tenth_checkpoint", "base", ("pauses",)),
-    "random_log": Side((), "random_log", "base", ("pauses",)),
-    "other_thread": Side((), "other_thread", "base", ("pauses", "program")),
-    "padded": Side((), "padded", "base", _WORK),
-    "pieces": Side((), "pieces", "base", _WORK),
-    "norms": Side((), "norms", "base", ("copies",)),
-    "computing_program": Side((), "computing_program", "base", ("program",)),
-    "computing_input": Side((), "computing_input", "base", ("input",)),
-    "fifth_input": Side((), "fifth_input", "base", ("pauses",)),
-    "fourth_program": Side((), "fourth_program", "base", ("pauses",)),
-    "random_memory": Side((), "random_memory", "base", ("pauses",)),
-    "second_barrier": Side((), "second_barrier", "base", ("pauses",)),
-    "random_operation": Side((), "random_operation", "base", ("pauses",)),
+    **{
+        name: Side(_BF16 if name in _BASES else (), name, _BASES.get(name, "base"), kinds)
+        for name, (_, kinds) in planted_plugin.PLANTS.items()
+    },
     "threads": Side(("--num_intra_threads=1",), "", "base", ("threads",)),
     "reduction": Side((*_TOWERS, "--all_reduce_spec=collective"), "", "towers", ("reduction",)),
 }
@@ -162,10 +142,7 @@ def profile(path: Path, network: str, side: str) -> StepProfile:
         *(f"--profile_steps={steps}", f"--profile_json={path}"),
         *chosen.flags,
     )
-    planted = ab.Side(flags=given, variables={"PLANT": chosen.plant})
-    with tempfile.TemporaryDirectory() as scratch:
-        files = Path(scratch, "record.json"), Path(scratch, "log")
-        (ended,) = Campaign(Reporter()).run([ab.measuring(planted, *files)], TIMEOUT)
+    (ended,) = measure([ab.Side(flags=given, variables={"PLANT": chosen.plant})], TIMEOUT)
     if ended.message:
         raise BenchmarkError(f"{network}, side {side}: {ended.message}")
     return StepProfile.from_json(path.read_bytes())

@@ -10,28 +10,36 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_line import neighbour_flag, options_of
-from validation import advice, gates, histories, pauses, races, simulation, slowed_plugin, tables
+from command_line import options_of
+from measuring import neighbour, neighbour_flag
+from validation import gates, planted_plugin
 from validation import pool as pools
-from validation.neighbour import neighbour
+from validation.advice import ADVICE
+from validation.histories import HISTORY
+from validation.pauses import PAUSES
 from validation.pool import Pool, PoolError
-from validation.rules import POLICY
+from validation.races import RACES
+from validation.studies import POLICY, Requirement, Study, table
+from validation.verdicts import RATES, SAMPLES
 
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.machine import facts as environment
 
-PROMISES: Mapping[str, Callable[[int, int], tuple[list[str], list[tables.Requirement]]]] = {
-    "advice": advice.advice,
-    "races": races.races,
-    "history": histories.history,
+STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
+    "verdicts": ("Simulated, {} draws of each", (RATES, SAMPLES)),
+    "pauses": ("Pauses, slower · same in per cent", (PAUSES,)),
+    "advice": ("Advice", (ADVICE,)),
+    "races": ("Races", (RACES,)),
+    "history": ("History", HISTORY),
 }
-"""Simulations besides those of verdicts: takes draws and a seed, gives a table and requirements."""
+"""Simulations with their titles."""
 
 
 @dataclass(kw_only=True)
@@ -50,8 +58,9 @@ class Options:
     )
     only: str = flag(
         "all",
-        "The only simulation: advice of inconclusive comparisons, races of tune, steps of history.",
-        choices=("all", *PROMISES),
+        "The only simulation: verdicts, pauses of steps, advice of inconclusive comparisons, races "
+        "of tune, steps of history.",
+        choices=("all", *STUDIES),
     )
     gates: int = flag(20000, "Gates formed of the pool at every round.", minimum=1)
     batch_size: int = flag(16, "Images of a step of the real processes.", minimum=1)
@@ -87,7 +96,7 @@ def plan_of(options: Options) -> dict[str, Any]:
     return {
         # Without the place of the plug-in, which may change with the checkout; its effect does not.
         "flags": [
-            *(f"--model={slowed_plugin.NAME}", "--data_name=imagenet", "--device=cpu"),
+            *(f"--model={planted_plugin.SLOWED}", "--data_name=imagenet", "--device=cpu"),
             *(f"--batch_size={options.batch_size}", f"--num_batches={options.num_batches}"),
             *("--num_warmup_batches=20", "--display_every=1000", "--peak_flops=1e12"),
         ],
@@ -119,30 +128,27 @@ def open_pool(options: Options) -> Pool | None:
 
 def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
     """All tables, and the exit code."""
-    lines, rates, samples, formed, paused, promises = [], [], [], [], [], []
-    if options.draws and options.only == "all":
-        rates = list(simulation.all_rates(options.draws, options.seed))
-        samples = simulation.degenerate(options.draws, options.seed)
-        lines += [f"### Simulated, {options.draws} draws of each", "", *tables.simulated(rates)]
-        lines += [*tables.small_samples(samples), ""]
-        paused = list(pauses.all_rates(-(-options.draws // 4), options.seed))
-        lines += ["### Pauses, slower · same in per cent", "", *tables.of_pauses(paused), ""]
-    if options.draws:
-        for title, promised in PROMISES.items():
-            if options.only in ("all", title):
-                table, requirements = promised(options.draws, options.seed)
-                lines += [f"### {title.capitalize()}", "", *table, ""]
-                promises += requirements
+    lines: list[str] = []
+    found: list[Requirement] = []
+    with ProcessPoolExecutor() as processes:
+        for name, (title, studies) in STUDIES.items():
+            if options.draws and options.only in ("all", name):
+                lines += [f"### {title.format(options.draws)}", ""]
+                for study in studies:
+                    tables, required = study.run(options.draws, options.seed, processes.map)
+                    lines, found = lines + tables, found + required
     rounds = [] if pool is None else pool.rounds()
     if rounds:
         policy = POLICY.replace(threshold=options.threshold / 100)
         formed = list(gates.all_gates(rounds, options.seed, options.gates, policy))
         lines += ["### Real processes", ""]
         if len(rounds) > 1:
-            lines += [*tables.conditions(rounds), ""]
-        lines += [*tables.real(formed), ""]
-    found = tables.demands(rates, samples, formed, options.busy, paused) + promises
-    lines += ["### Demands", "", *tables.demands_table(found)]
+            lines += [*gates.conditions(rounds), ""]
+        lines += [*gates.gates_table(formed), ""]
+        found += gates.requirements(formed, options.busy)
+    words = {True: "met", False: "MISSED", None: "not enough gates"}
+    rows = [(one.text, one.found, words[one.met]) for one in found]
+    lines += ["### Demands", "", *table(("demand", "found", "verdict"), rows)]
     verdicts = {one.met for one in found}
     if False in verdicts:
         return lines, ExitCode.REGRESSION

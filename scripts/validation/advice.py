@@ -7,13 +7,9 @@ both sides.
 
 from __future__ import annotations
 
-import itertools
 import math
-import zlib
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import repeat
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +26,7 @@ from cnnbench.judge.compare import (
 )
 from cnnbench.judge.compare.estimate import too_many
 from cnnbench.judge.metrics.measurement import THROUGHPUT
-from validation.rules import POLICY, Generator
-from validation.tables import Requirement, percent_of, table
+from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 
 SCATTERS = (0.01, 0.02, 0.03, 0.04, 0.05)
 """Standard deviations of the logarithms of quotients of pairs, or of processes."""
@@ -41,9 +36,6 @@ PLANNED = (8, 16)
 
 KEPT = (0.75, 0.90)
 """Shares of the advised comparisons that are settled: the least and the largest."""
-
-CASES = 1000
-"""Largest number of advised comparisons of a kind."""
 
 _TWICE = 2 * math.log1p(POLICY.threshold)
 TRUTHS = {"equal": (0.0, Verdict.SAME), "twice the floor slower": (_TWICE, Verdict.SLOWER)}
@@ -177,63 +169,49 @@ KINDS: dict[str, Case] = {
 }
 
 
-@dataclass(frozen=True)
-class Advised:
-    """Comparisons of one kind: how many had advice, and of these, how many it settled."""
-
-    draws: int
-    advised: int
-    settled: int
-
-    @property
-    def share(self) -> float:
-        """Share of the advised ones that were settled."""
-        return self.settled / max(self.advised, 1)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the share may be as stated; also with hardly a comparison that had advice."""
-        low, high = KEPT
-        error = _SURE * math.sqrt(low * (1 - low) / max(self.advised, 1))
-        return low - error <= self.share <= high + error
-
-
-def simulate(kind: str, planned: int, truth: str, scatter: float, draws: int, seed: int) -> Advised:
-    """Draws comparisons; the same seed gives the same ones."""
-    name = zlib.crc32(f"{kind} {planned} {truth} {scatter}".encode())
-    generator = np.random.default_rng([seed, name])
+def draw(
+    generator: Generator, kind: str, planned: int, truth: str, scatter: float
+) -> dict[Any, float]:
+    """A comparison: whether it had advice, and whether the advised number settled it."""
     shift, right = TRUTHS[truth]
-    drawn = advised = settled = 0
-    while drawn < draws and advised < CASES:
-        had, verdict = KINDS[kind](generator, scatter, shift, planned)
-        drawn += 1
-        advised += had
-        settled += had and verdict is right
-    return Advised(drawn, advised, settled)
+    advised, verdict = KINDS[kind](generator, scatter, shift, planned)
+    return {"advised": advised, "settled": advised and verdict is right}
 
 
-def advice(draws: int, seed: int) -> tuple[list[str], list[Requirement]]:
-    """A table of the shares that are settled, and the promise compared with it."""
-    cases = list(itertools.product(KINDS, PLANNED, TRUTHS, SCATTERS))
-    with ProcessPoolExecutor() as pool:
-        drawn = pool.map(simulate, *zip(*cases, strict=True), repeat(-(-draws // 10)), repeat(seed))
-        found = dict(zip(cases, drawn, strict=True))
-    rows: dict[str, list[str]] = {}
-    bad = []
-    for (kind, planned, truth, scatter), one in found.items():
-        name = f"{planned} {kind}, {truth}"
-        rows.setdefault(name, []).append(_cell(one))
-        if not one.is_kept:
-            bad.append(f"{name}, {percent_of(scatter)}: {percent_of(one.share)}")
-    low, high = (f"{100 * one:g}" for one in KEPT)
-    text = f"advice: settles {low} to {high} % of what it is given for"
-    header = ("measured, truth", *(f"scatter {percent_of(one)}" for one in SCATTERS))
-    lines = table(header, [(name, *cells) for name, cells in rows.items()])
-    return lines, [Requirement(text, "; ".join(bad) or "in all rows", not bad)]
+def settled(found: Sums) -> float:
+    """Share of the comparisons with advice that it settled."""
+    return float(found["settled"] / max(found["advised"], 1))
 
 
-def _cell(found: Advised) -> str:
-    """The settled share, of how many, and how many of the draws had advice."""
-    if not found.advised:
-        return "-"
-    return f"{percent_of(found.share)} of {found.advised}"
+def violation(found: Sums, kind: str, planned: int, truth: str, scatter: float) -> str:
+    """The share that is settled, unless it may be as stated."""
+    low, high = KEPT
+    error = _SURE * math.sqrt(low * (1 - low) / max(found["advised"], 1))
+    if low - error <= settled(found) <= high + error:
+        return ""
+    return f"{planned} {kind}, {truth}, {percent_of(scatter)}: {percent_of(settled(found))}"
+
+
+ADVICE = Study(
+    header=("measured, truth", *(f"scatter {percent_of(one)}" for one in SCATTERS)),
+    tables={
+        "": {
+            (f"{planned} {kind}, {truth}",): [(kind, planned, truth, one) for one in SCATTERS]
+            for kind in KINDS
+            for planned in PLANNED
+            for truth in TRUTHS
+        }
+    },
+    draw=draw,
+    cells=lambda found: [
+        f"{percent_of(settled(one))} of {one['advised']}" if one["advised"] else "-"
+        for one in found
+    ],
+    judge=all_kept(
+        f"advice: settles {100 * KEPT[0]:g} to {100 * KEPT[1]:g} % of what it is given for",
+        violation,
+        "in all rows",
+    ),
+    part=10,
+)
+"""Shares that are settled, and how many of the draws had advice."""

@@ -19,13 +19,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cnnbench.base.inference import InterimAnalysis, interim_analyses
+from cnnbench.base.inference import (
+    InterimAnalysis,
+    interim_analyses,
+    paired_shift,
+    standard_deviation,
+)
 from cnnbench.base.slow_steps import rare_shares
-from cnnbench.judge.compare import Policy, TwoSamples, Verdict
+from cnnbench.base.stats import median
+from cnnbench.base.text import percent
+from cnnbench.judge.compare import Policy, TwoSamples, Verdict, aa_spread
 from cnnbench.judge.compare.disturbance import difference_of_turns
 from cnnbench.judge.metrics.measurement import CPU_TIME
-from validation.pool import BASES, Process
-from validation.rules import POLICY, judge_pairs
+from validation.pool import BASES, SLOWED, Process
+from validation.studies import POLICY, Requirement, percent_of, table
+from validation.verdicts import judge_pairs
 
 Round = Mapping[str, Process]
 
@@ -154,3 +162,102 @@ def all_gates(
     for plan in PLANS:
         for subject in (LIKE, *sorted(slowed, key=len), WAITS):
             yield sliding_gates(rounds, plan, subject, seed, least, policy)
+
+
+# Tables and requirements of real gates.
+
+_SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
+_TWO = "slower by 2 %"  # of pools that are judged with a threshold of 1 %
+_FIVE, _TEN = SLOWED
+# Required share of real gates with a verdict, by the CPUs that others keep busy.
+_POWER: Mapping[float, Mapping[tuple[str, str, Verdict], float]] = {
+    0.0: {(_TEN, "8 pairs", Verdict.SLOWER): 0.95, (_FIVE, "16 pairs", Verdict.SLOWER): 0.80},
+    1.0: {
+        (_TEN, "8 pairs", Verdict.SLOWER): 0.90,
+        (_FIVE, "8 pairs", Verdict.SLOWER): 0.60,
+        (LIKE, "8 pairs", Verdict.SAME): 0.50,
+        (_TWO, "interim analyses at 8, 12, 16 pairs", Verdict.SLOWER): 0.80,
+    },
+}
+ENOUGH_GATES = 200
+MEASURED_LIMIT = 0.01
+"""Error rate required of gates from real processes, reached only if noise hides the floor."""
+
+
+def gates_table(gates: Sequence[Gates]) -> list[str]:
+    """A table of gates from real processes."""
+    rows = []
+    for one in gates:
+        coins = "all ways" if one.complete else "drawn"
+        counts = [one.verdicts[verdict] for verdict in _SHOWN]
+        shares = [f"{n} ({percent_of(n / one.count)})" if one.count else "-" for n in counts]
+        rows.append((one.plan, one.subject, coins, str(one.count), str(one.processes), *shares))
+    header = ("gate", "B", "coins", "gates", "processes", *(v.value for v in _SHOWN))
+    return table(header, rows)
+
+
+def conditions(rounds: Sequence[Round]) -> list[str]:
+    """Noise of the pool, and the real slowdown of slowed subjects."""
+    processes = [process for one in rounds for process in one.values()]
+    like = [one[name].speed for one in rounds for name in BASES]
+    apart = [math.log(one[BASES[0]].speed / one[BASES[1]].speed) for one in rounds]
+    others = sorted(process.others for process in processes if process.others is not None)
+    loads = sorted(process.load for process in processes)
+    steps = sorted(1000 * (one[name].step_seconds or 0.0) for one in rounds for name in BASES)
+    lines = [
+        f"- {len(processes)} processes in {len(rounds)} rounds, "
+        f"{median(p.seconds for p in processes):.1f} s each; "
+        f"median step {median(steps):.2f} ms, from {steps[0]:.2f} to {steps[-1]:.2f} ms",
+        f"- scatter of like processes: {percent(standard_deviation([*map(math.log, like)]))} "
+        f"(standard deviation of logarithms; A/A spread {percent(aa_spread(like, POLICY))}), of "
+        f"their quotients within a round {percent(standard_deviation(apart))}",
+        f"- load before a process: median {median(loads):.2f}, at most {loads[-1]:.2f}",
+    ]
+    if others:
+        lines.append(
+            f"- CPUs that others kept busy: median {median(others):.2f}, at most {others[-1]:.2f}"
+        )
+    for name in (name for name in rounds[0] if name not in BASES):
+        quotients = [
+            math.log(one[name].speed / math.sqrt(math.prod(one[base].speed for base in BASES)))
+            for one in rounds
+        ]
+        shift = paired_shift(quotients, 0.95)
+        text = f"- {name}, as measured over all rounds: {_change(shift.estimate)}"
+        if shift.low is not None and shift.high is not None:
+            text += f" (95 % interval {_change(shift.low)} to {_change(shift.high)})"
+        lines.append(text)
+    return lines
+
+
+def requirements(gates: Sequence[Gates], busy: float = 0.0) -> Iterator[Requirement]:
+    """What is required of the gates, beside programs that keep `busy` CPUs busy."""
+    for one in gates:
+        if one.subject == LIKE:
+            limit = percent(MEASURED_LIMIT, 0)
+            text = f"like with like, {one.plan}: at most {limit} red of {ENOUGH_GATES} or more"
+            met = one.verdicts[Verdict.SLOWER] <= MEASURED_LIMIT * one.count
+            yield _of_enough(one, text, _share(one, Verdict.SLOWER), met)
+        if one.subject in (_TEN, WAITS):
+            other = one.verdicts[Verdict.SAME] + one.verdicts[Verdict.FASTER]
+            text = f"{one.subject}, {one.plan}: never same or faster"
+            yield _of_enough(one, text, f"{other} of {one.count}", not other)
+        for (subject, plan, verdict), bound in _POWER.get(busy, {}).items():
+            if (subject, plan) == (one.subject, one.plan):
+                word = "red" if verdict is Verdict.SLOWER else verdict.value
+                text = f"{subject}, {plan}: at least {percent(bound, 0)} {word}"
+                met = one.verdicts[verdict] >= bound * one.count
+                yield _of_enough(one, text, _share(one, verdict), met)
+
+
+def _share(one: Gates, verdict: Verdict) -> str:
+    number = one.verdicts[verdict]
+    return f"{number} of {one.count} ({percent_of(number / max(one.count, 1))})"
+
+
+def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:
+    return Requirement(f"real, {text}", found, met if one.count >= ENOUGH_GATES else None)
+
+
+def _change(log: float) -> str:
+    return percent(math.expm1(log), signed=True)

@@ -6,18 +6,25 @@ A series has a point per commit, with one run each where not said otherwise.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
-from scipy.stats import binom
 
 from cnnbench.judge.history import METRICS, SeriesPoint, TimeSeries, Trend, trend
-from validation.rules import Generator, Series
-from validation.simulation import surely_above
-from validation.tables import Requirement, percent_of, table
+from validation.studies import (
+    Generator,
+    Series,
+    Study,
+    Sums,
+    all_kept,
+    percent_of,
+    share_of,
+    surely_above,
+    surely_below,
+)
 
 SCATTER = 0.05
 """Standard deviation of the logarithms, besides two states."""
@@ -29,8 +36,6 @@ RED = 0.05
 
 HELD = 0.95
 """Stated share of found steps whose range holds their place, at least."""
-
-_SURE = 0.001
 
 Noise = Callable[[Generator, int], Series]
 
@@ -72,7 +77,11 @@ STEPS = (
 )
 """True steps: points, size in standard deviations, points from the step on."""
 
-POWER = {(60, 3, 10): 0.75, (60, 5, 5): 0.80, (60, 8, 2): 0.65}
+POWER: Mapping[tuple[int, float, int], float] = {
+    (60, 3, 10): 0.75,
+    (60, 5, 5): 0.80,
+    (60, 8, 2): 0.65,
+}
 """Least shares of steps that are found under normal noise, within two points of their place."""
 
 PLACES = ((12, 3, 6), (20, 2, 10), (40, 2, 20), (40, 3, 20), (60, 3, 6), (100, 2, 20))
@@ -96,78 +105,38 @@ def trend_of(logs: Series, hosts: Sequence[str] = ()) -> Trend:
     return trend(series, METRICS["throughput"])
 
 
-def _generator(seed: int, *case: object) -> Generator:
-    return np.random.default_rng([seed, zlib.crc32(" ".join(map(str, case)).encode())])
+def draw_noise(generator: Generator, noise: str, points: int, runs: int) -> dict[Any, float]:
+    """A series without a step: whether it has one, is red, and has a kind of noise named."""
+    found = trend_of(NOISES[noise](generator, points * runs).reshape(points, runs))
+    return {
+        "stepped": bool(found.steps),
+        "red": bool(found.setbacks),
+        "states": found.noise.states is not None,
+        "correlated": found.noise.correlation is not None,
+    }
 
 
-@dataclass(frozen=True)
-class FalseSteps:
-    """Series of noise alone: how many have steps, are red, and have a kind of noise named."""
+def draw_step(generator: Generator, noise: str, step: tuple[int, float, int]) -> dict[Any, float]:
+    """A series with one step for the worse, and the change nearest to it.
 
-    draws: int
-    stepped: int
-    red: int
-    states: int
-    correlated: int
-
-
-def false_steps(noise: str, points: int, runs: int, draws: int, seed: int) -> FalseSteps:
-    """Draws series without a step."""
-    generator = _generator(seed, noise, points, runs)
-    found = [
-        trend_of(NOISES[noise](generator, points * runs).reshape(points, runs))
-        for _ in range(draws)
-    ]
-    return FalseSteps(
-        draws,
-        sum(bool(one.steps) for one in found),
-        sum(bool(one.setbacks) for one in found),
-        sum(one.noise.states is not None for one in found),
-        sum(one.noise.correlation is not None for one in found),
-    )
-
-
-@dataclass(frozen=True)
-class TrueSteps:
-    """Series with a step: how many have a change near it, and how many a step with it in the range.
-
-    Trends have no range: their ends are those of the trend.
-
-    Attributes:
-      stepped: number of series whose change nearest to the step is a step.
-      near: number of series whose nearest change is within two points of the step.
-      held: number of series of `stepped` whose range contains the place of the step.
-      width: mean number of points in the range.
+    Returns:
+      "near": whether the change is within two points of the step; "stepped": whether it is a step,
+      not a trend, whose ends are no range; "held": whether the range of the step contains the
+      place; "width": the number of points in the range.
     """
-
-    draws: int
-    stepped: int
-    near: int
-    held: int
-    width: float
-
-
-def true_steps(noise: str, step: tuple[int, float, int], draws: int, seed: int) -> TrueSteps:
-    """Draws series with one step for the worse."""
     points, size, after = step
-    generator = _generator(seed, noise, step)
     place = points - after
-    widths = []
-    near = held = 0
-    for _ in range(draws):
-        logs = NOISES[noise](generator, points)
-        logs[place:] -= size * SCATTER
-        steps = trend_of(logs.reshape(points, 1)).steps
-        if not steps:
-            continue
-        nearest = min(steps, key=lambda one: abs(one.index - place))
-        near += abs(nearest.index - place) <= 2
-        if nearest.is_trend:
-            continue
-        low, high = (int(one.name) for one in (nearest.earliest, nearest.latest))
-        held += low <= place <= high
-        widths.append(high - low + 1)
-    return TrueSteps(draws, len(widths), near, held, float(np.mean(widths or [0])))
+    logs = NOISES[noise](generator, points)
+    logs[place:] -= size * SCATTER
+    steps = trend_of(logs.reshape(points, 1)).steps
+    if not steps:
+        return {}
+    nearest = min(steps, key=lambda one: abs(one.index - place))
+    near: dict[Any, float] = {"near": abs(nearest.index - place) <= 2}
+    if nearest.is_trend:
+        return near
+    low, high = (int(one.name) for one in (nearest.earliest, nearest.latest))
+    return {**near, "stepped": 1, "held": low <= place <= high, "width": high - low + 1}
 
 
 @dataclass(frozen=True)
@@ -228,7 +197,7 @@ def _pulse(place: int, points: int, change: float) -> Series:
 
 _SHAPED, _NOISE, _OFF, _SLOW_HOST = 40, 0.015, 3, -0.08
 
-SHAPES = (
+_ALL_SHAPES = (
     Shape("nothing", _stepped(), "", (), 0.98),
     Shape("-5 % from 10 on", _stepped((10, -0.05)), "red", (), 0.97),
     Shape("-5 % from 20 on", _stepped((20, -0.05)), "red", (), 0.97),
@@ -245,110 +214,132 @@ SHAPES = (
     Shape("two states", _stepped(), "two_states"),
     Shape("two machines", _stepped(), "two_machines"),
 )
+SHAPES = {one.name: one for one in _ALL_SHAPES}
 """Series of 40 points with noise of 1.5 %; two states have their own noise."""
 
 CORRELATIONS = (0.0, 0.3, 0.6)
 _FALSE_IF_CORRELATED = 0.05
 
 
-def said_of(shape: Shape, correlation: float, draws: int, seed: int) -> int:
-    """In how many of the series the history says what happens."""
-    generator = _generator(seed, shape.name, correlation)
-    said = 0
-    for _ in range(draws):
-        hosts: list[str] = []
-        logs = shape.logs + _NOISE / SCATTER * _correlated(generator, _SHAPED, correlation)
-        if shape.kind == "two_states":
-            logs = _two_states(generator, _SHAPED)
-        if shape.kind == "two_machines":
-            is_slow = generator.random(_SHAPED) < _SLOW_SHARE
-            logs = logs + math.log1p(_SLOW_HOST) * is_slow
-            hosts = ["slow" if one else "fast" for one in is_slow]
-        said += shape.is_said(trend_of(logs.reshape(-1, 1), hosts))
-    return said
+def draw_shape(generator: Generator, name: str, correlation: float) -> dict[Any, float]:
+    """Whether the history of a series says what happens."""
+    shape, hosts = SHAPES[name], list[str]()
+    logs = shape.logs + _NOISE / SCATTER * _correlated(generator, _SHAPED, correlation)
+    if shape.kind == "two_states":
+        logs = _two_states(generator, _SHAPED)
+    if shape.kind == "two_machines":
+        is_slow = generator.random(_SHAPED) < _SLOW_SHARE
+        logs = logs + math.log1p(_SLOW_HOST) * is_slow
+        hosts = ["slow" if one else "fast" for one in is_slow]
+    return {"said": shape.is_said(trend_of(logs.reshape(-1, 1), hosts))}
 
 
-def _shapes(draws: int, seed: int) -> tuple[list[str], Requirement]:
-    rows, bad = [], []
-    for shape in SHAPES:
-        said = [said_of(shape, correlation, draws, seed) for correlation in CORRELATIONS]
-        rows.append((shape.name, shape.kind or "nothing", *(percent_of(n / draws) for n in said)))
-        for correlation, count in zip(CORRELATIONS, said, strict=True):
-            least = shape.least if not correlation else None
-            if correlation and not shape.kind:
-                least = 1 - _FALSE_IF_CORRELATED
-            if least is not None and surely_above(draws - count, draws, 1 - least):
-                bad.append(f"{shape.name}, {correlation}: {percent_of(count / draws)}")
-    text = "history: what happens in a series is said as often as required"
-    header = ("40 points", "said", *(f"correlation {one:g}" for one in CORRELATIONS))
-    return table(header, rows), Requirement(text, "; ".join(bad) or "in all rows", not bad)
+def _unsaid(found: Sums, name: str, correlation: float) -> str:
+    least = SHAPES[name].least if not correlation else None
+    if correlation and not SHAPES[name].kind:
+        least = 1 - _FALSE_IF_CORRELATED
+    if least is None or not surely_below(found["said"], found["draws"], least):
+        return ""
+    return f"{name}, {correlation}: {share_of(found, 'said')}"
 
 
-def history(draws: int, seed: int) -> tuple[list[str], list[Requirement]]:
-    """Tables of false steps, of those that are found and of ranges, and what is stated of them.
-
-    Draws a quarter of `draws` series of each kind.
-    """
-    parts = [part(-(-draws // 4), seed) for part in (_shapes, _false, _found, _ranges)]
-    lines = [line for table, _ in parts for line in (*table, "")]
-    return lines[:-1], [required for _, required in parts]
+def _red(found: Sums, noise: str, points: int, runs: int) -> str:
+    above = surely_above(found["red"], found["draws"], RED)
+    return f"{_with_runs(noise, runs)}, {points}: {share_of(found, 'red')}" if above else ""
 
 
-def _false(draws: int, seed: int) -> tuple[list[str], Requirement]:
-    rows, bad = [], []
-    for noise in NOISES:
-        for runs in RUNS if "correlated" not in noise else RUNS[:1]:
-            found = [false_steps(noise, points, runs, draws, seed) for points in POINTS]
-            name = noise + (f", {runs} runs" if runs > 1 else "")
-            rows.append((name, *map(_false_cell, found)))
-            bad += [
-                f"{name}, {points}: {percent_of(one.red / draws)}"
-                for points, one in zip(POINTS, found, strict=True)
-                if surely_above(one.red, draws, RED)
-            ]
-    text = f"history: at most {100 * RED:g} % of series of noise are red"
-    header = ("a step · red · two states named · correlation named, per cent", *map(str, POINTS))
-    return table(header, rows), Requirement(text, "; ".join(bad) or "in all rows", not bad)
+def _with_runs(noise: str, runs: int) -> str:
+    return noise + (f", {runs} runs" if runs > 1 else "")
 
 
-def _false_cell(one: FalseSteps) -> str:
-    counts = (one.stepped, one.red, one.states, one.correlated)
-    return " · ".join(f"{100 * count / one.draws:.1f}" for count in counts)
+def _step_name(step: tuple[int, float, int]) -> str:
+    points, size, after = step
+    return f"{size} sd, the last {after} of {points}"
 
 
-def _found(draws: int, seed: int) -> tuple[list[str], Requirement]:
-    rows, bad = [], []
-    for step in STEPS:
-        points, size, after = step
-        found = {noise: true_steps(noise, step, draws, seed) for noise in NOISES}
-        name = f"{size} sd, the last {after} of {points}"
-        rows.append((name, *(percent_of(one.near / draws) for one in found.values())))
-        share = found["normal"].near / draws
-        least = POWER.get(step, 0.0)
-        if surely_above(draws - found["normal"].near, draws, 1 - least):
-            bad.append(f"{name}: {percent_of(share)}")
-    text = "history: steps are found under normal noise as often as stated"
-    return table(("found", *NOISES), rows), Requirement(text, "; ".join(bad) or "yes", not bad)
+def _not_found(found: Sums, noise: str, step: tuple[int, float, int]) -> str:
+    if noise == "normal" and surely_below(found["near"], found["draws"], POWER.get(step, 0.0)):
+        return f"{_step_name(step)}: {share_of(found, 'near')}"
+    return ""
 
 
-def _ranges(draws: int, seed: int) -> tuple[list[str], Requirement]:
-    rows, bad = [], []
-    for step in PLACES:
-        points, size, after = step
-        name = f"{size} sd, the last {after} of {points}"
-        found = {noise: true_steps(noise, step, draws, seed) for noise in NOISES}
-        rows.append((name, *(_range_cell(one) for one in found.values())))
-        bad += [
-            f"{noise}, {name}: {percent_of(one.held / one.stepped)}"
-            for noise, one in found.items()
-            if one.stepped and binom.cdf(one.held, one.stepped, HELD) < _SURE
-        ]
-    text = f"history: ranges hold at least {100 * HELD:g} % of the places"
-    header = ("held, mean number of points in the range", *NOISES)
-    return table(header, rows), Requirement(text, "; ".join(bad) or "in all cells", not bad)
+def _not_held(found: Sums, noise: str, step: tuple[int, float, int]) -> str:
+    if not surely_below(found["held"], found["stepped"], HELD):
+        return ""
+    return f"{noise}, {_step_name(step)}: {percent_of(found['held'] / found['stepped'])}"
 
 
-def _range_cell(one: TrueSteps) -> str:
-    if not one.stepped:
+def _range_cell(one: Sums) -> str:
+    if not one["stepped"]:
         return "-"
-    return f"{percent_of(one.held / one.stepped)} ({one.width:.1f})"
+    held, width = (one[name] / one["stepped"] for name in ("held", "width"))
+    return f"{percent_of(held)} ({width:.1f})"
+
+
+HISTORY = (
+    Study(
+        header=("40 points", "said", *(f"correlation {one:g}" for one in CORRELATIONS)),
+        tables={
+            "": {
+                (name, shape.kind or "nothing"): [(name, one) for one in CORRELATIONS]
+                for name, shape in SHAPES.items()
+            }
+        },
+        draw=draw_shape,
+        cells=lambda found: [share_of(one, "said") for one in found],
+        judge=all_kept(
+            "history: what happens in a series is said as often as required",
+            _unsaid,
+            "in all rows",
+        ),
+        part=4,
+    ),
+    Study(
+        header=(
+            "a step · red · two states named · correlation named, per cent",
+            *map(str, POINTS),
+        ),
+        tables={
+            "": {
+                (_with_runs(noise, runs),): [(noise, points, runs) for points in POINTS]
+                for noise in NOISES
+                for runs in (RUNS if "correlated" not in noise else RUNS[:1])
+            }
+        },
+        draw=draw_noise,
+        cells=lambda found: [
+            " · ".join(
+                f"{100 * one[name] / one['draws']:.1f}"
+                for name in ("stepped", "red", "states", "correlated")
+            )
+            for one in found
+        ],
+        judge=all_kept(
+            f"history: at most {100 * RED:g} % of series of noise are red", _red, "in all rows"
+        ),
+        part=4,
+    ),
+    Study(
+        header=("found", *NOISES),
+        tables={"": {(_step_name(s),): [(noise, s) for noise in NOISES] for s in STEPS}},
+        draw=draw_step,
+        cells=lambda found: [share_of(one, "near") for one in found],
+        judge=all_kept(
+            "history: steps are found under normal noise as often as stated", _not_found, "yes"
+        ),
+        part=4,
+    ),
+    Study(
+        header=("held, mean number of points in the range", *NOISES),
+        tables={"": {(_step_name(s),): [(noise, s) for noise in NOISES] for s in PLACES}},
+        draw=draw_step,
+        cells=lambda found: map(_range_cell, found),
+        judge=all_kept(
+            f"history: ranges hold at least {100 * HELD:g} % of the places",
+            _not_held,
+            "in all cells",
+        ),
+        part=4,
+    ),
+)
+"""What happens in series, false steps, steps that are found, and their ranges."""

@@ -7,20 +7,19 @@ the sides, one process in eight may lose a second in one step.
 
 from __future__ import annotations
 
-import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cnnbench.base.slow_steps import mean_step_seconds
+from cnnbench.base.text import percent
 from cnnbench.judge.compare import Verdict, judge
-from validation.rules import POLICY, Generator
-from validation.simulation import QUIET
+from validation.studies import POLICY, Case, Generator, Requirement, Study, Sums, percent_of
+from validation.verdicts import QUIET
 
-Times = NDArray[np.float64]
+Times: TypeAlias = NDArray[np.float64]
 """Seconds of steps, [processes, steps]."""
 
 STEPS, SECONDS = 300, 0.02
@@ -48,11 +47,10 @@ def _once(generator: Generator, count: int) -> Times:
 EQUAL = "equal"
 
 SHAPES: Mapping[str, Callable[[Generator, int], Times]] = {
-    "every 2nd step": _every(2),
-    "every 3rd step": _every(3),
-    "every 5th step": _every(5),
-    "every 10th step": _every(10),
-    "every 50th step": _every(50),
+    **{
+        f"every {number} step": _every(distance)
+        for number, distance in (("2nd", 2), ("3rd", 3), ("5th", 5), ("10th", 10), ("50th", 50))
+    },
     "one step in 20, at random": _at_random,
     "once per process": _once,
 }
@@ -62,6 +60,7 @@ COSTS = (0.02, 0.05, 0.10, 0.30)
 """Shares of its speed that B loses."""
 
 PAIRS = (8, 16)
+_MOST = max(PAIRS)
 
 JUDGED, MEDIAN, MEAN = "judged", "median step", "mean step"
 
@@ -72,27 +71,7 @@ METHODS: Mapping[str, Callable[[Times], Sequence[float]]] = {
 }
 """Speeds of processes that are judged together."""
 
-
-@dataclass(frozen=True)
-class PauseRates:
-    """Frequencies of the verdicts on one shape of pauses.
-
-    Attributes:
-      shape: one of `SHAPES`, or `EQUAL`.
-      cost: share of its speed that B loses.
-      disturbed: whether one process in eight loses a second.
-      verdicts: counts by method and number of pairs.
-    """
-
-    shape: str
-    cost: float
-    disturbed: bool
-    verdicts: Mapping[tuple[str, int], Counter[Verdict]]
-
-    def share(self, verdict: Verdict, pairs: int, method: str = JUDGED) -> float:
-        """Share of the draws."""
-        found = self.verdicts[method, pairs]
-        return found[verdict] / found.total()
+_FOUND_COST, _FOUND_SHARE, _WRONG_SHARE = 0.10, 0.90, 0.01
 
 
 def times_of(generator: Generator, count: int, shape: str, cost: float, disturbed: bool) -> Times:
@@ -107,27 +86,74 @@ def times_of(generator: Generator, count: int, shape: str, cost: float, disturbe
     return found
 
 
-def simulate(shape: str, cost: float, disturbed: bool, draws: int, seed: int) -> PauseRates:
-    """Judges pairs of which B has pauses; the same seed gives the same rates."""
-    generator = np.random.default_rng([seed, zlib.crc32(f"{shape} {cost} {disturbed}".encode())])
-    verdicts: dict[tuple[str, int], Counter[Verdict]] = {
-        (method, pairs): Counter() for method in METHODS for pairs in PAIRS
-    }
-    for _ in range(draws):
-        sides = [
-            times_of(generator, max(PAIRS), *of, disturbed) for of in ((EQUAL, 0.0), (shape, cost))
-        ]
-        for method, pairs in verdicts:
-            speeds = METHODS[method](np.concatenate([side[:pairs] for side in sides]))
+def draw(generator: Generator, shape: str, cost: float, disturbed: bool) -> dict[Any, float]:
+    """Judges pairs of which B has pauses: verdicts by method and number of pairs."""
+    sides = [times_of(generator, _MOST, *of, disturbed) for of in ((EQUAL, 0.0), (shape, cost))]
+    verdicts = []
+    for method, speeds_of in METHODS.items():
+        for pairs in PAIRS:
+            speeds = speeds_of(np.concatenate([side[:pairs] for side in sides]))
             found = judge(speeds[:pairs], speeds[pairs:], POLICY, paired=True)
-            verdicts[method, pairs][found.verdict] += 1
-    return PauseRates(shape, cost, disturbed, verdicts)
+            verdicts.append((found.verdict, pairs, method))
+    return dict.fromkeys(verdicts, 1)
 
 
-def all_rates(draws: int, seed: int) -> Iterator[PauseRates]:
-    """Equal sides and every shape at every cost, without and with disturbed processes."""
-    for disturbed in (False, True):
-        yield simulate(EQUAL, 0.0, disturbed, draws, seed)
-        for shape in SHAPES:
-            for cost in COSTS:
-                yield simulate(shape, cost, disturbed, draws, seed)
+def share(found: Sums, verdict: Verdict, pairs: int = _MOST, method: str = JUDGED) -> float:
+    """Share of the draws with a verdict."""
+    return float(found[verdict, pairs, method] / found["draws"])
+
+
+def _cells(found: Sequence[Sums]) -> Iterator[str]:
+    plain, disturbed = found
+    columns = [(one, pairs, JUDGED) for one in found for pairs in PAIRS]
+    columns += [(plain, _MOST, MEDIAN), (plain, _MOST, MEAN), (disturbed, _MOST, MEAN)]
+    for column in columns:
+        yield " · ".join(
+            f"{100 * share(column[0], verdict, *column[1:]):.1f}".removesuffix(".0")
+            for verdict in (Verdict.SLOWER, Verdict.SAME)
+        )
+
+
+def judged(found: Mapping[Case, Sums]) -> Iterator[Requirement]:
+    """Costly pauses are found, and no verdict is wrong."""
+    costly = [
+        (share(one, Verdict.SLOWER), shape)
+        for (shape, cost, _), one in found.items()
+        if cost >= _FOUND_COST
+    ]
+    bad = [f"{shape}: {percent_of(one)}" for one, shape in costly if one < _FOUND_SHARE]
+    text = f"pauses that cost {percent(_FOUND_COST, 0)} or more: {_MOST} pairs slower in at least "
+    least = f"least {percent_of(min(costly)[0])}"
+    yield Requirement(f"{text}{percent(_FOUND_SHARE, 0)}", "; ".join(bad) or least, not bad)
+    worst = max(
+        share(one, verdict, pairs)
+        for (shape, *_), one in found.items()
+        for pairs in PAIRS
+        for verdict in (Verdict.FASTER, Verdict.SLOWER)
+        if shape == EQUAL or verdict is Verdict.FASTER
+    )
+    text = f"pauses, one process in eight disturbed: wrong in at most {percent(_WRONG_SHARE, 0)}"
+    yield Requirement(text, f"at most {percent_of(worst)}", worst <= _WRONG_SHARE)
+
+
+_PAUSED = [(EQUAL, 0.0), *((shape, cost) for shape in SHAPES for cost in COSTS)]
+
+PAUSES = Study(
+    header=(
+        *("pauses of B", "cost", *(f"{n} pairs" for n in PAIRS)),
+        *(f"{n}, one in eight disturbed" for n in PAIRS),
+        *(f"{_MOST}, by {method}" for method in (MEDIAN, MEAN)),
+        f"{_MOST}, one in eight disturbed, by {MEAN}",
+    ),
+    tables={
+        "": {
+            (shape, percent(cost, 0) if cost else "0"): [(shape, cost, False), (shape, cost, True)]
+            for shape, cost in _PAUSED
+        }
+    },
+    draw=draw,
+    cells=_cells,
+    judge=judged,
+    part=4,
+)
+"""Equal sides and every shape at every cost, without and with disturbed processes."""

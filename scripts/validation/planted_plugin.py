@@ -1,7 +1,8 @@
 """Networks whose step is slower for causes that the environment variable PLANT names, with commas.
 
 The plants are put into cnnbench itself when the network is traced, so that both sides have one
-model, plug-in and command line.
+model, plug-in and command line. SLOWED is LeNet after a matrix product with EXTRA_ROWS rows, on
+which its first convolution depends. Plants change no results, variables, FLOPs and flags.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.models import Model, register_model
 from cnnbench.models.model import get_model
 from cnnbench.models.spec import BatchNormLayer
+
+SLOWED, ROWS, _WIDTH = "slowed_lenet", "EXTRA_ROWS", 512
 
 
 @dataclass(frozen=True)
@@ -48,20 +51,41 @@ PLACES = {
 }
 """By network, which is registered as "planted_NETWORK"."""
 
+PLANTS: dict[str, tuple[Callable[[Any, Place], None], tuple[str, ...]]] = {}
+"""By name: what slows a network with tensors, and the kinds of causes that are right."""
 
-def planted(network: str, place: Place) -> Model:
+
+def plant(*kinds: str) -> Callable[[Callable[[Any, Place], None]], None]:
+    """Adds a function to `PLANTS` by its name."""
+    return lambda function: PLANTS.update({function.__name__: (function, kinds)})
+
+
+def planted(network: str) -> Model:
     """The network with the plants that PLANT names in its graph."""
-    model = get_model(network, place.dataset)
+    model = get_model(network, PLACES[network].dataset)
     build = model.build
 
     def built(net: Any, images: Any) -> Any:
         if hasattr(net, "moments"):  # with tensors
             for name in filter(None, os.environ.get("PLANT", "").split(",")):
-                PLANTS[name](net, place)
+                PLANTS[name][0](net, PLACES[network])
+        if rows := int(os.environ.get(ROWS, "0")):
+            images = net.apply(functools.partial(_delayed, rows=rows), images)
         return build(net, images)
 
     model.build = built  # type: ignore[method-assign, assignment]
     return model
+
+
+def _delayed(images: Any, rows: int) -> Any:
+    """The images, after a product of [rows, _WIDTH] with [_WIDTH, _WIDTH]."""
+    import tensorflow as tf
+
+    # Made of the images, so that it is neither folded into a constant nor started earlier.
+    seed = tf.cast(tf.reshape(images, [-1])[0], tf.float32)
+    product = tf.matmul(tf.fill([rows, _WIDTH], seed), tf.fill([_WIDTH, _WIDTH], seed))
+    nothing = tf.stop_gradient(tf.reduce_sum(product) * 1e-30)
+    return images + tf.cast(nothing, images.dtype)
 
 
 def _in_layer(net: Any, place: Place, instead: Any) -> None:
@@ -77,68 +101,8 @@ def _in_layer(net: Any, place: Place, instead: Any) -> None:
     net._conv = conv
 
 
-def twice_the_work(net: Any, place: Place) -> None:
-    """The layer convolves twice and takes the mean."""
-
-    def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
-        return (usual(x, kernel, *window) + usual(x * 1.001, kernel, *window)) / 2
-
-    _in_layer(net, place, instead)
-
-
-def padded_by_hand(net: Any, place: Place) -> None:
-    """The layer pads its input with zeros and crops it again."""
-    import tensorflow as tf
-
-    def instead(usual: Any, x: Any, *arguments: Any) -> Any:
-        edges = [[0, 0], *([[4, 4]] * 3)]
-        wide = tf.pad(x, edges)
-        return usual(tf.slice(wide, [0, 4, 4, 4], tf.shape(x)), *arguments)
-
-    _in_layer(net, place, instead)
-
-
-def in_pieces(net: Any, place: Place) -> None:
-    """The layer convolves the images in four parts, one after the other."""
-    import tensorflow as tf
-
-    def instead(usual: Any, x: Any, *arguments: Any) -> Any:
-        parts = tf.split(x, math.gcd(4, x.shape[0]))
-        return tf.concat([usual(part, *arguments) for part in parts], 0)
-
-    _in_layer(net, place, instead)
-
-
-def in_fp32(net: Any, place: Place) -> None:
-    """The layer computes in fp32."""
-    import tensorflow as tf
-
-    def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
-        wide = usual(tf.cast(x, tf.float32), tf.cast(kernel, tf.float32), *window)
-        return tf.cast(wide, x.dtype)
-
-    _in_layer(net, place, instead)
-
-
-def unfused_norm(net: Any, place: Place) -> None:
-    """Batch norm is made of single operations."""
-    import tensorflow as tf
-
-    def batch_norm(x: Any, layer: BatchNormLayer) -> Any:
-        value = tf.cast(x, tf.float32)
-        mean, variance = tf.nn.moments(value, [0, 1, 2])
-        offset = net._reader(layer.beta, tf.float32)
-        scale = None if layer.gamma is None else net._reader(layer.gamma, tf.float32)
-        epsilon = layer.settings.epsilon
-        return tf.cast(
-            tf.nn.batch_normalization(value, mean, variance, offset, scale, epsilon), x.dtype
-        )
-
-    net._batch_norm = batch_norm
-
-
-def copied_weights(net: Any, place: Place) -> None:
-    """Every weight is copied some times after its update."""
+def _after_update(operations: Callable[[list[Any]], Iterable[Any]]) -> None:
+    """Adds operations to a step after its update; they are made of all trained variables."""
     import tensorflow as tf
 
     from cnnbench.run.step.update import Updater
@@ -148,27 +112,8 @@ def copied_weights(net: Any, place: Place) -> None:
     def call(self: Any, *arguments: Any) -> Any:
         updates, skipped, totals = usual(self, *arguments)
         with tf.control_dependencies(updates):
-            copies = [v for s in self._trainables for v in self._manager.updated(s.name).copies]
-            updates.extend(tf.raw_ops.DeepCopy(x=v.read_value()) for v in copies * place.copies)
-        return updates, skipped, totals
-
-    Updater.__call__ = call  # type: ignore[method-assign, assignment]
-
-
-def norms_of_weights(net: Any, place: Place) -> None:
-    """Norms of all weights are computed after their update."""
-    import tensorflow as tf
-
-    from cnnbench.run.step.update import Updater
-
-    usual = Updater.__call__
-
-    def call(self: Any, *arguments: Any) -> Any:
-        updates, skipped, totals = usual(self, *arguments)
-        with tf.control_dependencies(updates):
-            copies = [v for s in self._trainables for v in self._manager.updated(s.name).copies]
-            for centre in range(place.copies):  # equal operations would be merged
-                updates.extend(tf.norm(v.read_value() - float(centre)) for v in copies)
+            trained = (self._manager.updated(one.name).copies for one in self._trainables)
+            updates.extend(operations([*itertools.chain.from_iterable(trained)]))
         return updates, skipped, totals
 
     Updater.__call__ = call  # type: ignore[method-assign, assignment]
@@ -176,29 +121,14 @@ def norms_of_weights(net: Any, place: Place) -> None:
 
 def _compute(seconds: float) -> None:
     """Computes in Python."""
+    _repeat(lambda: sum(range(1000)), seconds)
+
+
+def _repeat(work: Callable[[], object], seconds: float) -> None:
+    """Repeats some work for a time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        sum(range(1000))
-
-
-def formatting_program(net: Any, place: Place) -> None:
-    """The training loop computes in Python before every step, as for a line of a log."""
-    _now_and_then(lambda: _compute(place.seconds), 1)
-
-
-def decoding_input(net: Any, place: Place) -> None:
-    """Every batch is decoded in Python when the step asks for it."""
-    _late_batches(place.seconds, _compute)
-
-
-def sleeping_program(net: Any, place: Place) -> None:
-    """The training loop sleeps before every step."""
-    _now_and_then(lambda: time.sleep(place.seconds), 1)
-
-
-def slower_input(net: Any, place: Place) -> None:
-    """Every batch comes later."""
-    _late_batches(place.seconds)
+        work()
 
 
 def _late_batches(
@@ -206,7 +136,7 @@ def _late_batches(
     wait: Callable[[float], None] = time.sleep,
     is_late: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Some batches come later."""
+    """Delays some batches, where the step asks for them."""
     from cnnbench.data.pipeline import SyntheticInput
 
     usual = SyntheticInput.next
@@ -220,95 +150,38 @@ def _late_batches(
     SyntheticInput.next = later  # type: ignore[method-assign]
 
 
-def _now_and_then(pause: Any, period: int = 3) -> None:
-    """Calls `pause` before one step of each period."""
+def _before_steps(pause: Callable[[], object], is_due: Callable[[], bool] = lambda: True) -> None:
+    """Calls `pause` in the training loop before some steps."""
     from cnnbench.run.step.train_step import TrainStep
 
-    usual, steps = TrainStep.__call__, itertools.count()
+    usual = TrainStep.__call__
 
     def call(self: Any, learning_rate: float) -> Any:
-        if next(steps) % period == 0:
+        if is_due():
             pause()
         return usual(self, learning_rate)
 
     TrainStep.__call__ = call  # type: ignore[method-assign]
 
 
-def sleeping_thirds(net: Any, place: Place) -> None:
-    """The training loop sleeps before every third step."""
-    _now_and_then(lambda: time.sleep(3 * place.seconds))
+def _every(period: int, first: int = 0) -> Callable[[], bool]:
+    """Is true once in each period, from call `first` on."""
+    calls = itertools.count()
+    return lambda: next(calls) % period == first
 
 
-def collecting_thirds(net: Any, place: Place) -> None:
-    """The garbage collector visits many objects before every third step."""
-    kept = [[number] for number in range(int(2e7 * place.seconds))]
-    _now_and_then(lambda: gc.collect() if kept else None)
+def _at_random(share: float, draw: random.Random) -> Callable[[], bool]:
+    return lambda: draw.random() < share
 
 
-def stalling_input(net: Any, place: Place) -> None:
-    """Batches come late at random, one in four."""
-    draw = random.Random(1)
-    _late_batches(4 * place.seconds, is_late=lambda: draw.random() < 0.25)
-
-
-def shuffled_fifths(net: Any, place: Place) -> None:
-    """A buffer is shuffled before every fifth batch."""
-    steps = itertools.count()
-    _late_batches(5 * place.seconds, _compute, lambda: next(steps) % 5 == 4)
-
-
-def evaluated_fourths(net: Any, place: Place) -> None:
-    """Some matrices are multiplied before every fourth step, as by an evaluation."""
-    import numpy as np
-
-    values = np.ones((256, 256), np.float32)
-
-    def evaluate() -> None:
-        end = time.monotonic() + 4 * place.seconds
-        while time.monotonic() < end:
-            values.dot(values)
-
-    _now_and_then(evaluate, 4)
-
-
-def allocating_at_random(net: Any, place: Place) -> None:
-    """New memory is touched before one step in five, at random."""
-    draw = random.Random(1)
-
-    def allocate() -> None:
-        end = time.monotonic() + (5 * place.seconds if draw.random() < 0.2 else 0)
-        while time.monotonic() < end:
-            bytearray(2**24)
-
-    _now_and_then(allocate, 1)
-
-
-def waiting_seconds(net: Any, place: Place) -> None:
-    """Every second step waits for another thread, as at a barrier."""
-    start, end = threading.Semaphore(0), threading.Semaphore(0)
-
-    def work() -> None:
-        while start.acquire():
-            time.sleep(2 * place.seconds)
-            end.release()
-
-    threading.Thread(target=work, daemon=True).start()
-
-    def meet() -> None:
-        start.release()
-        end.acquire()
-
-    _now_and_then(meet, 2)
-
-
-def _in_operation(net: Any, place: Place, delay: Callable[[float], None], seed: int) -> None:
-    """An operation of the layer is delayed at random, one time in four."""
+def _in_operation(net: Any, place: Place, delay: Callable[[float], object], seed: int) -> None:
+    """Delays an operation of the layer at random, one time in four."""
     import tensorflow as tf
 
-    draw = random.Random(seed)
+    is_due = _at_random(0.25, random.Random(seed))
 
     def wait() -> None:
-        if draw.random() < 0.25:
+        if is_due():
             delay(4 * place.seconds)
 
     def instead(usual: Any, x: Any, *arguments: Any) -> Any:
@@ -318,37 +191,113 @@ def _in_operation(net: Any, place: Place, delay: Callable[[float], None], seed: 
     _in_layer(net, place, instead)
 
 
-def locked_at_random(net: Any, place: Place) -> None:
+_WORK = ("operations", "work", "kernel")
+
+
+@plant(*_WORK)
+def kernel(net: Any, place: Place) -> None:
+    """The layer convolves twice and takes the mean."""
+
+    def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
+        return (usual(x, kernel, *window) + usual(x * 1.001, kernel, *window)) / 2
+
+    _in_layer(net, place, instead)
+
+
+@plant("precision")
+def precision(net: Any, place: Place) -> None:
+    """The layer computes in fp32."""
+    import tensorflow as tf
+
+    def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
+        wide = usual(tf.cast(x, tf.float32), tf.cast(kernel, tf.float32), *window)
+        return tf.cast(wide, x.dtype)
+
+    _in_layer(net, place, instead)
+
+
+@plant("batch norm")
+def batch_norm(net: Any, place: Place) -> None:
+    """Batch norm is made of single operations."""
+    import tensorflow as tf
+
+    def unfused(x: Any, layer: BatchNormLayer) -> Any:
+        value = tf.cast(x, tf.float32)
+        moments = tf.nn.moments(value, [0, 1, 2])
+        offset = net._reader(layer.beta, tf.float32)
+        scale = None if layer.gamma is None else net._reader(layer.gamma, tf.float32)
+        epsilon = layer.settings.epsilon
+        return tf.cast(tf.nn.batch_normalization(value, *moments, offset, scale, epsilon), x.dtype)
+
+    net._batch_norm = unfused
+
+
+@plant("copies")
+def copies(net: Any, place: Place) -> None:
+    """Every weight is copied some times after its update."""
+    import tensorflow as tf
+
+    _after_update(lambda all: [tf.raw_ops.DeepCopy(x=v.read_value()) for v in all * place.copies])
+
+
+@plant("program")
+def program(net: Any, place: Place) -> None:
+    """The training loop sleeps before every step."""
+    _before_steps(lambda: time.sleep(place.seconds))
+
+
+@plant("input")
+def input(net: Any, place: Place) -> None:
+    """Every batch comes later."""
+    _late_batches(place.seconds)
+
+
+@plant("pauses")
+def third_program(net: Any, place: Place) -> None:
+    """The training loop sleeps before every third step."""
+    _before_steps(lambda: time.sleep(3 * place.seconds), _every(3))
+
+
+@plant("pauses")
+def third_collector(net: Any, place: Place) -> None:
+    """The garbage collector visits many objects before every third step."""
+    kept = [[number] for number in range(int(2e7 * place.seconds))]
+    _before_steps(lambda: gc.collect() if kept else None, _every(3))
+
+
+@plant("pauses")
+def random_input(net: Any, place: Place) -> None:
+    """Batches come late at random, one in four."""
+    _late_batches(4 * place.seconds, is_late=_at_random(0.25, random.Random(1)))
+
+
+@plant("pauses")
+def random_lock(net: Any, place: Place) -> None:
     """An operation of the step waits at random, one time in four, for a lock that is held."""
-
-    def wait(seconds: float) -> None:
-        lock = threading.Lock()
-        with lock:
-            lock.acquire(timeout=seconds)
-
-    _in_operation(net, place, wait, 1)
+    lock = threading.Lock()
+    lock.acquire()
+    _in_operation(net, place, lambda seconds: lock.acquire(timeout=seconds), 1)
 
 
-def computing_at_random(net: Any, place: Place) -> None:
-    """An operation of the step computes longer at random, one time in four."""
-    _in_operation(net, place, _compute, 9)
-
-
-def saving_tenths(net: Any, place: Place) -> None:
+@plant("pauses")
+def tenth_checkpoint(net: Any, place: Place) -> None:
     """Weights are written to a disk, by some MB that are synchronized, before every tenth step."""
     data = bytes(2**20)
 
     def save() -> None:
-        end = time.monotonic() + 6 * place.seconds
         with tempfile.TemporaryFile() as file:
-            while time.monotonic() < end:
+
+            def write() -> None:
                 file.write(data)
                 os.fsync(file.fileno())
 
-    _now_and_then(save, 10)
+            _repeat(write, 6 * place.seconds)
+
+    _before_steps(save, _every(10))
 
 
-def logging_to_a_pipe(net: Any, place: Place) -> None:
+@plant("pauses")
+def random_log(net: Any, place: Place) -> None:
     """One step in six, at random, writes more lines than a slow reader has room for."""
     reader, writer = os.pipe()
     line = bytes(2**16)
@@ -357,17 +306,16 @@ def logging_to_a_pipe(net: Any, place: Place) -> None:
         while os.read(reader, len(line)):
             time.sleep(place.seconds)
 
-    threading.Thread(target=read, daemon=True).start()
-    draw = random.SystemRandom()
-
     def log() -> None:
-        for _ in range(6 if draw.random() < 1 / 6 else 0):
+        for _ in range(6):
             os.write(writer, line)
 
-    _now_and_then(log, 1)
+    threading.Thread(target=read, daemon=True).start()
+    _before_steps(log, _at_random(1 / 6, random.SystemRandom()))
 
 
-def contended_interpreter(net: Any, place: Place) -> None:
+@plant("pauses", "program")
+def other_thread(net: Any, place: Place) -> None:
     """Another thread computes in Python, with the interpreter's lock, a quarter of the time."""
 
     def compute() -> None:
@@ -378,33 +326,101 @@ def contended_interpreter(net: Any, place: Place) -> None:
     threading.Thread(target=compute, daemon=True).start()
 
 
-PLANTS = {
-    "padded": padded_by_hand,
-    "pieces": in_pieces,
-    "norms": norms_of_weights,
-    "computing_program": formatting_program,
-    "computing_input": decoding_input,
-    "fifth_input": shuffled_fifths,
-    "fourth_program": evaluated_fourths,
-    "random_memory": allocating_at_random,
-    "second_barrier": waiting_seconds,
-    "random_operation": computing_at_random,
-    "tenth_checkpoint": saving_tenths,
-    "random_log": logging_to_a_pipe,
-    "other_thread": contended_interpreter,
-    "third_program": sleeping_thirds,
-    "third_collector": collecting_thirds,
-    "random_input": stalling_input,
-    "random_lock": locked_at_random,
-    "kernel": twice_the_work,
-    "precision": in_fp32,
-    "batch_norm": unfused_norm,
-    "copies": copied_weights,
-    "program": sleeping_program,
-    "input": slower_input,
-}
+@plant(*_WORK)
+def padded(net: Any, place: Place) -> None:
+    """The layer pads its input with zeros and crops it again."""
+    import tensorflow as tf
 
-for _network, _place in PLACES.items():
-    register_model(
-        f"planted_{_network}", _place.dataset, functools.partial(planted, _network, _place)
+    def instead(usual: Any, x: Any, *arguments: Any) -> Any:
+        wide = tf.pad(x, [[0, 0], *([[4, 4]] * 3)])
+        return usual(tf.slice(wide, [0, 4, 4, 4], tf.shape(x)), *arguments)
+
+    _in_layer(net, place, instead)
+
+
+@plant(*_WORK)
+def pieces(net: Any, place: Place) -> None:
+    """The layer convolves the images in four parts, one after the other."""
+    import tensorflow as tf
+
+    def instead(usual: Any, x: Any, *arguments: Any) -> Any:
+        parts = tf.split(x, math.gcd(4, x.shape[0]))
+        return tf.concat([usual(part, *arguments) for part in parts], 0)
+
+    _in_layer(net, place, instead)
+
+
+@plant("copies")
+def norms(net: Any, place: Place) -> None:
+    """Norms of all weights are computed after their update."""
+    import tensorflow as tf
+
+    centres = range(place.copies)  # equal operations would be merged
+    _after_update(
+        lambda all: [tf.norm(v.read_value() - float(centre)) for centre in centres for v in all]
     )
+
+
+@plant("program")
+def computing_program(net: Any, place: Place) -> None:
+    """The training loop computes in Python before every step, as for a line of a log."""
+    _before_steps(lambda: _compute(place.seconds))
+
+
+@plant("input")
+def computing_input(net: Any, place: Place) -> None:
+    """Every batch is decoded in Python when the step asks for it."""
+    _late_batches(place.seconds, _compute)
+
+
+@plant("pauses")
+def fifth_input(net: Any, place: Place) -> None:
+    """A buffer is shuffled before every fifth batch."""
+    _late_batches(5 * place.seconds, _compute, _every(5, first=4))
+
+
+@plant("pauses")
+def fourth_program(net: Any, place: Place) -> None:
+    """Some matrices are multiplied before every fourth step, as by an evaluation."""
+    import numpy as np
+
+    values = np.ones((256, 256), np.float32)
+    _before_steps(lambda: _repeat(lambda: values.dot(values), 4 * place.seconds), _every(4))
+
+
+@plant("pauses")
+def random_memory(net: Any, place: Place) -> None:
+    """New memory is touched before one step in five, at random."""
+    is_due = _at_random(0.2, random.Random(1))
+    _before_steps(lambda: _repeat(lambda: bytearray(2**24), 5 * place.seconds), is_due)
+
+
+@plant("pauses")
+def second_barrier(net: Any, place: Place) -> None:
+    """Every second step waits for another thread, as at a barrier."""
+    start, end = threading.Semaphore(0), threading.Semaphore(0)
+
+    def work() -> None:
+        while start.acquire():
+            time.sleep(2 * place.seconds)
+            end.release()
+
+    def meet() -> None:
+        start.release()
+        end.acquire()
+
+    threading.Thread(target=work, daemon=True).start()
+    _before_steps(meet, _every(2))
+
+
+@plant("pauses")
+def random_operation(net: Any, place: Place) -> None:
+    """An operation of the step computes longer at random, one time in four."""
+    _in_operation(net, place, _compute, 9)
+
+
+if __name__ != "validation.planted_plugin":  # the scripts need the table alone
+    for _network, _place in PLACES.items():
+        _model = functools.partial(planted, _network)
+        register_model(f"planted_{_network}", _place.dataset, _model)
+    register_model(SLOWED, "imagenet", functools.partial(planted, "lenet"))

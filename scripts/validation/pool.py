@@ -10,18 +10,17 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measuring import measure
+
 from cnnbench.base.slow_steps import disturbance_share
 from cnnbench.base.stats import median
-from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.side import TURN_SECONDS, Side, measuring
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.ab.side import TURN_SECONDS, Side
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.compare.disturbance import turn_means
@@ -29,7 +28,7 @@ from cnnbench.judge.metrics.measurement import CPU_TIME
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import take
 from cnnbench.records.metrics.figures import throughput
-from validation import slowed_plugin
+from validation import planted_plugin
 
 BASES = ("base 1", "base 2")
 
@@ -165,22 +164,13 @@ class Pool:
 
     def run(self, places: Sequence[Process]) -> list[Process]:
         """Runs processes whose places are set; returns them with their measurements."""
-        plugin = f"--model_plugin={Path(slowed_plugin.__file__).resolve()}"
+        plugin = f"--model_plugin={Path(planted_plugin.__file__).resolve()}"
         load = take(Host()).load_average or 0.0
-        with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
-            commands = [
-                measuring(
-                    Side(
-                        flags=(plugin, *self.plan["flags"]),
-                        variables={slowed_plugin.VARIABLE: str(place.rows)},
-                    ),
-                    Path(folder, f"{number}.json"),
-                    Path(folder, f"{number}.log"),
-                )
-                for number, place in enumerate(places)
-            ]
-            turn_seconds = TURN_SECONDS if self.in_turn else 0.0
-            ended = Campaign(Reporter()).run(commands, TIMEOUT, turn_seconds)
+        flags = (plugin, *self.plan["flags"])
+        sides = [
+            Side(flags=flags, variables={planted_plugin.ROWS: str(place.rows)}) for place in places
+        ]
+        ended = measure(sides, TIMEOUT, TURN_SECONDS if self.in_turn else 0.0)
         return [_ended(*one, load) for one in zip(places, ended, strict=True)]
 
 

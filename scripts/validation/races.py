@@ -5,93 +5,64 @@ A race goes on until it ends by itself: time is never short.
 
 from __future__ import annotations
 
-import zlib
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from cnnbench.campaigns.tune.bench import ALPHA, RACED_SLOWER, Race, Round
 from cnnbench.campaigns.tune.space import Candidate
-from validation.simulation import surely_above
-from validation.tables import Requirement, percent_of, table
+from validation.studies import Generator, Study, Sums, all_kept, share_of, surely_above
 
 SCATTER = 0.015
 """Standard deviation of the logarithms of the speeds of one candidate."""
 
-_OTHERS = 0.03
+_DISTANCE = 0.03
 _FOR_ALL = 0.05
-_FASTEST = "0"
 
-NOISIER = 12.0
-"""Factor of the scatter of a candidate with noise of its own."""
-
+_NOISIER = 12.0
 SIZES = (3, 5, 9)
 """Numbers of candidates."""
 
 KINDS = {"equal scatter": None, "the fastest is noisier": 0, "another one is noisier": 1}
-"""Kinds of races, each with the candidate whose scatter is `NOISIER` times the others'."""
+"""Kinds of races, each with the candidate whose scatter is `_NOISIER` times the others'."""
 
 
-@dataclass(frozen=True)
-class Races:
-    """Results of races of one kind.
-
-    Attributes:
-      lost: races in which the fastest candidate left as slower.
-      processes: mean number of them.
-    """
-
-    kind: str
-    size: int
-    draws: int
-    lost: int
-    processes: float
-
-    @property
-    def share(self) -> float:
-        """Share of the races that lost the fastest."""
-        return self.lost / self.draws
-
-    @property
-    def violation(self) -> bool:
-        """Whether the fastest is surely lost more often than the stated share of races."""
-        return surely_above(self.lost, self.draws, ALPHA)
-
-
-def simulate(kind: str, size: int, draws: int, seed: int) -> Races:
-    """Runs races; the fastest candidate is 3 % above the second, and so on downwards."""
-    generator = np.random.default_rng([seed, zlib.crc32(f"{kind} {size}".encode())])
+def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
+    """Runs a race; the fastest candidate is 3 % above the second, and so on downwards."""
     scatters = np.full(size, SCATTER)
     if (noisy := KINDS[kind]) is not None:
-        scatters[noisy] *= NOISIER
-    speeds = -_OTHERS * np.arange(size)
-    candidates = [Candidate(name=str(n), settings={}, flags={}, key=str(n)) for n in range(size)]
-    lost = processes = 0
-    for _ in range(draws):
-        race = Race("made up", candidates)
-        while not race.is_over:
-            logs = speeds + generator.normal(0.0, _FOR_ALL) + generator.normal(0.0, scatters)
-            found = {key: float(np.exp(logs[int(key)])) for key in race.remaining}
-            race.add(Round(found))
-            race.drop(10**6)
-            processes += len(found)
-        lost += any(one.key == _FASTEST and one.how == RACED_SLOWER for one in race.leavers)
-    return Races(kind, size, draws, lost, processes / draws)
+        scatters[noisy] *= _NOISIER
+    names = map(str, range(size))
+    race = Race("made up", [Candidate(name=n, settings={}, flags={}, key=n) for n in names])
+    processes = 0
+    while not race.is_over:
+        logs = generator.normal(0.0, _FOR_ALL) + generator.normal(0.0, scatters)
+        logs -= _DISTANCE * np.arange(size)
+        found = {key: float(np.exp(logs[int(key)])) for key in race.remaining}
+        race.add(Round(found))
+        race.drop(10**6)
+        processes += len(found)
+    lost = any(one.key == "0" and one.how == RACED_SLOWER for one in race.leavers)
+    return {"lost": lost, "processes": processes}
 
 
-def races(draws: int, seed: int) -> tuple[list[str], list[Requirement]]:
-    """A table of every kind of race of every size, and the stated error rate compared with it."""
-    found = {kind: [simulate(kind, size, draws, seed) for size in SIZES] for kind in KINDS}
-    rows = [
-        (kind, *(f"{percent_of(one.share)} ({one.processes:.1f})" for one in those))
-        for kind, those in found.items()
-    ]
-    bad = [
-        f"{kind}, {one.size}: {percent_of(one.share)}"
-        for kind, those in found.items()
-        for one in those
-        if one.violation
-    ]
-    text = f"tune: the fastest is lost in at most {100 * ALPHA:g} % of races"
-    met = Requirement(text, "; ".join(bad) or "in all kinds", not bad)
-    return table(("the fastest is lost", *(f"of {size}" for size in SIZES)), rows), [met]
+def violation(found: Sums, kind: str, size: int) -> str:
+    """Whether the fastest is surely lost more often than in the stated share of races."""
+    above = surely_above(found["lost"], found["draws"], ALPHA)
+    return f"{kind}, {size}: {share_of(found, 'lost')}" if above else ""
+
+
+RACES = Study(
+    header=("the fastest is lost", *(f"of {size}" for size in SIZES)),
+    tables={"": {(kind,): [(kind, size) for size in SIZES] for kind in KINDS}},
+    draw=draw,
+    cells=lambda found: [
+        f"{share_of(one, 'lost')} ({one['processes'] / one['draws']:.1f})" for one in found
+    ],
+    judge=all_kept(
+        f"tune: the fastest is lost in at most {100 * ALPHA:g} % of races",
+        violation,
+        "in all kinds",
+    ),
+)
+"""Every kind of race of every size."""

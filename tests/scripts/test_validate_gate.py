@@ -14,14 +14,12 @@ import psutil
 import pytest
 import validate_gate
 from forked import until
+from measuring import neighbour
 from short_runs import run
-from validation import advice, gates, histories, pauses, races, simulation, slowed_plugin, tables
+from validation import advice, gates, histories, pauses, planted_plugin, races, studies, verdicts
 from validation import pool as pools
-from validation.advice import Advised
-from validation.neighbour import neighbour
 from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
-from validation.rules import RULES, judge_pairs
-from validation.simulation import NOISES
+from validation.verdicts import NOISES, RESUMED, SEQUENTIAL, judge_pairs
 
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import TwoSamples, Verdict
@@ -29,7 +27,7 @@ from cnnbench.judge.compare import TwoSamples, Verdict
 pytestmark = pytest.mark.slow
 
 SUBJECTS = (*BASES, *SLOWED)
-SEQUENTIAL, RESUMED, EIGHT = RULES[:3]
+EIGHT = "ab, 8 pairs"
 PLAN = {"flags": ["--model=x"], "seed": 1, "slowed": [0.05, 0.10], "pairing": "alternate"}
 
 
@@ -71,40 +69,47 @@ def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
         assert judge_pairs(speeds, interim_analyses(16, 0.04)) == expected
 
 
+def sums(study, *case, draws):
+    return studies.sums(study.draw, case, draws, seed=1)
+
+
 @pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])
 def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
-    rates = simulation.simulate(SEQUENTIAL, noise, 0.0, 200, seed=1)
-    assert sum(rates.verdicts.values()) == 200
-    assert rates.violation() == ""
-    blocks = simulation.simulate(RULES[-1], "drift of 20 %", 0.0, 50, seed=1)
-    assert blocks.share(Verdict.SLOWER) > 0.9
-    assert blocks.violation() == ""  # nothing was promised
+    case = (SEQUENTIAL, noise, 0.0)
+    found = sums(verdicts, *case, draws=200)
+    assert sum(found[verdict] for verdict in Verdict) == found["draws"] == 200
+    assert verdicts.violation(found, *case) == ""
+    case = ("compare, 8 of A, then 8 of B", "drift of 20 %", 0.0)
+    blocks = sums(verdicts, *case, draws=50)
+    assert blocks[Verdict.SLOWER] > 45
+    assert verdicts.violation(blocks, *case) == ""  # nothing was promised
 
 
 def test_an_experiment_that_is_resumed_keeps_what_it_promises_and_finds_more():
     noise = "normal, 3 %"
-    rates = [simulation.simulate(RESUMED, noise, truth, 50, seed=1) for truth in (0.0, 0.05)]
-    assert [one.violation() for one in rates] == ["", ""]
-    assert rates[0].share(Verdict.SLOWER) <= 0.01
-    found = rates[1].share(Verdict.SLOWER)
-    assert found > simulation.simulate(EIGHT, noise, 0.05, 50, seed=1).share(Verdict.SLOWER) + 0.4
+    equal, slower = (sums(verdicts, RESUMED, noise, truth, draws=50) for truth in (0.0, 0.05))
+    assert verdicts.violation(equal, RESUMED, noise, 0.0) == ""
+    assert verdicts.violation(slower, RESUMED, noise, 0.05) == ""
+    assert equal[Verdict.SLOWER] == 0
+    found = sums(verdicts, EIGHT, noise, 0.05, draws=50)
+    assert slower[Verdict.SLOWER] > found[Verdict.SLOWER] + 20
 
 
-def test_a_slow_down_is_found_and_rates_repeat():
-    rates = simulation.simulate(EIGHT, "normal, 1.3 %", 0.10, 100, seed=1)
-    assert rates.share(Verdict.SLOWER) == 1.0
-    assert rates.processes == 16
-    assert simulation.simulate(EIGHT, "normal, 1.3 %", 0.10, 100, seed=1) == rates
+def test_a_slow_down_is_found_and_sums_repeat():
+    found = sums(verdicts, EIGHT, "normal, 1.3 %", 0.10, draws=100)
+    assert found[Verdict.SLOWER] == 100
+    assert found["processes"] == 1600
+    assert sums(verdicts, EIGHT, "normal, 1.3 %", 0.10, draws=100) == found
 
 
 def test_too_many_wrong_verdicts_are_a_violation():
-    wrong = Counter({Verdict.SLOWER: 100, Verdict.SAME: 1900})
-    rates = simulation.Rates(EIGHT, "x", 0.0, wrong, 16)
-    assert rates.violation() == "slower in 5.0 %"
-    rates = simulation.Rates(EIGHT, "x", 0.1, wrong, 16)
-    assert rates.violation() == "same in 95.0 %"
-    few = Counter({Verdict.SLOWER: 41, Verdict.SAME: 1959})
-    assert simulation.Rates(EIGHT, "x", 0.0, few, 16).violation() == ""
+    wrong = Counter({"draws": 2000, Verdict.SLOWER: 100, Verdict.SAME: 1900})
+    assert verdicts.violation(wrong, EIGHT, "x", 0.0) == f"{EIGHT}, x: slower in 5.0 %"
+    assert verdicts.violation(wrong, EIGHT, "x", 0.1) == f"{EIGHT}, x: same in 95.0 %"
+    few = Counter({"draws": 2000, Verdict.SLOWER: 41, Verdict.SAME: 1959})
+    assert verdicts.violation(few, EIGHT, "x", 0.0) == ""
+    (demand,) = verdicts.RATES.judge({(EIGHT, "x", 0.0): few, (SEQUENTIAL, "x", 0.0): wrong})
+    assert (demand.met, demand.found) == (False, f"{SEQUENTIAL}, x: slower in 5.0 %")
 
 
 @pytest.mark.parametrize("shape", pauses.SHAPES)
@@ -118,18 +123,17 @@ def test_pauses_cost_their_share_of_the_speed(shape):
 
 
 def test_pauses_are_found_by_what_is_judged_and_not_by_the_median_step():
-    equal = pauses.simulate(pauses.EQUAL, 0.0, disturbed=True, draws=10, seed=1)
-    found = pauses.simulate("once per process", 0.1, disturbed=True, draws=10, seed=1)
-    assert equal.share(Verdict.SAME, 16) > equal.share(Verdict.SAME, 16, pauses.MEAN) + 0.4
-    assert found.share(Verdict.SLOWER, 16) >= 0.9
-    assert found.share(Verdict.SAME, 16, pauses.MEDIAN) == 1.0
-    met = [one.met for one in tables.demands([], [], [], pauses=[equal, found])]
-    assert met == [True, True]
-    blind = replace(found, verdicts={key: Counter({Verdict.SAME: 10}) for key in found.verdicts})
-    missed = tables.demands([], [], [], pauses=[equal, blind])[0]
+    cases = (pauses.EQUAL, 0.0, True), ("once per process", 0.1, True)
+    equal, found = (sums(pauses, *case, draws=10) for case in cases)
+    same = (Verdict.SAME, 16)
+    assert pauses.share(equal, *same) > pauses.share(equal, *same, pauses.MEAN) + 0.4
+    assert pauses.share(found, Verdict.SLOWER, 16) >= 0.9
+    assert pauses.share(found, *same, pauses.MEDIAN) == 1.0
+    judged = [*pauses.judged(dict(zip(cases, (equal, found), strict=True)))]
+    assert [one.met for one in judged] == [True, True]
+    blind = Counter({"draws": 10, (*same, pauses.JUDGED): 10})
+    missed, _ = pauses.judged(dict(zip(cases, (equal, blind), strict=True)))
     assert (missed.met, missed.found) == (False, "once per process: 0")
-    plain = replace(equal, disturbed=False)
-    assert "| equal | 0 |" in tables.of_pauses([plain, equal])[-1]
 
 
 def test_gates_leave_out_what_disturbed_few_processes():
@@ -141,9 +145,11 @@ def test_gates_leave_out_what_disturbed_few_processes():
 
 
 def test_nothing_follows_from_samples_too_small_or_broken():
-    found = simulation.degenerate(30, 1)
-    assert all(right for _, _, right in found)
-    assert all(sum(verdicts.values()) == 30 for _, verdicts, _ in found)
+    lines, (demand,) = verdicts.SAMPLES.run(30, 1)
+    assert (demand.met, demand.found) == (True, "never")
+    assert "| nothing against 8 | inconclusive 30 |" in lines
+    (demand,) = verdicts.SAMPLES.judge({("nothing against 8",): Counter(draws=2, same=1)})
+    assert (demand.met, demand.found) == (False, "nothing against 8")
 
 
 def process(number=1, position=1, subject="base 1", speed=100.0, **more):
@@ -347,8 +353,8 @@ def test_cpu_time_decides_beside_other_programs(turns):
 @pytest.mark.parametrize("level", [races.ALPHA, 0.9])
 def test_races_keep_the_fastest_unless_they_test_at_another_level(level, monkeypatch):
     monkeypatch.setattr("cnnbench.campaigns.tune.bench.ALPHA", level)
-    monkeypatch.setattr(races, "SIZES", (4,))
-    _, (demanded,) = races.races(40, 1)
+    small = replace(races.RACES, tables={"": {(kind,): [(kind, 4)] for kind in races.KINDS}})
+    _, (demanded,) = small.run(40, 1)
     assert demanded.met == (level == races.ALPHA), demanded
 
 
@@ -360,11 +366,15 @@ def lasting(generator, count):
 def test_noise_is_no_step_unless_it_is_like_one(name, noise, monkeypatch, capsys):
     noises = {"normal": histories.NOISES["normal"], name: noise or histories.NOISES[name]}
     monkeypatch.setattr(histories, "NOISES", noises)
-    monkeypatch.setattr(histories, "POINTS", (30,))
-    monkeypatch.setattr(histories, "SHAPES", histories.SHAPES[:2])
-    monkeypatch.setattr(histories, "CORRELATIONS", (0.0,))
-    for steps in ("STEPS", "PLACES"):
-        monkeypatch.setattr(histories, steps, ((60, 5, 5),))
+    shapes, false, found, ranges = histories.HISTORY
+    step = (60, 5, 5)
+    cases = (
+        (shapes, [(shape, 0.0) for shape in [*histories.SHAPES][:2]]),
+        (false, [(kind, 30, runs) for kind in noises for runs in (1, 3)]),
+        *((study, [(kind, step) for kind in noises]) for study in (found, ranges)),
+    )
+    small = [replace(study, tables={"": {("",): rows}}) for study, rows in cases]
+    monkeypatch.setitem(validate_gate.STUDIES, "history", ("History", small))
     status = validate_gate.main(["--only=history", "--draws=160"])
     *_, shapes, red, power, places = capsys.readouterr().out.splitlines()
     assert ("| met |" in red) == (status == 0) == (noise is None), red
@@ -373,12 +383,13 @@ def test_noise_is_no_step_unless_it_is_like_one(name, noise, monkeypatch, capsys
     assert "cells" in places or noise
 
 
-@pytest.mark.parametrize("shape", histories.SHAPES, ids=lambda shape: shape.name)
-def test_what_happens_in_a_series_is_said_and_nothing_else(shape):
-    said = histories.said_of(shape, 0.0, 8, 1)
-    assert said >= 6
-    other = replace(shape, kind="undone", ends=(3, 9))
-    assert histories.said_of(other, 0.0, 2, 1) == 0
+@pytest.mark.parametrize("name", histories.SHAPES)
+def test_what_happens_in_a_series_is_said_and_nothing_else(name, monkeypatch):
+    shapes = histories.HISTORY[0]
+    assert sums(shapes, name, 0.0, draws=8)["said"] >= 6
+    other = replace(histories.SHAPES[name], kind="undone", ends=(3, 9))
+    monkeypatch.setitem(histories.SHAPES, name, other)
+    assert sums(shapes, name, 0.0, draws=2)["said"] == 0
 
 
 def test_a_trend_has_no_range_that_holds_the_place_of_a_step(monkeypatch):
@@ -388,38 +399,40 @@ def test_a_trend_has_no_range_that_holds_the_place_of_a_step(monkeypatch):
         found = real(logs)
         return replace(found, steps=tuple(replace(one, kind="trend") for one in found.steps))
 
-    step = (30, 5, 10)
-    found = histories.true_steps("normal", step, 4, 1)
-    assert (found.stepped, found.near, found.held) == (4, 4, 4)
+    def counts():
+        found = sums(histories.HISTORY[3], "normal", (30, 5, 10), draws=4)
+        return found["stepped"], found["near"], found["held"]
+
+    assert counts() == (4, 4, 4)
     monkeypatch.setattr(histories, "trend_of", with_trends)
-    found = histories.true_steps("normal", step, 4, 1)
-    assert (found.stepped, found.near, found.held) == (0, 4, 0)
+    assert counts() == (0, 4, 0)
 
 
 def test_too_few_rounds_make_no_gates():
     found = list(gates.all_gates(made(7), 1, 200))
     assert [one.count for one in found] == [0] * len(found)
-    demands = tables.demands([], [], found)
+    demands = [*gates.requirements(found)]
     assert {one.met for one in demands} == {None}
 
 
 def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
     found = list(gates.all_gates(made(40), 1, 200))
-    good = tables.demands([], [], found)
+    good = [*gates.requirements(found)]
+    assert good
     assert all(one.met for one in good)
     # Beside a busy CPU less is demanded.
     for busy, least in (
         (0.0, ["95 % red", "80 % red"]),
         (1.0, ["50 % same", "60 % red", "90 % red"]),
     ):
-        texts = [one.text for one in tables.demands([], [], found, busy=busy)]
+        texts = [one.text for one in gates.requirements(found, busy)]
         assert [text.split("at least ")[1] for text in texts if "at least" in text] == least
     blind = made(40, slow={})  # "slowed" processes that are not: same, which 10 % must not be
     like_and_ten = [
         gates.sliding_gates(blind, "8 pairs", subject, 1, least=200)
         for subject in ("like", "slower by 10 %")
     ]
-    missed = tables.demands([], [], like_and_ten)
+    missed = [*gates.requirements(like_and_ten)]
     assert any(one.met is False and "never same" in one.text for one in missed)
     assert all(one.met is False for one in missed if "at least" in one.text)
     assert all(one.met for one in missed if "like with like" in one.text)
@@ -461,10 +474,15 @@ def test_an_empty_pool_is_not_enough_to_say(tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", advice.KINDS)
 def test_what_is_clear_gets_no_advice_and_what_is_not_is_settled_by_it(kind):
-    assert advice.simulate(kind, 8, "equal", 0.001, draws=2, seed=1) == Advised(2, 0, 0)
-    found = advice.simulate(kind, 8, "twice the floor slower", 0.03, draws=12, seed=1)
-    assert 0 < found.advised < 12
-    assert found.share >= 0.5
+    case = (kind, 8, "twice the floor slower", 0.03)
+    assert sums(advice, kind, 8, "equal", 0.001, draws=2) == Counter(draws=2, advised=0, settled=0)
+    found = sums(advice, *case, draws=12)
+    assert 0 < found["advised"] < 12
+    assert advice.settled(found) >= 0.5
+    assert advice.violation(found, *case) == ""
+    found["settled"] = 0
+    if found["advised"] > 8:
+        assert advice.violation(found, *case) == f"8 {kind}, twice the floor slower, 3.0 %: 0"
 
 
 @pytest.mark.parametrize("arguments", [["--minutes=1"], ["--draws=-1"], ["--pools=x"]])
@@ -479,8 +497,8 @@ def test_wrong_use_is_status_2(arguments, capsys):
 def test_the_extra_work_changes_nothing_that_is_computed(monkeypatch):
     plain = run(model="lenet", data_name="imagenet").record
     for rows in ("0", "8"):
-        monkeypatch.setenv(slowed_plugin.VARIABLE, rows)
-        plugin = {"model": slowed_plugin.NAME, "model_plugin": slowed_plugin.__file__}
+        monkeypatch.setenv(planted_plugin.ROWS, rows)
+        plugin = {"model": planted_plugin.SLOWED, "model_plugin": planted_plugin.__file__}
         slowed = run(data_name="imagenet", **plugin).record
         assert replace(slowed.model, name="lenet") == plain.model
         np.testing.assert_allclose(slowed.losses, plain.losses, rtol=1e-5)

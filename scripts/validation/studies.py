@@ -1,0 +1,134 @@
+"""The runner of simulations: a study draws experiments with a known truth and judges their sums."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from cnnbench.base.terminal import markdown_table
+from cnnbench.base.text import percent
+from cnnbench.judge.compare import Policy
+
+Series: TypeAlias = NDArray[np.float64]
+Generator: TypeAlias = np.random.Generator
+
+Case: TypeAlias = tuple[Any, ...]
+"""Arguments of an experiment, whose text and --seed determine the random numbers."""
+
+Sums: TypeAlias = Counter[Any]
+"""Numbers of the outcomes of a case, and sums of other values by name; "draws" is their number."""
+
+POLICY = Policy()
+
+# Probability that a share is called too large although it equals the stated one.
+_SURE = 0.001
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A required property.
+
+    Attributes:
+      text: description.
+      found: measured values.
+      met: whether it is met; None if there is too little data.
+    """
+
+    text: str
+    found: str
+    met: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Experiments of one kind and the tables of their results.
+
+    Attributes:
+      header: names of the columns.
+      tables: for each title ("": none) the rows by their first cells, with the cases of each.
+      draw: an experiment; takes a generator and a case, returns values that are added up.
+      cells: the cells of a row by the sums of its cases.
+      judge: requirements by the sums of all cases.
+      part: the study makes --draws divided by this number.
+    """
+
+    header: Sequence[str]
+    tables: Mapping[str, Mapping[tuple[str, ...], Sequence[Case]]]
+    draw: Callable[..., Mapping[Any, float]]
+    cells: Callable[[Sequence[Sums]], Iterable[str]]
+    judge: Callable[[Mapping[Case, Sums]], Iterable[Requirement]]
+    part: int = 1
+
+    def run(
+        self, draws: int, seed: int, map: Callable[..., Iterable[Sums]] = map
+    ) -> tuple[list[str], list[Requirement]]:
+        """Makes all experiments; returns the tables, each with an empty line, and requirements."""
+        cases = [case for rows in self.tables.values() for row in rows.values() for case in row]
+        of_case = partial(sums, self.draw, draws=-(-draws // self.part), seed=seed)
+        found = dict(zip(cases, map(of_case, cases), strict=True))
+        lines = []
+        for title, rows in self.tables.items():
+            cells = [(*name, *self.cells([found[c] for c in row])) for name, row in rows.items()]
+            lines += [*([title, ""] if title else []), *table(self.header, cells), ""]
+        return lines, [*self.judge(found)]
+
+
+def sums(draw: Callable[..., Mapping[Any, float]], case: Case, draws: int, seed: int) -> Sums:
+    """Sums over the experiments of a case; the same seed gives the same ones."""
+    name = zlib.crc32(" ".join(map(str, case)).encode())
+    generator = np.random.default_rng([seed, name])
+    found: Sums = Counter(draws=draws)
+    for _ in range(draws):
+        found.update(draw(generator, *case))
+    return found
+
+
+def all_kept(
+    text: str, violation: Callable[..., str], kept: str
+) -> Callable[[Mapping[Case, Sums]], list[Requirement]]:
+    """A judge that requires of every case that nothing is violated.
+
+    Args:
+      text: description.
+      violation: takes the sums and the case; returns what is violated, "" for nothing.
+      kept: what is shown if nothing is violated.
+    """
+
+    def judge(found: Mapping[Case, Sums]) -> list[Requirement]:
+        bad = [*filter(None, (violation(one, *case) for case, one in found.items()))]
+        return [Requirement(text, "; ".join(bad) or kept, not bad)]
+
+    return judge
+
+
+def surely_above(count: int, draws: int, share: float) -> bool:
+    """Whether so many draws show that the probability is above a share (exact binomial test)."""
+    return count > share * draws and bool(binom.sf(count - 1, draws, share) < _SURE)
+
+
+def surely_below(count: int, draws: int, share: float) -> bool:
+    """Whether so few draws show that the probability is below a share."""
+    return surely_above(draws - count, draws, 1 - share)
+
+
+def share_of(found: Sums, *outcomes: Any) -> str:
+    """The share of draws with one of these outcomes, as text; "0" only for none at all."""
+    return percent_of(sum(found[one] for one in outcomes) / found["draws"])
+
+
+def percent_of(share: float) -> str:
+    """A share as text; "0" only for none at all."""
+    return percent(share) if share else "0"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table with numbers in all columns but the first."""
+    return markdown_table(header, ["---", *["--:"] * (len(header) - 1)], rows).splitlines()
