@@ -25,12 +25,14 @@ from cnnbench.base.text import binary
 from cnnbench.campaigns.processes.results_dir import JournalEvent
 from cnnbench.cli.commands.env import EnvDocument
 from cnnbench.cli.commands.models import ModelsDocument
+from cnnbench.errors import FlagError
 from cnnbench.judge.compare import Comparison
 from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.metrics.measurement import Policy
 from cnnbench.lab.predict.predict import PredictionDocument
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model, get_model, model_names
+from cnnbench.plan import parse_run
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, Key, keys_of
@@ -38,7 +40,7 @@ from cnnbench.records.metric import ALL, RUN, SUMMARY, Metric, Summary, load_met
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.run import RunRecord
 from cnnbench.testing import BaselineDocument
-from cnnbench.variable_mgr.modes import BUILT_IN, Mode
+from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
 _METRICS = ("metric", "unit", "value", "better", "counts from", "")
 
@@ -124,8 +126,26 @@ def _model(model: Model) -> tuple[str, ...]:
 
 
 def mode_tables() -> dict[str, str]:
-    """The built-in modes of --variable_update."""
-    return {"modes": _table(_MODES, map(_mode, BUILT_IN))}
+    """The built-in modes of --variable_update, and the flags that not every mode takes."""
+    taken = _table(_FLAGS, ((f"`{flag}`", *_refusals(flag)) for flag in _FLAGS_BY_MODE))
+    return {"modes": _table(_MODES, map(_mode, BUILT_IN)), "flags": taken}
+
+
+def _refusals(flag: str) -> tuple[str, str]:
+    """The modes that refuse a flag, and the reasons."""
+    modes, reasons = [], []
+    for mode in BUILT_IN:
+        needs = [f"--{name}={value}" for name, value in mode.needs.items()]
+        if mode.processes is Processes.COORDINATOR:
+            needs += _JOB
+        run = [*_SMALL_RUN, f"--variable_update={mode.name}", *needs]
+        parse_run(run, environ={})
+        try:
+            parse_run([*run, flag], environ={})
+        except FlagError as error:
+            modes.append(f"`{mode.name}`")
+            reasons.append(error.reason)
+    return ", ".join(modes) or "none", "; ".join(dict.fromkeys(reasons))
 
 
 def _mode(mode: Mode) -> tuple[str, ...]:
@@ -138,6 +158,25 @@ def _mode(mode: Mode) -> tuple[str, ...]:
         "yes" if mode.in_sync else "no",
         f"`{mode.strategy}`" if mode.strategy else "",
     )
+
+
+_FLAGS = ("flag", "modes that refuse it", "reason")
+
+_JOB = (
+    *("--job_name=controller", "--controller_host=localhost:1", "--worker_hosts=localhost:2"),
+    "--ps_hosts=localhost:3",
+)
+
+_SMALL_RUN = ("--model=resnet20", "--data_name=cifar10", "--device=cpu", "--num_batches=4")
+
+_FLAGS_BY_MODE = (
+    "--gradient_accumulation_steps=2",
+    "--global_batch_size=4",
+    "--image_size=48",
+    "--num_classes=12",
+    "--max_seconds=9",
+)
+"""Flags that every mode takes or refuses; docs/modes.md says which."""
 
 
 PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
