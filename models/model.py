@@ -441,7 +441,10 @@ def _owners(name: str) -> tuple[str, ...]:
 def _unknown(name: str, dataset: str) -> str:
     owners = _owners(name)
     if owners:
-        return f"is a model for {' and '.join(owners)}, not for {dataset}; give its --data_name"
+        hint = "give its --data_name"
+        if plugins.origin("dataset_plugin", dataset):
+            hint += f", or register it for {dataset} (docs/data.md)"
+        return f"is a model for {' and '.join(owners)}, not for {dataset}; {hint}"
     names = model_names(dataset)
     near = nearest(name, names)
     hint = f"did you mean {near}? " if near else ""

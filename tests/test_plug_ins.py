@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from forked import execute
 from short_runs import TINY
@@ -160,3 +161,62 @@ def test_an_operation_at_import_runs_on_configured_devices(tmp_path):
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "r.json").read_text())
     assert len(record["placement"]["devices"]) == 2
+
+
+def _power(call, *words, code=2, **flags):
+    own = {"init_learning_rate": 0.1, "learning_rate_schedule": "polynomial"}
+    return call(*words, **{**TINY, **own, **flags}, code=code)
+
+
+@pytest.mark.usefixtures("quick_start")
+def test_constants_of_plug_ins_are_flags(call, tmp_path):
+    files = named("signum_plugin", "polynomial_plugin")
+    text = " ".join(call("run", "--help", f"--plugin={files}").out.split())
+    assert "--signum_beta=X Decay of the mean (--optimizer=signum). (number; default 0.9;" in text
+    assert "--learning_rate_power=X" in text
+    record = tmp_path / "r.json"
+    words = ("--signum_beta", "0.5", "--plugin", files, "--optimizer=signum")
+    _power(call, *words, learning_rate_power=3, result_json=record, code=0)
+    config = json.loads(record.read_text())["config"]
+    assert (config["signum_beta"], config["learning_rate_power"]) == (0.5, 3)
+    for wrong, told in (
+        ("--signum_beta=1", "--signum_beta=1: must be at least 0 and less than 1"),
+        ("--signum_beta=x", "--signum_beta=x: must be a finite number"),
+        ("--signum_bets=0", "unknown flag --signum_bets; did you mean --signum_beta?"),
+        ("--signum_beta", "--signum_beta needs a value"),
+    ):
+        assert told in _power(call, f"--plugin={files}", wrong).err
+    assert "unknown flag --signum_beta" in call("--signum_beta=0.5", code=2).err
+
+
+def test_commands_take_constants_of_plug_ins(call, tmp_path):
+    files, own = f"--plugin={named('signum_plugin')}", ("--optimizer=signum", "--signum_beta=2")
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "name: own\nentries:\n- name: a\n  flags:\n"
+        f"    {{model: lenet, plugin: {named('signum_plugin')}, optimizer: signum, signum_beta: 2}}"
+    )
+    words = ("--model=lenet", files, *own)
+    for command in (
+        ("tune", *words),
+        ("strategies", "--num_gpus=2", *words),
+        ("launch", "--workers=2", "--", *words),
+        ("sweep", str(suite), f"--results={tmp_path / 'results'}"),
+        ("ab", "--a=--signum_beta=2", f"--results={tmp_path / 'ab'}", "--", *words[:-1]),
+    ):
+        assert "signum_beta=2: must be at least 0 and less" in call(*command, code=2).err, command
+
+
+@pytest.mark.usefixtures("quick_start")
+def test_a_network_runs_on_a_data_set_of_a_plug_in(call, tmp_path):
+    page = (DOCS / "data.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?register_model.*?)^```", page, re.M | re.S)
+    (tmp_path / "lenet_plugin.py").write_text(code)
+    for subset in ("train", "validation"):
+        images, labels = np.zeros((4, 16, 16, 3), np.uint8), np.arange(4)
+        np.savez(tmp_path / f"{subset}.npz", images=images, labels=labels)
+    flags = {**TINY, "model": "lenet", "data_name": "npz", "data_dir": tmp_path}
+    data = f"--plugin={named('npz_dataset_plugin')}"
+    told = "is a model for imagenet, not for npz; give its --data_name, or register it for npz"
+    assert told in call(data, **flags, code=2).err
+    assert "images/sec" in call(data, f"--plugin={tmp_path / 'lenet_plugin.py'}", **flags).out

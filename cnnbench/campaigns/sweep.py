@@ -77,6 +77,7 @@ from cnnbench.errors import DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import args_of, values_of
 from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.params import FLAGS
+from cnnbench.flags.parse import flags_added_by
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.judgement import processes_needed
 from cnnbench.judge.metrics.measurement import Policy, median_step_text
@@ -392,6 +393,8 @@ def _case(
     """A configuration with its resolved flags, to whose notices its own are added."""
     entry = configuration.entry
     known = flags_of(entry.command)
+    if entry.command == "run" and configuration.nodes.keys() - known.keys():
+        flags_added_by({name: [text] for name, text in configuration.flags.items()})
     for name, node in configuration.nodes.items():
         if name not in known:
             raise node.error(unknown_key(name, known))

@@ -158,13 +158,12 @@ def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
 def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
     """The help of a command, as XML if asked for that, or an overview of all."""
     from cnnbench.flags.help import all_sections, command_help, overview, run_help, xml_help
-    from cnnbench.flags.params import SPECS
-    from cnnbench.flags.parse import split
+    from cnnbench.flags.parse import load_plugins
 
     if command != DEFAULT_COMMAND:
         about, flags, *end = _module(command).HELP
         return xml_help(flags) if _XML in asked else command_help(about, flags, *end)
-    plugins.load_all(split(argv, {name: SPECS[name] for name in plugins.FLAGS})[0])
+    load_plugins(argv)
     if _XML in asked:
         return xml_help(all_sections())
     names = [word for word in argv[:2] if word != "help"]

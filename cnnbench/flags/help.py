@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
+from cnnbench.flags.groups.optimizer import OptimizerParams, added_flags
 from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
@@ -78,8 +79,11 @@ of TensorFlow's file systems, such as `gs://bucket/folder`, are taken too ([data
 
 
 def sections() -> tuple[Section, ...]:
-    """The flags of a run by group, without obsolete ones."""
-    return tuple((title, specs_of(group)) for title, group in GROUPS)
+    """The flags of a run by group, those of loaded plug-ins too, without obsolete ones."""
+    return tuple(
+        (title, (*specs_of(group), *(added_flags().values() if group is OptimizerParams else ())))
+        for title, group in GROUPS
+    )
 
 
 def all_sections() -> tuple[Section, ...]:

@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import re
 import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cnnbench.base import plugins
 from cnnbench.base.job import PS
-from cnnbench.errors import FlagError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import Counted, FlagSpec, Role, flag, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
-from cnnbench.flags.groups.optimizer import OptimizerParams
+from cnnbench.flags.groups.optimizer import (
+    REGISTRIES,
+    OptimizerParams,
+    added_flags,
+    constant_flag,
+)
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.optimizers.spec import Constant
 
 # Obsolete and renamed flags of tf_cnn_benchmarks and its forks, because job files still use them.
 
@@ -172,7 +181,13 @@ def accepts_retired(params: type[T]) -> type[T]:
         for notice in obsolete_notices(given) + renamed_notices(given):
             warnings.warn(notice, stacklevel=2)
         obsolete = {spec.name for spec in OBSOLETE}
-        init(self, **{RENAMED.get(n, n): given[n] for n in given if n not in obsolete})
+        given = {RENAMED.get(n, n): given[n] for n in given if n not in obsolete}
+        if given.keys() - SPECS.keys() - {_ADDED}:
+            load_flags(given)
+        added = {name: given.pop(name) for name in added_flags().keys() & given.keys()}
+        if added:
+            given[_ADDED] = {**given.get(_ADDED, {}), **added}
+        init(self, **given)
 
     params.__init__ = accepting  # type: ignore[method-assign,assignment]
     return params
@@ -203,7 +218,13 @@ class Params(
     `cnnbench.plan.make_plan` checks them. Renamed and obsolete flags are accepted with a warning.
     FlagError for text that its flag cannot parse, a value that an obsolete flag never had, or a
     flag by both its names.
+
+    Attributes:
+      added_constants: values, by flag, of the constants that plug-ins add; without defaults. Each
+        is also an argument and an attribute by the name of its flag.
     """
+
+    added_constants: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
 
     if TYPE_CHECKING:  # constants of optimizers are fields, and text is parsed
 
@@ -212,12 +233,23 @@ class Params(
     def __post_init__(self) -> None:
         for spec in FLAGS:
             object.__setattr__(self, spec.name, spec.read(getattr(self, spec.name)))
+        specs = added_flags()
+        values = ((specs[name], value) for name, value in self.added_constants.items())
+        added = {spec.name: spec.read(value) for spec, value in values}
+        added = {name: value for name, value in added.items() if value != specs[name].default}
+        object.__setattr__(self, _ADDED, added)
         if self.precision == "fp16" and self.use_fp16 is False:
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":
             object.__setattr__(self, "precision", "fp16")
         if self.job_name == PS and self.num_gpus == 0:  # as in job files of tf_cnn_benchmarks
             object.__setattr__(self, "num_gpus", 1)
+
+    def __getattr__(self, name: str) -> Any:
+        """The value of a flag that a plug-in adds, which may be loaded after the flags are made."""
+        if not name.startswith("_") and (spec := added_flags().get(name)):
+            return self.added_constants.get(name, spec.default)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Params:
@@ -238,8 +270,16 @@ class Params(
         return kind(**{name: getattr(self, name) for name in names})
 
     def as_dict(self) -> dict[str, Any]:
-        """Every value by flag name as stored in records, in the order of declaration."""
-        return {spec.name: spec.plain(getattr(self, spec.name)) for spec in FLAGS}
+        """Every value by flag name as stored in records, in the order of declaration.
+
+        Of the constants that plug-ins add, those of the optimizer and of the schedule in use.
+        """
+        used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
+        added = added_flags().keys() & {flag for spec in used if spec for flag in spec.flags}
+        return {
+            **{spec.name: spec.plain(getattr(self, spec.name)) for spec in FLAGS},
+            **{name: getattr(self, name) for name in sorted(added)},
+        }
 
 
 GROUPS: tuple[tuple[str, type], ...] = (
@@ -258,11 +298,54 @@ GROUPS: tuple[tuple[str, type], ...] = (
 FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in specs_of(group))
 """Every flag that is a field of ``Params``, in the order of the help."""
 
-SPECS: Mapping[str, FlagSpec] = {spec.name: spec for spec in FLAGS}
-"""The flags of `FLAGS` by name."""
 
-ACCEPTED: Mapping[str, FlagSpec] = {**SPECS, **{spec.name: spec for spec in OBSOLETE}}
+class _Flags(Mapping[str, FlagSpec]):
+    """Flags by name: cnnbench's own, then those that loaded plug-ins add."""
+
+    def __init__(self, own: Iterable[FlagSpec]) -> None:
+        self._own = {spec.name: spec for spec in own}
+
+    def __getitem__(self, name: str) -> FlagSpec:
+        return self._own[name] if name in self._own else added_flags()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.chain(self._own, added_flags())
+
+    def __len__(self) -> int:
+        return len(self._own) + len(added_flags())
+
+
+SPECS: Mapping[str, FlagSpec] = _Flags(FLAGS)
+"""The flags of `FLAGS`, and those that loaded plug-ins add, by name."""
+
+ACCEPTED: Mapping[str, FlagSpec] = _Flags((*FLAGS, *OBSOLETE))
 """All flags that a run accepts, by name; obsolete ones change nothing."""
+
+_ADDED = "added_constants"
+_NAME = re.compile("[a-z][a-z0-9_]*")
+
+
+def load_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
+    """The flags that plug-ins add, after loading the plug-ins that values of flags name."""
+    plugins.load_all(values)
+    for owner, table in REGISTRIES.items():
+        if isinstance(values.get(owner), str):
+            table.find(values[owner])  # an entry point may register it
+    return added_flags()
+
+
+def _check_constant(owner: str, name: str, constant: Constant) -> None:
+    """UsageError if a plug-in cannot add this flag."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(constant.help, str):
+        wanted = "lower-case letters, digits and _, and its help a text"
+        raise UsageError(f"the name of a flag has {wanted}, not {name!r}")
+    if name in {*ACCEPTED, *RENAMED, *REMOVED, *plugins.FLAGS, _ADDED} or hasattr(Params, name):
+        raise UsageError(f"--{name} exists; choose another name")
+    constant_flag(name, constant, owner, "").check(constant.default)
+
+
+for _owner, _table in REGISTRIES.items():
+    _table.check_flag = functools.partial(_check_constant, _owner)
 
 
 def check_fp16(precision: str, use_fp16: bool) -> None:

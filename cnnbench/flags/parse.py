@@ -13,16 +13,20 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from cnnbench.base import plugins
 from cnnbench.base.files import local, read_text
 from cnnbench.base.text import nearest
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import FlagSpec, parted
+from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.groups.optimizer import REGISTRIES, added_flags
 from cnnbench.flags.params import (
     ACCEPTED,
     REMOVED,
     RENAMED,
+    SPECS,
     Params,
     check_fp16,
+    load_flags,
     obsolete_notices,
     renamed_notices,
 )
@@ -40,10 +44,21 @@ _OF_JOBS = {
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """The given flags of a run: values by name, also of obsolete flags, and lines for stderr."""
+    """The given flags of a run: values by name, also of obsolete flags, and lines for stderr.
+
+    Attributes:
+      unread: words with flags that a plug-in may add, and the flags that name the plug-in.
+    """
 
     given: Mapping[str, Any]
     notices: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def complete(self) -> ParsedArgs:
+        """The same with the unread flags, after loading plug-ins; UsageError for unknown flags."""
+        if not self.unread:
+            return self
+        return replace(self.including(_read(self.unread, ACCEPTED)[0]), unread=())
 
     @cached_property
     def params(self) -> Params:
@@ -51,7 +66,7 @@ class ParsedArgs:
         given = self.given
         if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
             check_fp16(given["precision"], given["use_fp16"])
-        return parted(Params, given)[0]
+        return Params(**{name: value for name, value in given.items() if name in SPECS})
 
     def including(self, values: Mapping[str, Any]) -> ParsedArgs:
         """The same with values of more flags, or with others for given ones."""
@@ -62,16 +77,29 @@ class ParsedArgs:
 def parse_args(argv: Sequence[str], *, of_run: bool = False) -> ParsedArgs:
     """Parses the arguments of ``cnnbench run``; UsageError names the wrong one.
 
-    `of_run` says that the caller obeys --only_check_args.
+    `of_run` says that the caller obeys --only_check_args, and calls `ParsedArgs.complete` where
+    plug-ins may be loaded.
     """
-    given, _, texts = _read(argv, ACCEPTED)
+    given, unread, texts = _read(argv, ACCEPTED, loads=not of_run)
     notices = obsolete_notices(given, of_run=of_run) + renamed_notices(texts)
-    return ParsedArgs(given, notices)
+    return ParsedArgs(given, notices, tuple(unread))
 
 
 def args_of(given: Mapping[str, Any]) -> ParsedArgs:
     """The arguments of a run from values of flags by name, in the order of the help."""
     return ParsedArgs(given, obsolete_notices(given))
+
+
+def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
+    """Loads the plug-ins that flags name, given as texts by name; returns the flags they add."""
+    names = (name for name in (*plugins.FLAGS, *REGISTRIES) if name in texts)
+    return load_flags(_values({name: texts[name] for name in names}, SPECS))
+
+
+def load_plugins(argv: Sequence[str]) -> None:
+    """Loads the plug-ins that a command line names; other words are not checked."""
+    specs = {name: SPECS[name] for name in plugins.FLAGS}
+    plugins.load_all(_values(split(argv, specs)[0], specs))
 
 
 def values_of(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
@@ -184,14 +212,33 @@ def _values(texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]) -
 
 
 def _read(
-    argv: Sequence[str], specs: Mapping[str, FlagSpec], *, only_flags: bool = True
-) -> tuple[dict[str, Any], list[str], Mapping[str, Sequence[str]]]:
-    """Values by name in the order of `specs`, arguments, and texts as by `split`."""
+    argv: Sequence[str],
+    specs: Mapping[str, FlagSpec],
+    *,
+    only_flags: bool = True,
+    loads: bool = True,
+) -> tuple[dict[str, Any], Sequence[str], Mapping[str, Sequence[str]]]:
+    """Values by name in the order of `specs`, arguments, and texts as by `split`.
+
+    Plug-ins that the words name are loaded if there are unknown flags, which they may add. Unless
+    `loads`, the words that are `unread` take the place of arguments then.
+    """
+    added = added_flags()
+    specs = {name: spec for name, spec in specs.items() if name not in added}
     texts, rest = split(argv, specs)
     words, behind = split_at_dashes(rest)
-    for word in words:
-        if word.startswith("-") and word.strip("-"):
-            raise UsageError(_unknown_flag(word, specs))
+    if any(map(_is_flag, words)) and "optimizer" in specs and _may_add(texts):
+        if not loads:
+            naming = (name for name in (*plugins.FLAGS, *REGISTRIES) if name in texts)
+            named = (f"--{name}={text}" for name in naming for text in texts[name])
+            return _values(texts, specs), [*named, *rest], texts
+        found = flags_added_by(texts)
+        specs = {**specs, **found}
+        more, rest = split(rest, found)
+        texts = {**texts, **more}
+        words, behind = split_at_dashes(rest)
+    for word in filter(_is_flag, words):
+        raise UsageError(_unknown_flag(word, specs))
     arguments = [*words, *behind]
     for argument in arguments:
         if only_flags:
@@ -199,6 +246,18 @@ def _read(
         if not argument:
             raise UsageError("an argument is empty; is a variable of the shell not set?")
     return _values(texts, specs), arguments, texts
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and bool(word.strip("-"))
+
+
+def _may_add(texts: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the flags name a plug-in file, or an optimizer or schedule of an entry point."""
+    names = ((texts.get(owner, [""])[-1], table) for owner, table in REGISTRIES.items())
+    return not texts.keys().isdisjoint(plugins.FLAGS) or any(
+        name and name not in table for name, table in names
+    )
 
 
 def _stray(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) -> str:

@@ -8,11 +8,12 @@ from cnnbench.optimizers.registry import (
     register_optimizer,
     register_schedule,
 )
-from cnnbench.optimizers.spec import OptimizerSpec, Slot
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 __all__ = [
     "OPTIMIZERS",
     "SCHEDULES",
+    "Constant",
     "OptimizerSpec",
     "ScheduleSpec",
     "ScheduledSteps",

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.text import exact, number, parse_number
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import FlagError, UsageError, text_of
 from cnnbench.optimizers import builtin
-from cnnbench.optimizers.spec import Constant, OptimizerSpec
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, refuse_others
 
 # Learning-rate schedules. They use only Python arithmetic, not TensorFlow.
 
@@ -72,6 +72,7 @@ class ScheduleSpec:
         plugins.check_name("a schedule", self.name)
         if not callable(self.make):
             raise UsageError(f"schedule {self.name} needs a function, not {self.make!r}")
+        refuse_others(f"schedule {self.name}", self.constants)
         returns = Callable[[int], Annotated[float, _is_rate]]
         takes = ["run", "*", *self.constants]
         object.__setattr__(self, "make", plugins.checked(self.make, returns, takes))
@@ -229,27 +230,46 @@ class Registry(dict[str, S], Generic[S]):
     """Declarations by name. The names are the values of a flag; plug-ins follow cnnbench's own.
 
     Attributes:
-      constants: all constants that are flags, by flag name.
+      check_flag: called with name and constant before a new flag is added; raises UsageError if
+        there cannot be such a flag. `cnnbench.flags` sets it.
     """
 
     def __init__(self, flag: str, noun: str, kind: type[S], built_in: Iterable[S]) -> None:
         super().__init__({spec.name: spec for spec in built_in})
         self._flag, self._noun, self._kind = flag, noun, kind
-        self.constants = {name: c for spec in self.values() for name, c in spec.flags.items()}
+        self._own = frozenset(self.constants)
+        self.check_flag: Callable[[str, Constant], None] = lambda name, constant: None
         call = f"cnnbench.optimizers.register_{noun}({kind.__name__}(...))"
         # There is nothing to load, because the registry is filled when this module is imported.
         plugins.add_kind(plugins.Kind(flag, noun, call, lambda: self, lambda: None))
 
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """All constants, by the name of their flag."""
+        return {name: c for spec in self.values() for name, c in spec.flags.items()}
+
+    @property
+    def added(self) -> dict[str, Constant]:
+        """The constants that plug-ins have added, by the name of their flag."""
+        return {name: c for name, c in self.constants.items() if name not in self._own}
+
     def register(self, spec: S) -> None:
-        """Adds a declaration with a new name. All its constants must be in `constants`."""
+        """Adds a declaration with a new name, and the flags of its constants."""
         if not isinstance(spec, self._kind):
             raise UsageError(f"{self._noun}: {spec!r} is no {self._kind.__name__}")
         if spec.name in self:
             raise UsageError(f"{self._noun} {spec.name} is registered already; choose another name")
-        for flag in spec.flags:
-            if flag not in self.constants:
-                known = ", ".join(self.constants)
-                raise UsageError(f"{self._noun} {spec.name}: no flag --{flag}; use {known}")
+        known = self.constants
+        for flag, constant in spec.flags.items():
+            if known.get(flag) is not constant:
+                if flag in known:
+                    shared = f"{self._noun.upper()}S.constants[{flag!r}]"
+                    reason = f"--{flag} exists; use {shared}, or another name"
+                    raise UsageError(f"{self._noun} {spec.name}: {reason}")
+                try:
+                    self.check_flag(flag, constant)
+                except UsageError as error:
+                    raise UsageError(f"{self._noun} {spec.name}: {text_of(error)}") from None
         self[spec.name] = spec
 
     def find(self, name: str) -> S:

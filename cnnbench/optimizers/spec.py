@@ -17,19 +17,40 @@ from cnnbench.errors import UsageError
 
 
 class Constant:
-    """A constant of one or several optimizers, with the flag that sets it.
+    """A constant of optimizers or of schedules, with the flag that sets it.
 
     Args:
-      flag: name of the flag; several optimizers may share a constant.
-      help: beginning of the help sentence; the names of the optimizers are appended to it.
-      limits: `minimum`, `above`, `maximum` and `below` of the flag.
+      flag: name of the flag. Several optimizers or several schedules may share a constant.
+      default: the value if the flag is not given.
+      help: beginning of the help sentence. The names of the optimizers or schedules are appended.
+      minimum, maximum: smallest and largest valid value.
+      above, below: bounds that the value must not reach.
     """
 
-    def __init__(self, flag: str, default: float, help: str, **limits: float) -> None:
+    def __init__(
+        self,
+        flag: str,
+        default: float,
+        help: str,
+        *,
+        minimum: float | None = None,
+        above: float | None = None,
+        maximum: float | None = None,
+        below: float | None = None,
+    ) -> None:
         self.flag = flag
         self.default = default
         self.help = help
-        self.limits = limits
+        limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below}
+        self.limits = {name: bound for name, bound in limits.items() if bound is not None}
+
+
+def refuse_others(who: str, *constants: Mapping[str, object]) -> None:
+    """Raises UsageError for a constant that is not a `Constant`, or is not in a dictionary."""
+    for table in constants:
+        wrong = plugins.misfit(table, dict[str, Constant])
+        if wrong:
+            raise UsageError(f"{who}: constants must be {wrong}")
 
 
 class Slot(NamedTuple):
@@ -110,6 +131,7 @@ class OptimizerSpec:
             raise UsageError(f"optimizer {self.name} needs either an operation or an update")
         if self.decoupled and not self.update:
             raise UsageError(f"optimizer {self.name}: only an update can apply decay")
+        refuse_others(f"optimizer {self.name}", self.constants, self.powers)
         if self.update:
             result = Annotated[Any, _shaped_as_weight]
             results = GenericAlias(tuple, (result,) * (1 + len(self.slots)))

@@ -16,7 +16,7 @@ from cnnbench.base.job import WORKER, Task
 from cnnbench.base.rendezvous import EVALUATOR, exchange, mpi_ranks, resolve, started_together
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES, OF_A_PROCESS, JobFlagNames, Place, Work, refuse
@@ -98,7 +98,7 @@ def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFla
 
 
 def _refused(params: Params, names: JobFlagNames) -> RunPlan:
-    for spec in FLAGS:
+    for spec in SPECS.values():
         value = getattr(params, spec.name)
         if value is not spec.default:
             spec.check(value)

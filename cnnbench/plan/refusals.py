@@ -285,13 +285,13 @@ _PATHS = (
 )
 OF_WARM_UP = tuple(name for name in named(FLAGS, Role.PROFILE) if name != "graph_file")
 """Flags that profile or save a step of the warm-up."""
-_SCHEDULE = ("learning_rate_schedule", *SCHEDULES.constants)
 _ONE_OF_TWO = "; give one of the two"
 
 
 def refuse_contradictions(setup: RunPlan) -> None:
     """Raises FlagError for the first contradiction of flags."""
-    refuse((*JOB, *of_mode(setup.place.mode), *ASYNCHRONOUS, *_REFUSALS), setup)
+    added = _of_constants(OPTIMIZERS.added, SCHEDULES.added)
+    refuse((*JOB, *of_mode(setup.place.mode), *ASYNCHRONOUS, *_REFUSALS, *added), setup)
 
 
 # Conditions on several flags, and checks that raise errors or return reasons.
@@ -325,6 +325,43 @@ def _check_files(p: RunPlan) -> None:
         for given in [SPECS[flag].text(getattr(p.params, flag) or "")]
         for path in (given.split(",") if flag in ("profile_layers", plugins.FLAG) else [given])
         if path
+    )
+
+
+def _of_constants(
+    optimizers: Iterable[str],
+    schedules: Iterable[str],
+    schedule: tuple[str, ...] = (),
+    rate: tuple[str, ...] = (),
+) -> tuple[Rule[RunPlan], ...]:
+    """The rules of flags of constants, and of the flags of schedule and rate."""
+    schedule = (*schedule, *schedules)
+    return (
+        *(
+            needed(
+                flag,
+                partial(_vanishes, flag),
+                "is too small for fp16; with --fp16_vars it must be at least 2^-14",
+            )
+            for flag in optimizers
+        ),
+        refused(
+            (*schedule, *rate),
+            on("piecewise_learning_rate_schedule"),
+            "cannot go with --piecewise_learning_rate_schedule",
+        ),
+        *(
+            refused(
+                flag,
+                partial(_unscheduled, flag),
+                lambda p: (
+                    f"cannot go with --learning_rate_schedule={p.params.learning_rate_schedule}, "
+                    "which does not depend on it"
+                ),
+            )
+            for flag in schedules
+        ),
+        refused(schedule, always, _missing_for_decay),
     )
 
 
@@ -429,31 +466,12 @@ _NUMERICS: tuple[Rule[RunPlan], ...] = (
             f"{p.numerics.optimizer.refuses_fp16}"
         ),
     ),
-    *(
-        needed(
-            flag,
-            partial(_vanishes, flag),
-            "is too small for fp16; with --fp16_vars it must be at least 2^-14",
-        )
-        for flag in OPTIMIZERS.constants
+    *_of_constants(
+        OPTIMIZERS.constants,
+        SCHEDULES.constants,
+        ("learning_rate_schedule",),
+        ("init_learning_rate",),
     ),
-    refused(
-        (*_SCHEDULE, "init_learning_rate"),
-        on("piecewise_learning_rate_schedule"),
-        "cannot go with --piecewise_learning_rate_schedule",
-    ),
-    *(
-        refused(
-            flag,
-            partial(_unscheduled, flag),
-            lambda p: (
-                f"cannot go with --learning_rate_schedule={p.params.learning_rate_schedule}, "
-                "which does not depend on it"
-            ),
-        )
-        for flag in SCHEDULES.constants
-    ),
-    refused(_SCHEDULE, always, _missing_for_decay),
 )
 
 _MACHINE: tuple[Rule[RunPlan], ...] = (
@@ -683,9 +701,18 @@ _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.A
 
 def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, ...]:
     """A notice per reason why given flags have no effect, except flags at a falsy default."""
-    values = ((spec, getattr(plan.params, spec.name)) for spec in FLAGS)
+    values = ((spec, getattr(plan.params, spec.name)) for spec in SPECS.values())
     silent = {spec.name for spec, value in values if not value and value == spec.default}
-    return notices(UNUSED, plan, [name for name in explicit_flags if name not in silent])
+    given = [name for name in explicit_flags if name not in silent]
+    added = (
+        idle(
+            (*OPTIMIZERS.added, *SCHEDULES.added),
+            lambda p: not p.work.trains,
+            "in a run that trains nothing",
+        ),
+        *_without_optimizer(OPTIMIZERS.added),
+    )
+    return notices((*UNUSED, *added), plan, given)
 
 
 def _only_forward(p: RunPlan) -> bool:
@@ -705,12 +732,15 @@ def _follows_model(p: RunPlan) -> bool:
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
 
-def _by_users() -> dict[str, tuple[str, ...]]:
-    """Flags of constants by the optimizers that have them."""
-    found: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
-    for flag in OPTIMIZERS.constants:
-        found[OPTIMIZERS.users(flag)] += (flag,)
-    return found
+def _without_optimizer(constants: Iterable[str]) -> tuple[Rule[RunPlan], ...]:
+    """The rules of flags of constants without an optimizer that has them."""
+    by_users: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+    for flag in constants:
+        by_users[OPTIMIZERS.users(flag)] += (flag,)
+    return tuple(
+        idle(flags, partial(_ignores, flags), f"without --optimizer={names}")
+        for names, flags in by_users.items()
+    )
 
 
 def _ignores(flags: Sequence[str], p: RunPlan) -> bool:
@@ -867,10 +897,7 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         on("eval"),
         "with --eval: they show the step of a training or --forward_only",
     ),
-    *(
-        idle(flags, partial(_ignores, flags), f"without --optimizer={names}")
-        for names, flags in _by_users().items()
-    ),
+    *_without_optimizer(OPTIMIZERS.constants),
     idle(
         "learning_rate_schedule",
         lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params),

@@ -14,7 +14,7 @@ from cnnbench.base import plugins
 from cnnbench.base.files import is_url
 from cnnbench.flags.declare import FlagSpec, Role, named, specs_of
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import FLAGS, Params, identity
+from cnnbench.flags.params import FLAGS, SPECS, Params, identity
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES, Place, Work
 from cnnbench.plan.setup import Exchange, MachinePlan, NetworkPlan, Numerics
@@ -61,12 +61,15 @@ def identity_here(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def agreed_facts(values: Mapping[str, Any], specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
+def agreed_facts(
+    values: Mapping[str, Any], specs: Iterable[FlagSpec] | None = None
+) -> dict[str, str]:
     """Versions and flags, by name, that must be equal (`run.cluster.handshake.meet`)."""
     from cnnbench.machine.facts import packages
 
     versions = packages(Host())
-    flags = {f"--{s.name}": s.text(values[s.name]) for s in specs if s.name not in _OWN}
+    known = [spec for spec in SPECS.values() if spec.name in values] if specs is None else specs
+    flags = {f"--{s.name}": s.text(values[s.name]) for s in known if s.name not in _OWN}
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
 
 

@@ -1,26 +1,26 @@
-"""Signum, momentum of which only signs count (Bernstein et al., arXiv:1802.04434, algorithm 2):
-cnnbench --plugin=docs/examples/signum_plugin.py --optimizer=signum --momentum=0.9.
+"""Signum: only the signs of the mean gradient are used (Bernstein et al., arXiv:1802.04434,
+algorithm 2): cnnbench --plugin=docs/examples/signum_plugin.py --optimizer=signum --signum_beta=0.9.
 """
 
 from typing import Any
 
-from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot, register_optimizer
+from cnnbench.optimizers import Constant, OptimizerSpec, Slot, register_optimizer
 
 
-def update(weight: Any, gradient: Any, rate: Any, mean: Any, momentum: float) -> tuple[Any, Any]:
+def update(weight: Any, gradient: Any, rate: Any, mean: Any, beta: float) -> tuple[Any, Any]:
     """The amount that is subtracted from the weight, and the new mean of gradients."""
     import tensorflow as tf  # here, so that --help and refusals do not load it
 
-    mean = momentum * mean + (1.0 - momentum) * gradient
+    mean = beta * mean + (1.0 - beta) * gradient
     return rate * tf.sign(mean), mean
 
 
 register_optimizer(
     OptimizerSpec(
         name="signum",
-        formula="m = momentum m + (1 - momentum) g, w -= lr sign(m)",
+        formula="m = beta m + (1 - beta) g, w -= lr sign(m)",
         update=update,
         slots=(Slot("mean", "mean"),),
-        constants={"momentum": OPTIMIZERS.constants["momentum"]},
+        constants={"beta": Constant("signum_beta", 0.9, "Decay of the mean", minimum=0, below=1)},
     )
 )

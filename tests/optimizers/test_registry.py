@@ -7,8 +7,9 @@ import re
 import pytest
 from short_runs import TINY, run
 
-from cnnbench.errors import UsageError
-from cnnbench.flags.params import SPECS
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags import Params, args_of
+from cnnbench.flags.params import SPECS, identity
 from cnnbench.optimizers import (
     OPTIMIZERS,
     SCHEDULES,
@@ -19,6 +20,7 @@ from cnnbench.optimizers import (
     register_schedule,
 )
 from cnnbench.optimizers.spec import Constant
+from cnnbench.plan import make_plan
 
 EPSILON = OPTIMIZERS.constants["adam_epsilon"]
 
@@ -71,12 +73,68 @@ def test_a_function_with_another_number_of_results_is_named():
         run(optimizer="adagrad")
 
 
+def constant(flag, default, **limits):
+    return {"constants": {"epsilon": Constant(flag, default, "", **limits)}}
+
+
+def own_constant():
+    """Registers adagrad with a constant of its own."""
+    register_optimizer(OptimizerSpec(**{**SPEC, **constant("my_epsilon", 1.0, minimum=0)}))
+
+
+def test_a_constant_of_a_plug_in_is_a_flag_of_params():
+    own_constant()
+    params = Params(optimizer="adagrad", my_epsilon="0.5")
+    assert params.my_epsilon == 0.5
+    assert params == Params(optimizer="adagrad", my_epsilon=0.5) != Params(optimizer="adagrad")
+    assert Params(optimizer="adagrad", my_epsilon=1.0) == Params(optimizer="adagrad")
+    assert params.replace(batch_size=3).my_epsilon == 0.5
+    assert params.replace(my_epsilon=0.25).my_epsilon == 0.25
+    assert params.as_dict()["my_epsilon"] == 0.5
+    assert Params.from_dict(params.as_dict()) == params
+    assert identity(params.as_dict())["my_epsilon"] == 0.5
+    assert "my_epsilon" not in Params().as_dict()
+    with pytest.raises(FlagError, match="my_epsilon=-1: must be at least 0"):
+        make_plan(params.replace(my_epsilon=-1.0), {}, data=False)
+    del OPTIMIZERS["adagrad"]
+    with pytest.raises(AttributeError, match="my_epsilon"):
+        Params().my_epsilon  # noqa: B018
+    with pytest.raises(TypeError, match="my_epsilon"):
+        Params(my_epsilon=1.0)
+
+
+def test_a_constant_without_effect_is_a_notice():
+    own_constant()
+    flags = {"my_epsilon": 0.5, "optimizer": "adagrad"}
+    told = "--my_epsilon has no effect "
+    for changes, why in (
+        ({"optimizer": "sgd"}, ("without --optimizer=adagrad",)),
+        ({"forward_only": True}, ("in a run that trains nothing",)),
+        ({}, ()),
+    ):
+        found = make_plan(args_of({**flags, **changes}), {}, data=False).notices
+        assert [n for n in found if n.startswith(told)] == [told + end for end in why]
+
+
+def test_two_optimizers_share_a_constant():
+    own_constant()
+    (shared,) = OPTIMIZERS["adagrad"].constants.values()
+    register_optimizer(OptimizerSpec(**{**SPEC, "name": "b", "constants": {"epsilon": shared}}))
+    assert "(--optimizer=adagrad or b)." in SPECS["my_epsilon"].help
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"name": "sgd"}, "optimizer sgd is registered already"),
         ({"name": ""}, "an optimizer needs a name of printable characters"),
-        ({"constants": {"epsilon": Constant("my_epsilon", 1.0, "")}}, "no flag --my_epsilon; use"),
+        (constant("adam_epsilon", 1.0), "--adam_epsilon exists; use OPTIMIZERS.constants['adam_"),
+        (constant("batch_size", 1.0), "adagrad: --batch_size exists; choose another name"),
+        (constant("minimum_learning_rate", 1.0), "--minimum_learning_rate exists; choose"),
+        (constant("my-epsilon", 1.0), "lower-case letters, digits and _"),
+        (constant("my_epsilon", 1.0, above=1), "--my_epsilon=1: must be greater than 1"),
+        (constant("my_epsilon", None), "--my_epsilon=: must be a finite number"),
+        ({"constants": {"epsilon": 1.0}}, "constants must be for 'epsilon' a Constant, not 1.0"),
         ({"update": None}, "adagrad needs either an operation or an update"),
         ({"operation": "ResourceApplyAdagrad"}, "either an operation or"),
         ({"update": None, "operation": "X", "decoupled": True}, "only an update can apply decay"),

@@ -28,7 +28,7 @@ from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import first_few, labels_of
 from cnnbench.campaigns.processes.commands import Resolved, environment_identity, source_digest
 from cnnbench.errors import BenchmarkError, FlagError, PathError
-from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository
 from cnnbench.records.codec import TIME, encode, to_text
 from cnnbench.records.files import remove_abandoned, write_all, write_whole
@@ -135,7 +135,7 @@ def plan_of(resolved: Resolved, /, **more: object) -> AskedPlan:
 
 def identity_of(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
     """What identifies a plan, by flag, without flags at their defaults, and more."""
-    usual = {name: encode(spec.default) for name, spec in ACCEPTED.items()}
+    usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
     found = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
     return {**found, **more}
 

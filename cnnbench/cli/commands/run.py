@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     progress = Progress(sys.stderr, args.params.progress)
     messages = Messages(sys.stderr, progress)
     if args.given.get(ONLY_CHECK):
-        print_result(_checked(args, messages))
+        print_result(_checked(args.complete(), messages))
         return ExitCode.OK
     measurements = Measurements(command=["cnnbench", *argv])
     note(args.params.result_json or "")
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         measurements.longest_step,
     )
     measures_here(fork, MachinePlan(args.params), partial(plan_before_plugins, args.params))
-    plan = make_plan(args, data=False)
+    plan = make_plan(args.complete(), data=False)
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from cnnbench.flags.declare import RunPart, flag
+from cnnbench.flags.declare import FlagSpec, RunPart, flag, numeric
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
@@ -14,10 +15,22 @@ from cnnbench.optimizers.registry import (
     Registry,
     parse_piecewise,
 )
+from cnnbench.optimizers.spec import Constant
 
 T = TypeVar("T")
 _update = partial(flag, part=RunPart.UPDATE)
 _schedule = partial(flag, part=RunPart.UPDATE | RunPart.LEARNING_RATE)
+
+
+REGISTRIES: Mapping[str, Registry[Any]] = {
+    "optimizer": OPTIMIZERS,
+    "learning_rate_schedule": SCHEDULES,
+}
+"""Tables of declarations with constants, by the flag that takes their names."""
+_PARTS = {
+    "optimizer": RunPart.UPDATE,
+    "learning_rate_schedule": RunPart.UPDATE | RunPart.LEARNING_RATE,
+}
 
 
 def _with_constants(group: type[T]) -> type[T]:
@@ -25,16 +38,44 @@ def _with_constants(group: type[T]) -> type[T]:
 
     To be applied before the class is made a dataclass.
     """
-    added: tuple[tuple[str, Registry[Any], Any], ...] = (
-        ("optimizer", OPTIMIZERS, _update),
-        ("learning_rate_schedule", SCHEDULES, _schedule),
-    )
-    for owner, registry, declared in added:
+    for owner, registry in REGISTRIES.items():
         for name, one in registry.constants.items():
             group.__annotations__[name] = "float"
-            about = f"{one.help} (--{owner}={registry.users(name)})."
-            setattr(group, name, declared(one.default, about, **one.limits))
+            about = _about(one, owner, registry.users(name))
+            setattr(group, name, flag(one.default, about, part=_PARTS[owner], **one.limits))
     return group
+
+
+def _about(constant: Constant, owner: str, users: str) -> str:
+    return f"{constant.help} (--{owner}={users})."
+
+
+def added_flags() -> dict[str, FlagSpec]:
+    """The flags that loaded plug-ins add, constants of optimizers and schedules, by name."""
+    return {
+        name: constant_flag(name, one, owner, registry.users(name))
+        for owner, registry in REGISTRIES.items()
+        for name, one in registry.added.items()
+    }
+
+
+def constant_flag(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
+    """The flag of a plug-in's constant.
+
+    Args:
+      owner: the flag that takes the names of optimizers or schedules.
+      users: the names of those with this constant, for the help.
+    """
+    limits: dict[str, Any] = dict(constant.limits)
+    return FlagSpec(
+        name=name,
+        kind=numeric(float, **limits),
+        optional=False,
+        default=constant.default,
+        help=_about(constant, owner, users),
+        part=_PARTS[owner],
+        **limits,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import truth
 from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.params import ACCEPTED, FLAGS, identity
+from cnnbench.flags.params import FLAGS, OBSOLETE, identity
 from cnnbench.judge.metrics.measurement import (
     ALL_REDUCE,
     BUILD,
@@ -674,7 +674,7 @@ def _defaults(kind: str) -> Mapping[str, Any]:
     # Earlier records hold flags that have become obsolete since.
     return {
         spec.name: encode(spec.default if spec.before is None else spec.before)
-        for spec in ACCEPTED.values()
+        for spec in (*FLAGS, *OBSOLETE)
     }
 
 
