@@ -107,7 +107,7 @@ class UrlPath(PosixPath):
 
     def iterdir(self: _P) -> Generator[_P, None, None]:
         """The entries of a folder."""
-        # Raises the real error; `listdir` would say that there is no folder.
+        # `stat` raises the real error. `listdir` would always report a missing folder.
         self.stat()
         with self._file_system() as gfile:
             entries = [self / name for name in gfile.listdir(str(self))]
@@ -357,7 +357,7 @@ class FolderLock:
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:
-                # Lets everyone lock the file who can write to the folder.
+                # Everyone who can write to the folder must be able to lock the file.
                 with contextlib.suppress(OSError):
                     os.fchmod(descriptor, stat.S_IMODE(self._path.parent.stat().st_mode) & 0o666)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -439,9 +439,9 @@ def _holder(descriptor: int) -> tuple[str, str, str]:
 class Scratch:
     """Context manager of a new temporary folder, `path`.
 
-    On exit it is removed unless `kept` is set.
+    On exit, the folder is removed unless `kept` is set.
 
-    OSError if the folder cannot be created. The folder also contains a lock file.
+    The folder also contains a lock file. Raises OSError if the folder cannot be created.
 
     Args:
       prefix: the beginning of the folder's name, see `SCRATCH_NAME`.
@@ -470,9 +470,9 @@ class Scratch:
 def remove_abandoned(parent: Path) -> None:
     """Removes this user's temporary folders that were left by killed processes on this machine.
 
-    Such a folder has a name as `Scratch` gives it, and contains an unlocked file `SCRATCH` with the
-    names of the folder and of this machine. Copies, links, and folders that were kept or claimed do
-    not fulfil these conditions.
+    A folder is removed if its name matches `SCRATCH_NAME` and it contains an unlocked file
+    `SCRATCH` with the names of the folder and of this machine. Copies, links, and folders that were
+    kept or claimed do not fulfil these conditions.
     """
     for folder in parent.iterdir():
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -480,7 +480,8 @@ def remove_abandoned(parent: Path) -> None:
             own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
             if not (own and SCRATCH_NAME.fullmatch(folder.name)):
                 continue
-            # Not FolderLock, which would create a missing file. An empty file is not locked yet.
+            # FolderLock is not used, because it would create a missing file. An empty file may be
+            # about to be locked by its creator.
             file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,40 +1,41 @@
 """Rank tests with their confidence intervals, interim analyses, and additive models.
 
-A sample holds one value per process, so it is small, and ties are common (memory, accuracies). Both
-tests are therefore permutation tests of midranks: they enumerate the rank sums that are possible
-with the ties at hand, with the shift algorithm of Streitberg and Röhmel (1986), and stay exact
-where tables and `scipy.stats` assume no ties. Without ties they are the Mann-Whitney U test and the
-Wilcoxon signed-rank test; the unit tests compare them with SciPy. The estimates are those of Hodges
-and Lehmann (1963), with the confidence intervals that invert these tests (Hollander and Wolfe,
-Nonparametric Statistical Methods, sections 3.2, 3.3, 4.2 and 4.3). SciPy has no such intervals, and
-its import takes longer than a comparison.
+A sample contains one value per process, so it is small, and ties are common (memory, accuracies).
+Both tests are therefore permutation tests of midranks. They enumerate all rank sums that are
+possible with the observed ties (the shift algorithm of Streitberg and Röhmel, 1986), so they are
+exact even with ties, unlike tables and `scipy.stats`. Without ties, they are the Mann-Whitney U
+test and the Wilcoxon signed-rank test; the unit tests compare them with SciPy. The estimates are
+those of Hodges and Lehmann (1963), with the confidence intervals that invert these tests (Hollander
+and Wolfe, Nonparametric Statistical Methods, sections 3.2, 3.3, 4.2 and 4.3). SciPy does not
+compute these intervals, and importing it takes longer than a comparison.
 
-Samples of more than `EXACT` values use the normal approximation.
+For samples of more than `EXACT` values, the normal approximation is used.
 
-Interim analyses make a group-sequential test: each applies the whole policy at its own level, and
-the levels add up to alpha. By the union bound the probability of any false alarm is then at most
-alpha, whatever the dependence between analyses, and their intervals together cover the true value
-with 1 - alpha (repeated confidence intervals, Jennison and Turnbull, JRSS B 51, 1989). The level
-spent is a function of the number of pairs (Lan and DeMets, Biometrika 70, 1983). Up to the planned
-number it is a power of their share (Kim and DeMets, Biometrika 74, 1987): little early, most at the
-end, which costs hardly any power against one test after all pairs. A fifth of alpha is left for
-further pairs, of which a share of 1 - planned / pairs is spent by then, so that an experiment that
-is continued repeatedly never spends more than alpha.
+An experiment with interim analyses is a group-sequential test. Each analysis makes all decisions at
+its own significance level, and the levels add up to alpha. By the union bound, the probability of
+any false alarm is at most alpha, even if the analyses are dependent. All intervals together cover
+the true value with probability 1 - alpha (repeated confidence intervals, Jennison and Turnbull,
+JRSS B 51, 1989). The level spent is a function of the number of pairs (Lan and DeMets, Biometrika
+70, 1983). Up to the planned number, it is a power of pairs / planned (Kim and DeMets, Biometrika
+74, 1987). Early analyses spend little and the last one spends most, so the loss of power against a
+single test after all pairs is small. A fifth of alpha is reserved for pairs beyond the planned
+number. After more pairs than planned, a share of 1 - planned / pairs of this fifth may have been
+spent. So an experiment that is continued repeatedly never spends more than alpha.
 
 In the additive model, a value is the sum of an effect of its candidate, an effect of its round, and
-noise. Disturbances of a whole round don't change differences between candidates, candidates may be
-missing in rounds, and the noise is estimated from all candidates together, so that few rounds of
-many candidates determine it as well as many rounds of two (two-way layout without interaction;
-Scheffe, The Analysis of Variance, 1959, chapter 4).
+noise (two-way layout without interaction; Scheffe, The Analysis of Variance, 1959, chapter 4).
+Disturbances of a whole round do not change differences between candidates. Candidates may be
+missing in rounds. The noise is estimated from all candidates together, so a few rounds of many
+candidates determine it as well as many rounds of two candidates.
 
 One candidate may be noisier than the other candidates. The distribution of a difference is
 therefore a mean over hypotheses, weighted by their posterior probabilities. Under the first
-hypothesis, all candidates have the same noise. Under each other hypothesis, one of the two
-candidates has noise that is larger by a factor (`_FACTORS`). With the variance integrated out, the
-likelihood of a hypothesis is a power of the weighted sum of squares, which follows from the sum of
-all candidates and that without the candidate (exactly, where none is missing in a round). With two
-candidates, only the noise of their differences can be observed, so every hypothesis gives the
-paired t test.
+hypothesis, all candidates have the same noise. Under each of the other hypotheses, one of the two
+candidates has noise that is larger by a factor (`_FACTORS`). After integration over the variance,
+the likelihood of a hypothesis is a power of a weighted sum of squares. This sum is computed from
+the residual sums of squares of two fits, with and without the candidate (exactly, if no candidate
+is missing in a round). With only two candidates, only the noise of their differences can be
+observed, so every hypothesis results in the paired t test.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _Tails: TypeAlias = tuple[_Floats, _Floats]  # P(S <= s) and P(S >= s) of a rank
 EXACT = 40
 """Size of the largest sample whose null distribution is enumerated.
 
-Two such samples take about 50 ms.
+The enumeration for two samples of this size takes about 50 ms.
 """
 
 # Tolerance: sums of probabilities that are mathematically equal differ by rounding errors.
@@ -139,10 +140,10 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
 
 
 def outside(sizes: Sequence[int], confidence: float) -> int:
-    """How many ordered values lie outside an interval at each end; 0 if there is no interval.
+    """Number of ordered values beyond each end of an interval; 0 if there is no interval.
 
-    With one size (of a sample of paired differences), the ordered values are the means of all
-    pairs. With two sizes, they are the differences between all values of two samples.
+    With one size (number of paired differences), the ordered values are the means of all pairs of
+    differences. With two sizes, they are the differences between all values of two samples.
     """
     if len(sizes) == 1:
         (count,) = sizes
@@ -161,8 +162,8 @@ def outside(sizes: Sequence[int], confidence: float) -> int:
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
     """The smallest possible p-value for samples of these sizes.
 
-    Samples that do not overlap have it. It is 2 / binomial(base + new, base), or 2 / 2 ** pairs for
-    the signed-rank test (`paired`).
+    The p-value of samples that do not overlap is 2 / binomial(base + new, base), or 2 / 2 ** pairs
+    for the signed-rank test (`paired`).
     """
     if paired:
         return min(1.0, 2.0 ** (1 - min(base, new)))
@@ -192,7 +193,7 @@ def standard_deviation(values: Values) -> float:
 def _doubled_midranks(values: Values) -> NDArray[np.int64]:
     """Twice the midranks.
 
-    They are whole numbers: equal values get their first plus their last rank.
+    They are integers: each of several equal values gets the sum of their first and their last rank.
     """
     _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
@@ -244,7 +245,7 @@ def _pair_means(differences: _Floats) -> _Floats:
 
 
 def _outside(count: int, variance: float, confidence: float) -> int:
-    """How many ordered values lie outside an interval at each end, by the normal approximation."""
+    """Number of ordered values beyond each end of an interval, by the normal approximation."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return max(0, math.floor(count / 2 - z * math.sqrt(variance)))
 
@@ -264,16 +265,16 @@ def _normal_p(deviation: float, variance: float) -> float:
     return min(1.0, 2 * NormalDist().cdf(-z))
 
 
-# Interim analyses of an experiment: after which pairs, and at which level.
+# Interim analyses of an experiment: numbers of pairs and significance levels.
 
 FIRST_ANALYSIS = 8
-"""Pairs before the first interim analysis: eight can reach the level of 0.01 (p = 0.0078)."""
+"""Pairs before the first interim analysis; eight pairs can reach the level 0.01 (p = 0.0078)."""
 
 ANALYSIS_STEP = 4
-"""Pairs between the first interim analyses; later ones are about a quarter of the pairs apart."""
+"""Pairs between the first interim analyses. The distance later grows to a quarter of all pairs."""
 
 MOST_PROCESSES, MOST_PAIRS = 100, 200
-"""Largest numbers of further processes per side, and of pairs, that are useful advice."""
+"""Advice does not suggest more additional processes per side, or more pairs, than this."""
 
 _MOST_NUMBER = 10_000
 _GROWTH = 1.25
@@ -284,16 +285,17 @@ _NONE_LEFT = 1e-6
 
 @dataclass(frozen=True)
 class InterimAnalysis:
-    """Number of pairs measured at an interim analysis, and its two-sided level."""
+    """An interim analysis: number of pairs measured so far, and two-sided significance level."""
 
     pairs: int
     alpha: float
 
 
 def spent_by(pairs: int, planned: int, alpha: float) -> float:
-    """The level that may have been spent by a number of pairs, of alpha for all analyses together.
+    """The part of alpha that analyses up to a number of pairs may spend together.
 
-    `planned` is the number when the experiment was begun, however often it is continued.
+    `planned` is the number of pairs planned at the start of the experiment, even if it was
+    continued later.
     """
     if pairs <= planned:
         return alpha * _PLANNED * (pairs / planned) ** _EXPONENT
@@ -308,17 +310,19 @@ def interim_analyses(
     planned: int | None = None,
     made: Sequence[InterimAnalysis] = (),
 ) -> tuple[InterimAnalysis, ...]:
-    """The remaining interim analyses of an experiment, the last one after all pairs.
+    """The remaining interim analyses of an experiment; the last one is after all pairs.
 
-    Their levels, with those of `made`, are what may be spent by then (`spent_by`). An analysis is
-    left out, and its share goes to the next one, if not even unanimous pairs could reach its level,
-    or that of the last one after it. The last one of `made` is returned if it has no fewer pairs.
+    The levels of all analyses up to a number of pairs, including `made`, add up to `spent_by`. If
+    even unanimous pairs could not reach the level of an analysis, the analysis is omitted and the
+    next one gets its level. The same applies if it would leave the last analysis a level that
+    unanimous pairs could not reach. If the last analysis in `made` already includes all pairs, it
+    is returned.
 
     Args:
       alpha: level of all analyses together.
       sequential: False for one analysis, which spends all of alpha.
-      planned: pairs when the experiment was begun; None if it begins now.
-      made: the analyses of earlier sessions, by number of pairs.
+      planned: number of pairs planned at the start of the experiment; None if it starts now.
+      made: analyses that have already been made, in order.
     """
     if not sequential:
         return (InterimAnalysis(pairs, alpha),)
@@ -333,26 +337,26 @@ def interim_analyses(
     while number < pairs:
         step = ANALYSIS_STEP * math.ceil(number / (4 * ANALYSIS_STEP))
         if number > planned and number + step > pairs:
-            break  # so close to the end, it would only reduce the level of the last one
+            break  # An analysis so close to the end would only reduce the level of the last one.
         level = spent_by(number, planned, alpha) - spent
         within_reach = level >= smallest_p(number, number, paired=True)
         if within_reach and limit - spent - level >= last:
             found.append(InterimAnalysis(number, level))
             spent += level
         number += step
-    # Experiments of earlier versions may have spent all of it.
+    # Experiments of earlier cnnbench versions may have spent all of alpha.
     return (*found, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """How further pairs are judged: in an experiment that goes on, or in a new one.
+    """How additional pairs are analysed: in a continued experiment, or in a new one.
 
     Attributes:
       alpha: level of all analyses together.
-      planned: pairs when the experiment was begun; None for a new one, in which no pair counts that
-        is already measured.
-      made: its analyses so far.
+      planned: number of pairs planned at the start of the experiment; None for a new experiment,
+        which does not include existing pairs.
+      made: analyses that have already been made.
     """
 
     alpha: float
@@ -361,17 +365,17 @@ class Continuation:
 
     @property
     def begins(self) -> bool:
-        """Whether it is a new experiment."""
+        """Whether this is a new experiment."""
         return self.planned is None
 
     def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
-        """Those to come up to a number of pairs."""
+        """The remaining interim analyses up to a number of pairs."""
         return interim_analyses(pairs, self.alpha, planned=self.planned, made=self.made)
 
     def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
-        """Numbers of pairs, ascending, with a last analysis that can reach a share of its level.
+        """Numbers of pairs, ascending, whose last analysis can reach a share of its level.
 
-        They are above `measured`, in an experiment that goes on.
+        In a continued experiment, all numbers are above `measured`.
         """
         first = FIRST_ANALYSIS if self.begins else max(FIRST_ANALYSIS, measured + 1)
         for pairs in growing(first, ANALYSIS_STEP, MOST_PAIRS):
@@ -380,7 +384,7 @@ class Continuation:
 
 
 def growing(first: int, step: int, useful: int) -> Iterator[int]:
-    """Multiples of a step: all up to a useful number of further ones, then by a quarter."""
+    """Multiples of `step`: all up to `first` + `useful`, then about a quarter apart."""
     number = step * math.ceil(first / step)
     while number <= _MOST_NUMBER:
         yield number
@@ -406,9 +410,8 @@ class Additive:
         candidates].
       scatter: standard deviation of the noise; None without degrees of freedom.
       freedom: degrees of freedom of `scatter`.
-      own: two numbers for each candidate, which say how much a fit without the candidate changes:
-        the decrease of the residual sum of squares, as a share of it, and the decrease of the
-        degrees of freedom. Empty without degrees of freedom.
+      own: effect of leaving out each candidate: the decrease of the residual sum of squares, as a
+        share of it, and the decrease of the degrees of freedom. Empty without degrees of freedom.
       is_connected: whether the rounds determine all differences. False if two groups of candidates
         never ran in the same round.
     """
@@ -445,7 +448,7 @@ class Additive:
         return self._tail(difference / error, name, other) if error else 0.0
 
     def reach(self, name: str, other: str, tail: float) -> float | None:
-        """Value that the error of `difference` exceeds with probability `tail`, in (0, 0.5].
+        """The value that the error of `difference` exceeds with probability `tail`, in (0, 0.5].
 
         None if the noise is unknown.
         """

@@ -28,7 +28,7 @@ from cnnbench.errors import BenchmarkError, FlagError
 def cpu_of(device: str) -> str:
     """The first CPU in the process of a device.
 
-    The result for "GPU:1", a short name, is short, too.
+    For a short device name, such as "GPU:1", the result is also short.
     """
     return f"{device.rpartition('/device:')[0]}/device:CPU:0"
 
@@ -43,13 +43,13 @@ Chooser: TypeAlias = Callable[[int], str]
 
 
 def round_robin(devices: Sequence[str]) -> Chooser:
-    """A strategy that chooses the devices in turn, starting with the first."""
+    """Returns a chooser that uses the devices in turn, starting with the first one."""
     turns = itertools.cycle(devices)
     return lambda num_bytes: next(turns)
 
 
 def greedy_by_bytes(devices: Sequence[str]) -> Chooser:
-    """A strategy that chooses the device with the fewest bytes so far; with ties, the first one."""
+    """Returns a chooser of the device with the fewest bytes so far; with ties, the first one."""
     loads = dict.fromkeys(devices, 0)
 
     def choose(num_bytes: int) -> str:

@@ -1,16 +1,18 @@
-"""Levels of a series of noisy points, the noise around them, and where a level begins.
+"""Finds the levels of a series of noisy points, the noise, and where each level begins.
 
-A deviation counts at most as much as the change of level that is judged, because it moves a median
-no further: a single outlier hides no change, and a machine with a fast and a slow state has the
-noise of both states. Correlation of neighbours widens the noise, as it does the variance of a mean
-of an autoregressive process (Bayley and Hammersley, "The effective number of independent
-observations in an autocorrelated time series", Supplement to the Journal of the Royal Statistical
-Society 8, 1946).
+Noise is estimated from the deviations of points from their levels. Each deviation is limited to the
+size of the change of level that is tested, because a larger deviation does not move a median
+further. So a single outlier cannot hide a change, and if a machine alternates between a fast and a
+slow state, the noise includes both states. Correlation of neighbouring points increases the noise,
+in the same way as it increases the variance of the mean of an autoregressive process (Bayley and
+Hammersley, "The effective number of independent observations in an autocorrelated time series",
+Supplement to the Journal of the Royal Statistical Society 8, 1946).
 
-The points' medians are divided into levels and trends (`cnnbench.base.time_series`) with at least
-two points at a level. A point is one value, whatever its number of runs, because runs of one
-session are correlated. If changes are shares, logarithms are divided. Then levels that differ by
-less than the threshold are joined, the nearest first.
+The medians of the points are divided into levels and trends (`cnnbench.base.time_series`) with at
+least two points in each level. A point counts as one value even if it has many runs, because runs
+of one session are correlated. If changes are relative, the logarithms of the values are used.
+Finally, levels that differ by less than the threshold are joined, starting with the most similar
+ones.
 """
 
 from __future__ import annotations
@@ -27,34 +29,35 @@ from cnnbench.base.stats import MAD_TO_SIGMA, median
 from cnnbench.base.time_series import Segment, growing_deviations, segments
 
 MIN_POINTS = 2
-"""Fewest points of a level; a single outlier is no level."""
+"""Minimum number of points in a level; a single outlier is not a level."""
 
 MIN_SERIES = 6
-"""Fewest points for an estimate of the noise."""
+"""Minimum number of points for an estimate of the noise."""
 
 _CAUTION = 5.0
 _OUTLYING = 4.5
-"""Standard deviations of an outlier from its level."""
+"""An outlier is at least this many standard deviations from its level."""
 
 _CREDIBILITY = 0.95
 _CORRELATION_ERRORS = 0.5
 
 MIN_RECOGNIZED = 8
-"""Fewest values by which a kind of noise is recognized."""
+"""Minimum number of values for recognizing a kind of noise."""
 
 _LEAST_NOISE = 0.002
 _NOISE_CAUTION = 1.5
 _MOST_CORRELATION = 0.8
 _CERTAIN = 2.5
-"""Standard errors of a correlation that is named."""
+"""A correlation is reported if it is at least this many standard errors."""
 
 _APART = 7.0
-"""Distance of two states in standard deviations within them; 2.7 for halves of normal values."""
+"""Minimum distance of two states, in standard deviations; halves of normal values have 2.7.
+"""
 
 _LEAST_SHARE, _LEAST_RUNS, _LEAST_SWITCHES = 0.15, 2, 3
 
 _ALTERNATING = 0.5
-"""Least number of switches, as a share of those of runs in random order."""
+"""Minimum number of switches between states, relative to runs in random order."""
 
 _MACHINE_ERRORS = 5.0
 
@@ -63,13 +66,13 @@ TWO_STATES, TWO_MACHINES = "two_states", "two_machines"
 
 @dataclass(frozen=True)
 class SeriesLevel:
-    """Consecutive points of one level, or those between the two levels of a trend.
+    """Consecutive points with one level, or points in a trend between two levels.
 
     Attributes:
-      start, stop: indices of the first point and behind the last one.
-      value: median of the points; next to a trend, the value of its line.
-      slope: change from one point to the next, as a share or as a difference like that of a step;
-        0 except within a trend.
+      start, stop: index of the first point, and index after the last point.
+      value: median of the points; next to a trend, the value at the trend's end.
+      slope: change from one point to the next in a trend, relative or absolute like other changes;
+        0 in a level.
     """
 
     start: int
@@ -78,7 +81,7 @@ class SeriesLevel:
     slope: float = 0.0
 
     def at(self, index: int, relative: bool) -> float:
-        """The value at a point; `relative` if the slope is a share."""
+        """The value at a point. `relative` is whether the slope is a relative change."""
         if not self.slope:
             return self.value
         along = index - (self.start + self.stop - 1) / 2
@@ -89,14 +92,14 @@ class SeriesLevel:
 
 @dataclass(frozen=True)
 class TwoStates:
-    """Runs of two speeds that alternate: of one machine, or of machines of a pool.
+    """Runs alternate between two speeds, of one machine or of different machines in a pool.
 
     Attributes:
       runs: number of runs in the rarer state.
-      total: number of runs in both.
-      change: of the rarer state from the other, as a share, or as a difference.
-      kind: TWO_STATES of one machine, or TWO_MACHINES of a pool.
-      hosts: names of the hosts in the rarer state, where machines differ.
+      total: number of runs in both states.
+      change: change from the more frequent to the rarer state, relative or absolute.
+      kind: TWO_STATES for one machine, or TWO_MACHINES for a pool.
+      hosts: names of the hosts in the rarer state, for TWO_MACHINES.
     """
 
     runs: int
@@ -108,11 +111,11 @@ class TwoStates:
 
 @dataclass(frozen=True)
 class RecognizedNoise:
-    """Kinds of noise that are easily taken for steps.
+    """Kinds of noise that are easily mistaken for steps.
 
     Attributes:
       states: two states of the machine; None if none were recognized.
-      correlation: of neighbouring points; None if it may be 0.
+      correlation: correlation of neighbouring points; None if it is not significant.
     """
 
     states: TwoStates | None = None
@@ -124,8 +127,8 @@ class LevelNoise:
     """Noise around the levels.
 
     Attributes:
-      spread: standard deviation of a point.
-      correlation: of neighbours, 0 to 0.8.
+      spread: standard deviation of a point from its level.
+      correlation: correlation of neighbouring points, from 0 to 0.8.
     """
 
     spread: float
@@ -133,28 +136,30 @@ class LevelNoise:
 
 
 def inflation(correlation: float) -> float:
-    """Variance of a mean of many correlated points, as a multiple of that of independent ones."""
+    """Variance of a mean of correlated points, divided by its variance without correlation."""
     known = min(correlation, _MOST_CORRELATION)
     return (1 + known) / (1 - known)
 
 
 class NoisyPoints:
-    """Points of a series as medians of their runs; logarithms if changes are relative.
+    """Points of a series, each with the median of its runs.
+
+    If changes are relative, all values are logarithms.
 
     Attributes:
-      values: one per point.
+      values: median of each point.
     """
 
     def __init__(self, points: Sequence[Sequence[float]], relative: bool) -> None:
-        """Takes the values of the runs of each point, at least one, positive if relative."""
+        """Stores the values of each point's runs: at least one, and positive if `relative`."""
         scaled = np.log if relative else np.asarray
         self._scaled = scaled
         self._relative = relative
         self.values: NDArray[np.float64] = scaled([median(runs) for runs in points])
         self._least = _LEAST_NOISE if relative else 0.0
         self._runs: list[NDArray[np.float64]] = [scaled(runs) for runs in points]
-        # Differences of a point's runs in the order of time, which its level does not change, in
-        # the scale of means of its runs.
+        # Differences between consecutive runs of a point do not depend on its level. They are
+        # scaled so that they estimate the noise of the mean of its runs.
         scaled_down = (np.diff(runs) / math.sqrt(len(runs)) for runs in self._runs)
         self._differences = np.concatenate([np.zeros(0), *scaled_down])
 
@@ -173,10 +178,10 @@ class NoisyPoints:
         return fitted
 
     def least_spread(self, reach: float) -> float:
-        """The least standard deviation of a point: by that of its runs, as sessions differ.
+        """Lower bound of a point's standard deviation, from differences between its runs.
 
         Args:
-          reach: the largest difference of runs that counts.
+          reach: larger differences are limited to this value.
         """
         if not len(self._differences):
             return self._least
@@ -187,7 +192,7 @@ class NoisyPoints:
         """The noise around levels.
 
         Args:
-          reach: the largest deviation from a level that counts.
+          reach: larger deviations from a level are limited to this value.
         """
         count, starts = len(self.values), [one.start for one in levels]
         sizes = np.diff([*starts, count])
@@ -200,15 +205,15 @@ class NoisyPoints:
         return LevelNoise(max(spread, self.least_spread(reach)), _correlation(off, squares, starts))
 
     def outliers(self, levels: Sequence[SeriesLevel], threshold: float) -> list[tuple[int, float]]:
-        """Points that differ from their level by more than a threshold and the noise.
+        """Points that differ from their level by more than the threshold and the noise.
 
-        The noise is the median absolute deviation, scaled to a standard deviation of normal noise.
+        The noise is estimated by the median absolute deviation, scaled to a standard deviation.
 
         Args:
-          threshold: a share if changes are relative.
+          threshold: smallest change that is reported; a share if changes are relative.
 
         Returns:
-          The index and the change of each, in order; none for fewer than `MIN_SERIES` points.
+          Index and change of each outlier, in order; empty for fewer than `MIN_SERIES` points.
         """
         count = len(self.values)
         if count < MIN_SERIES:
@@ -225,11 +230,11 @@ class NoisyPoints:
     def recognized(
         self, levels: Sequence[SeriesLevel], hosts: Sequence[Sequence[str]], least: float
     ) -> RecognizedNoise:
-        """Kinds of noise around final levels.
+        """Recognizes kinds of noise around the final levels.
 
         Args:
-          hosts: names of the hosts of each point's runs; "" or none where they are unknown.
-          least: smallest difference of two machines that counts, of logarithms if relative.
+          hosts: host name for each run of each point; "" or empty if unknown.
+          least: minimum difference between two machines; of logarithms if changes are relative.
         """
         noise = self.around(levels, math.inf)
         fitted = self._fitted(levels)
@@ -251,8 +256,8 @@ class NoisyPoints:
 def _correlation(off: NDArray[np.float64], squares: float, starts: Sequence[int]) -> float:
     """First-order autocorrelation of deviations from the means of levels.
 
-    Every mean lowers it by (1 + 3 r) / n (Kendall, "Note on bias in the estimation of
-    autocorrelation", Biometrika 41, 1954), which is added.
+    Subtracting a mean lowers the estimate by (1 + 3 r) / n (Kendall, "Note on bias in the
+    estimation of autocorrelation", Biometrika 41, 1954). This bias is corrected.
     """
     products = np.delete(off[1:] * off[:-1], [start - 1 for start in starts[1:]])
     if not squares or not len(products):
@@ -265,10 +270,10 @@ def _correlation(off: NDArray[np.float64], squares: float, starts: Sequence[int]
 def two_machines(
     deviations: NDArray[np.float64], hosts: Sequence[str], least: float
 ) -> TwoStates | None:
-    """The machines of a pool that are slower or faster than the others, if they take turns.
+    """Detects that machines in a pool have two speeds and are used in turn; otherwise None.
 
-    The hosts are divided where their medians are farthest apart. The difference has to exceed
-    `least` and, as means of independent values, five standard errors.
+    The hosts, sorted by their medians, are divided at the largest gap. The difference must be
+    larger than `least` and than five standard errors of means of independent values.
     """
     known = {host for host in hosts if hosts.count(host) >= _LEAST_RUNS}
     if len(hosts) != len(deviations) or len(known) < 2 or len(known) * _LEAST_RUNS > len(hosts):
@@ -296,10 +301,11 @@ def two_machines(
 
 
 def two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
-    """The two states of runs in the order of time; None if they are not clearly apart.
+    """Detects two states of a machine from runs in order of time; None if there is one state.
 
-    They are the two groups with the least squares within them. They alternate, at least half as
-    often as in random order: runs that differ for some time have another level, not another state.
+    The runs are divided into the two groups with the smallest sum of squares. The groups must
+    alternate at least half as often as in random order; otherwise they are levels rather than
+    states.
     """
     count = len(deviations)
     if count < MIN_RECOGNIZED:
@@ -327,22 +333,24 @@ def two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
 
 
 def log_threshold(relative: bool, threshold: float) -> float:
-    """The smallest change that counts, of logarithms if relative."""
+    """The threshold for changes, as a difference of logarithms if changes are relative."""
     return math.log1p(threshold) if relative else threshold
 
 
 def log_change(before: float, after: float, relative: bool) -> float:
-    """A change in the scale of `log_threshold`."""
+    """A change between two values, in the scale of `log_threshold`."""
     return math.log(after / before) if relative else after - before
 
 
 def find_levels(
     points: Sequence[Sequence[float]], relative: bool, threshold: float
 ) -> list[SeriesLevel]:
-    """The levels of points in order; those next to a trend may differ by less than the threshold.
+    """Finds the levels and trends of a series.
+
+    Levels next to a trend may differ by less than the threshold.
 
     Args:
-      points: finite values of the runs of each point, of which there is at least one.
+      points: finite values of the runs of each point; at least one point.
     """
     if not points:
         return []
@@ -396,13 +404,15 @@ def likely_starts(
 ) -> tuple[int, int]:
     """The smallest interval that contains the start of a level with at least 95 % probability.
 
-    From the posterior with a uniform prior and Laplace noise, exp(-deviations / scale), with the
-    medians of both levels for each place. The scale is the spread of the points, 1.4 times that of
-    Laplace noise of this spread, or more, up to one at which the points are not nearer to the other
-    level than the posterior assumes: the mean of exp((deviation - deviation from the other level) /
-    scale) is 1 at most (the adjustment coefficient of Cramér and Lundberg, which limits how far a
-    sum of such differences goes astray). The correlation, and half a standard error of it, inflates
-    it.
+    The interval is computed from the posterior distribution of the start, with a uniform prior and
+    Laplace noise: the likelihood of a start is exp(-sum of absolute deviations / scale), with the
+    medians of both levels for this start.
+
+    The scale is at least the standard deviation of the points, which is 1.4 times the scale of
+    Laplace noise with this standard deviation. It is increased until the mean of exp((deviation -
+    deviation from the other level) / scale) is at most 1. This is the adjustment coefficient of
+    Cramér and Lundberg, which limits how far a sum of such differences can stray. Finally, the
+    scale is increased for the correlation of neighbours plus half its standard error.
     """
     before, after = levels[number - 1], levels[number]
     first, cut = before.start, after.start

@@ -1,6 +1,7 @@
 """Plug-ins: loading, checking and reporting what users register.
 
-A new kind is a call of `add_kind` in the module of its table, which is named there.
+To add a kind of object, call `add_kind` in the module that contains the table of its objects, and
+list this module in `_REGISTRIES`.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
     A list is accepted for any sequence, and a value with shape and dtype for a tensor.
 
     Args:
-      hint: as `typing.get_type_hints` returns it with extras. In `Annotated` a function of the
-        value and of `given` returns what the value must be; "" if it is.
+      hint: annotation as returned by `typing.get_type_hints` with `include_extras`. `Annotated` may
+        contain a function of the value and `given` that returns what the value should be; "" if it
+        fits.
       given: arguments of the call that returned the value.
     """
     kind: Any = get_origin(hint) or hint
@@ -58,7 +60,7 @@ def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
     if kind in (Union, types.UnionType):
         found = [misfit(value, one, given) for one in args]
         return "" if "" in found else found[0]
-    if not isinstance(kind, type) or kind is Any:  # or a type variable
+    if not isinstance(kind, type) or kind is Any:  # `Any`, or a type variable
         return ""
     parts: Iterable[tuple[str, Any, Any]] = ()  # name of a part, its value, its annotation
     if kind.__name__ == "Callable":
@@ -100,7 +102,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def sizes(value: Any) -> Sequence[int | None] | None:
-    """Sizes of a tensor, None for unknown ones; None if their number is unknown."""
+    """Sizes of a tensor; None for each unknown size. None if the rank is unknown."""
     shape = value.shape
     if getattr(shape, "rank", 0) is None:
         return None
@@ -108,7 +110,7 @@ def sizes(value: Any) -> Sequence[int | None] | None:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: tensors as dtype and shape, others as text."""
+    """A value as text for messages; a tensor is shown as dtype and shape."""
     if is_tensor(value):
         known = sizes(value)
         shape = "of any rank" if known is None else known
@@ -117,22 +119,22 @@ def shown(value: Any) -> str:
     return text if 0 < len(text) <= 40 else f"a {type(value).__name__}"
 
 
-# Plug-in files and entry points that register objects of the kinds in `_REGISTRIES`.
+# Plug-in files and entry points that register objects, such as models and data sets.
 
 _MOST_MIB = 16
 _MOST_FRAMES = 20
 _NAME_BYTES = 512
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-Added = dict[str, tuple[Any, ...]]  # flag of a kind: keys in its table
+Added = dict[str, tuple[Any, ...]]  # keys of the registered objects, by the flag of their kind
 
 FLAG = "plugin"
 """The flag of files that register objects of any kinds."""
 
 FLAGS = (FLAG, *(f"{kind}_plugin" for kind in ("dataset", "variable_mgr", "model")))
-"""Flags that name plug-in files, in the order of loading: networks may extend those of data sets.
+"""Flags that name plug-in files, in the order of loading. Networks may use earlier data sets.
 
-All but the first want an object of their kind.
+A file that is named by any flag but the first must register an object of that kind.
 """
 
 NAMED_BY = (
@@ -141,7 +143,8 @@ NAMED_BY = (
 )
 """Flags that take the names of registered objects."""
 
-# Imported before a plug-in is loaded, so that what it adds can be told from what was there.
+# These modules are imported before a plug-in is loaded. Otherwise, cnnbench's own objects could be
+# mistaken for objects that the plug-in registered.
 _REGISTRIES = (
     "cnnbench.data.open",
     "cnnbench.models.model",
@@ -159,11 +162,11 @@ class Kind:
 
     Attributes:
       flag: names a file that registers such objects, or the objects themselves.
-      noun: for messages.
-      call: the function that registers one.
+      noun: name of the kind in messages.
+      call: name of the function that registers an object.
       table: all registered objects by key.
-      prepare: fills the table with those of cnnbench.
-      further: other tables with some of the objects.
+      prepare: function that adds cnnbench's own objects to the table.
+      further: other tables that contain some of the objects.
     """
 
     flag: str
@@ -179,7 +182,7 @@ class Kind:
         return (self.table(), *self.further)
 
     def remove(self, key: Any) -> None:
-        """Removes an object, if it is there."""
+        """Removes an object from all tables that contain it."""
         gone = self.table().get(key)
         for table in self.tables:
             for one in [one for one, found in table.items() if found is gone]:
@@ -187,28 +190,29 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
-# Name and registered objects of each plug-in file, and its FILES.
+# For each plug-in file: its name, its registered objects, and its FILES.
 _files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
-_origins: dict[tuple[str, Any], str] = {}  # plug-in by flag of the kind and key
+# name of the plug-in, by flag of the kind and key of the object
+_origins: dict[tuple[str, Any], str] = {}
 _groups: set[str] = set()  # loaded groups of entry points
 digests: dict[str, str] = {}
-"""SHA-256 of the source file of each loaded plug-in, by its name."""
+"""SHA-256 of the source file of each loaded plug-in, by name of the plug-in."""
 
 before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
-_places: set[str] = set()  # files and folders with code of plug-ins
+_places: set[str] = set()  # files and folders that contain code of plug-ins
 _running = mmap.mmap(-1, _NAME_BYTES)
 
 
 def add_kind(kind: Kind) -> None:
-    """Lets plug-ins register things of this kind."""
+    """Allows plug-ins to register objects of a new kind."""
     _kinds[kind.flag] = kind
 
 
 def origin(flag: str, key: Any) -> str | None:
-    """Name of the plug-in that registered an object; None if none did."""
+    """Name of the plug-in that registered an object; None for cnnbench's own objects."""
     return _origins.get((flag, key))
 
 
@@ -216,10 +220,10 @@ def origin(flag: str, key: Any) -> str | None:
 def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterator[None]:
     """Reports an error of a plug-in in the block as one line, with its frames below.
 
-    An error is a plug-in's if it was raised in one of its files, or in code called by these; any
-    error, if `name` is that of the only plug-in in the block. Interrupts, a lack of memory and
-    errors that cnnbench addresses to users pass unchanged. `kind` is UsageError before a run,
-    BenchmarkError within.
+    An error belongs to a plug-in if it was raised in one of its files or in code that they call. If
+    only one plug-in runs in the block, pass its `name`; then every error belongs to it. Interrupts,
+    lack of memory and cnnbench's own errors for users are not changed. `kind` is UsageError before
+    a run and BenchmarkError during a run.
     """
     try:
         with restored():
@@ -250,19 +254,20 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
 
 
 class MisfitError(TypeError):
-    """A plug-in's function takes or returns other values than its interface declares."""
+    """A plug-in's function has wrong parameters or returns a value of the wrong type."""
 
 
-_RAISED_IN = "_cnnbench_plugin"  # attribute of errors: the plug-in whose code was running
-_CHECKED = "_cnnbench_checked"  # attribute of functions that `checked` has made
+_RAISED_IN = "_cnnbench_plugin"  # attribute of errors: name of the plug-in whose code was running
+_CHECKED = "_cnnbench_checked"  # attribute of functions that `checked` returned
 
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[None]:
     """Marks a block that runs only code of a plug-in.
 
-    Restores the working directory, by which later paths are resolved, and ends copies of this
-    process that the code has forked. `runs` returns the name meanwhile, also in a parent process.
+    Afterwards, restores the working directory, because later paths may be relative, and ends
+    processes that the code has forked. During the block, `runs` returns the name, even in a parent
+    process.
     """
     before, process = _running[:], os.getpid()
     folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
@@ -283,17 +288,17 @@ def running(name: str) -> Iterator[None]:
 
 
 def _is_of_plugin(code: types.CodeType) -> bool:
-    """Whether code is of a plug-in's file or of a file in its folder."""
+    """Whether code is from a plug-in's file or from a file in its folder."""
     return not _places.isdisjoint((code.co_filename, os.path.dirname(code.co_filename)))
 
 
 def is_built_in(made: Any) -> bool:
-    """Whether a function or class is one of cnnbench, whose results are not checked."""
+    """Whether a function or class belongs to cnnbench, so its results need no checks."""
     return str(getattr(made, "__module__", "")).startswith("cnnbench.")
 
 
 def calling_place() -> str:
-    """File, line and function of the innermost call from a plug-in's code; "" without one."""
+    """File, line and function of the innermost frame in a plug-in's code; "" if there is none."""
     for frame, line in traceback.walk_stack(None):
         if _is_of_plugin(frame.f_code):
             return _place(frame.f_code, line)
@@ -301,27 +306,32 @@ def calling_place() -> str:
 
 
 def watch_child() -> None:
-    """Makes `runs` report on the process that is forked next, and on no other."""
+    """Makes `runs` report the plug-in that runs in the child process that is forked next."""
     global _running
-    _running = mmap.mmap(-1, _NAME_BYTES)  # shared with the other process
+    _running = mmap.mmap(-1, _NAME_BYTES)  # shared with the child process
 
 
 def runs() -> str:
-    """Name of the plug-in whose code runs here, or ran when the watched child ended; or ""."""
+    """Name of the plug-in whose code is running; "" if none.
+
+    After a watched child has ended, the plug-in that was running in the child.
+    """
     return _running[:].rstrip(b"\0").decode(errors="replace")
 
 
 def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _F:
-    """A plug-in's function with a check of its result against the annotation `returns`.
+    """Wraps a plug-in's function so that its result is checked by the annotation `returns`.
 
-    See `misfit`. `Any` accepts all but None, text and numbers. A returned function is checked, too,
-    if `returns` is the annotation of a function. Functions of cnnbench are unchanged.
+    See `misfit`. `Any` accepts everything except None, text and numbers. If `returns` is the
+    annotation of a function, the returned function is checked, too. Functions of cnnbench are
+    returned unchanged.
 
     Args:
-      takes: the arguments of all calls: names of positional ones and, after "*", of others.
+      takes: names of the arguments in all calls: positional arguments and, after "*", keyword
+        arguments.
 
     Raises:
-      MisfitError: the function does not take these arguments; in calls: a wrong result.
+      MisfitError: the function does not accept these arguments. Calls raise it for a wrong result.
     """
     if is_built_in(function):
         return function
@@ -346,7 +356,7 @@ def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _
 
 
 def _checked_callable(made: Any, returns: Any, takes: Sequence[str] | None) -> Any:
-    """Checks calls of a function or of an instance, whose class is changed for this."""
+    """Checks the calls of a function, or of a callable instance by changing its class."""
     method = inspect.getattr_static(type(made), "__call__", None)
     if not inspect.isfunction(method):
         return checked(made, returns, takes)
@@ -359,7 +369,7 @@ def _checked_callable(made: Any, returns: Any, takes: Sequence[str] | None) -> A
 def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of a function in C
+    except (TypeError, ValueError):  # Functions in C may have no signature.
         return
     at = takes.index("*") if "*" in takes else len(takes)
     try:
@@ -370,7 +380,7 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
 
 
 def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
-    """Annotations of the result and of the arguments of a function; None if the hint is of none."""
+    """Annotation of the result, and argument names, of a callable hint; None for other hints."""
     for one in (hint, *get_args(hint)):
         if get_origin(one) is Callable:
             arguments, returns = get_args(one)
@@ -417,10 +427,10 @@ def _arguments(declared: Callable[..., Any]) -> list[str] | None:
 
 
 def check_attributes(owner: object, interface: type, who: str, *but: str) -> None:
-    """Checks attributes of `who` by the annotations of the interface; integers must be positive.
+    """Checks attributes of `owner` by the interface's annotations; integers must be positive.
 
-    Attributes that are functions of a plug-in check their results from then on; those named in
-    `but` are not checked. UsageError names the first wrong attribute.
+    Functions in attributes are wrapped, so that later calls check their results. Attributes named
+    in `but` are not checked. Raises UsageError, which names `who` and the first wrong attribute.
     """
     for name, hint in _hints(interface).items():
         value = getattr(owner, name, None)
@@ -446,7 +456,7 @@ def _own(file: str) -> None:
 
 
 def _place(code: types.CodeType, line: int) -> str:
-    # Python 3.10 lacks co_qualname; functions have it.
+    # Python 3.10 does not have co_qualname, so the name is read from the function.
     name = getattr(code, "co_qualname", "") or next(
         (f.__qualname__ for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)),
         code.co_name,
@@ -465,20 +475,21 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def load_all(flags: Mapping[str, Any]) -> None:
-    """Loads the plug-in files that flags name, before what they register is looked up."""
+    """Loads the plug-in files that flags name. Call it before looking up registered objects."""
     for flag, path in files(flags):
         load(path, flag)
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:
-    """Runs a plug-in file, which registers objects; returns the keys of those of the flag's kind.
+    """Runs a plug-in file, which registers objects; returns the keys of the flag's kind.
 
-    Loading the same text twice does nothing; an edited file replaces what it registered. It may
-    register other kinds, too. Nothing stays registered when the file fails.
+    The file may also register objects of other kinds. Loading an unchanged file again does nothing.
+    If the file has changed, its new objects replace the old ones. If the file fails, none of its
+    objects remain registered.
 
     Raises:
-      UsageError: no such file, the file raises, registers nothing of the kind, or registers a name
-        that is taken.
+      UsageError: the file does not exist, raises an error, registers no object of the kind, or
+        registers a name that exists already.
     """
     source = read_file(path, _MOST_MIB, flag)
     file = Path(os.path.realpath(path))
@@ -487,11 +498,12 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
         forget(file)
         _own(str(file))
         with _loading(name) as added:
-            # Compiled by hand rather than imported: no bytecode file appears beside the user's
-            # file, and an edit within the clock tick of the last load is seen.
+            # The file is compiled here instead of imported. An import would write a bytecode file
+            # next to the user's file, and miss an edit within the same clock tick.
             module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
             module.__file__ = str(file)
-            sys.modules[module.__name__] = module  # dataclasses and pickle look classes up there
+            # dataclasses and pickle need this entry to find classes.
+            sys.modules[module.__name__] = module
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
             beside = _beside(file, module.__dict__.get("FILES", ()))
@@ -506,7 +518,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
 
 
 def _beside(file: Path, given: object) -> tuple[str, ...]:
-    """Paths of the FILES of a plug-in; UsageError if one is not a file."""
+    """Absolute paths of a plug-in's FILES. Raises UsageError if one is not a file."""
     if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
         raise UsageError("FILES must be a list of paths beside the plug-in")
     found = tuple(str(file.parent / one) for one in given)
@@ -516,13 +528,13 @@ def _beside(file: Path, given: object) -> tuple[str, ...]:
 
 
 def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Files that plug-ins use: their FILES, and the imported modules of their folders.
+    """Files that plug-ins use: their FILES, and imported modules from their folders.
 
     Args:
-      flags: values of flags, which name the plug-ins; those that are not loaded use none.
+      flags: values of flags, some of which name plug-ins. Plug-ins that are not loaded are ignored.
     """
     own = {Path(os.path.realpath(path)) for _, path in files(flags)} & _files.keys()
-    if not own:  # TensorFlow alone has thousands of modules to look at
+    if not own:  # Saves looking at the thousands of modules that TensorFlow imports.
         return ()
     folders = tuple(f"{file.parent}{os.sep}" for file in own)
     found = {path for file in own for path in _files[file][2]}
@@ -539,7 +551,7 @@ def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def digest(path: str, used: Iterable[str] = ()) -> str:
-    """SHA-256 of a plug-in file and of the files that it uses; those that are gone do not count."""
+    """SHA-256 of a plug-in file and the files that it uses. Missing files are ignored."""
     texts = [Path(path).read_bytes()]
     for one in used:
         with contextlib.suppress(OSError):
@@ -551,7 +563,7 @@ def modules_of(package: types.ModuleType) -> list[str]:
     """Names of the modules of a package, such as a folder of algorithms; imports none of them.
 
     Raises:
-      BenchmarkError: the folder cannot be read, which `pkgutil` takes for an empty one.
+      BenchmarkError: the folder cannot be read. (`pkgutil` would treat it as empty.)
     """
     try:
         files = [path for folder in package.__path__ for path in Path(folder).iterdir()]
@@ -562,10 +574,13 @@ def modules_of(package: types.ModuleType) -> list[str]:
 
 
 def load_entry_points(group: str) -> None:
-    """Loads installed entry points once: modules that register on import, or functions."""
+    """Loads the installed entry points of a group once.
+
+    An entry point is a module that registers objects when it is imported, or a function.
+    """
     if group in _groups:
         return
-    import importlib.metadata  # imported late: it takes 10 ms, and few runs need it
+    import importlib.metadata  # Imported here, because it takes 10 ms and few runs need it.
     import importlib.util
 
     for point in importlib.metadata.entry_points(group=group):
@@ -576,7 +591,7 @@ def load_entry_points(group: str) -> None:
             found = point.load()
             if callable(found):
                 found()
-        with contextlib.suppress(OSError):  # in an archive
+        with contextlib.suppress(OSError):  # The source is in an archive.
             digests[name] = _sha256(Path(source).read_bytes())
     _groups.add(group)
 
@@ -598,9 +613,9 @@ def forget(file: Path) -> None:
 
 @contextlib.contextmanager
 def _loading(name: str) -> Iterator[Added]:
-    """Collects the objects that a plug-in registers in the block, by flag of their kind.
+    """Collects the keys of objects that a plug-in registers in the block, by flag of their kind.
 
-    Removes them if the block fails.
+    If the block fails, the objects are removed.
     """
     for prepare in before_loading:
         prepare()
@@ -625,12 +640,12 @@ def _loading(name: str) -> Iterator[Added]:
 
 
 def check_name(what: str, name: object) -> None:
-    """Refuses, with UsageError, names that are not printable text or are empty."""
+    """Raises UsageError for a name that is empty or is not printable text."""
     if not isinstance(name, str) or not name or not name.isprintable():
         raise UsageError(f"{what} needs a name of printable characters, not {name!r}")
 
 
 def _sha256(data: bytes) -> str:
-    import hashlib  # imported late: --help does not need it
+    import hashlib  # Imported here, because --help does not need it.
 
     return hashlib.sha256(data).hexdigest()

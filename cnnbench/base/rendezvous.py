@@ -1,8 +1,8 @@
-"""How the processes of a job find each other: environment variables, probes, address exchange.
+"""Connects the processes of a job: environment variables, probes, exchange of addresses.
 
-`probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer.
-Connecting alone is not enough: for a process that is stopped, the kernel still accepts connections,
-but nothing answers.
+`probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer. A
+successful connection is not enough: the kernel still accepts connections for a stopped process,
+which cannot answer.
 
 The values of --cluster select the source. ``tf_config``: TF_CONFIG, which TensorFlow's strategies
 also read. ``slurm``: the variables that srun sets for its tasks. ``kubernetes``: a StatefulSet or
@@ -258,10 +258,10 @@ def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | Non
 def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
     """Detects that a launcher started several processes: a description, and the --cluster value.
 
-    None if a launcher did not. The description names the variable that shows it. The processes need
-    not form one job, because a launcher may also start independent runs. A malformed variable may
-    also belong to a job; then the description is the error message. For an evaluator that
-    `evaluates`, the result is None: it is started as intended.
+    None if there was no launcher or only one process. The description names the variable that shows
+    it. The processes need not form one job, because a launcher may also start independent runs. A
+    malformed variable may also belong to a job; then the description is the error message. For an
+    evaluator that `evaluates`, the result is None: it is started as intended.
     """
     names = [name for name in (*_SIZES, "TF_CONFIG") if environ.get(name)]
     if not names:

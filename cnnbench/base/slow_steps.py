@@ -171,7 +171,7 @@ def _divisions(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
-    """What slow steps cost more in `after`, as a share of the time of all steps."""
+    """How much more slow steps cost in `after`, as a share of the time of all steps."""
     costs = [0.0 if one is None else one.cost for one in (before, after)]
     return costs[1] - costs[0]
 

@@ -3,9 +3,9 @@
 Definitions, where ``t[i]`` is the wall time in seconds of step i after the warm-up, ``b`` is the
 number of images in one step and ``s[i] = b / t[i]``:
 
-* mean ``M = b / mean(t)``: total images divided by total time, not the mean of the speeds; *
-uncertainty ``U = population standard deviation of s / sqrt(n)``; * jitter ``J = 1.4826 * median|s -
-median(s)|``, a robust standard deviation.
+* mean ``M = b / mean(t)``: total images divided by total time, not the mean of the speeds;
+* uncertainty ``U = population standard deviation of s / sqrt(n)``;
+* jitter ``J = 1.4826 * median|s - median(s)|``, a robust standard deviation.
 
 With an EWMA weight ``a``, ``mean(t)`` is weighted by ``(1-a)**(n-1), ..., (1-a), 1`` (the newest
 step weighs most); U and J stay unweighted.
@@ -199,7 +199,7 @@ def faster_half(seconds: Sequence[float]) -> list[int]:
 # Values of processes: the median, its interval, and the range.
 
 CONFIDENCE = 0.95
-"""Least confidence of the intervals."""
+"""Minimum confidence of the intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class ProcessValues:
 
     Attributes:
       FEWEST: number of processes that an interval needs.
-      INTERVAL: title of columns of intervals.
+      INTERVAL: title of table columns that show intervals.
     """
 
     FEWEST: ClassVar[int] = 6
@@ -218,25 +218,26 @@ class ProcessValues:
 
     @property
     def median(self) -> float | None:
-        """None without values."""
+        """The median; None without values."""
         return median(self.values) if self.values else None
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Smallest and largest; None if they are equal."""
+        """Smallest and largest value; None if they are equal."""
         ends = (min(self.values), max(self.values)) if self.values else (0.0, 0.0)
         return ends if ends[0] < ends[1] else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Order statistics that cover the median with `CONFIDENCE`; None for fewer than `FEWEST`.
+        """Order statistics that cover the median with `CONFIDENCE`; None for too few values.
 
-        The sign test inverted, so it holds for every distribution (Hollander and Wolfe,
-        Nonparametric Statistical Methods, section 3.6).
+        At least `FEWEST` values are needed. The interval inverts the sign test, so it is valid for
+        every distribution (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
         """
         ordered = sorted(self.values)
         count = len(ordered)
-        # Integers, since binomial coefficients of 1,024 values exceed doubles.
+        # Integers are used, because binomial coefficients of 1,024 values exceed the range of
+        # doubles.
         ways, tail, outside = 1, 1, 0
         while outside < count and 2 * tail / 2**count <= 1 - CONFIDENCE:
             outside += 1

@@ -350,7 +350,7 @@ class Messages:
 class Reporter(Messages):
     """Progress of child processes: one notice for each finished process.
 
-    On terminals, also the running one.
+    On terminals, the running process is also shown.
 
     Labels and results may contain text of any origin; it is escaped. If the stream is None,
     standard error is used.

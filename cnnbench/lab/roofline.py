@@ -42,7 +42,7 @@ def rows_of(
     machine: Machine,
     step_seconds: float,
 ) -> tuple[RooflineRow, ...]:
-    """Makes the rows of a roofline table from profiled steps.
+    """Computes the rows of a roofline table from profiled steps.
 
     `steps` contain the seconds of each operation, by name and type. `flops` include all devices.
     """

@@ -176,7 +176,7 @@ def _legend_columns(width: float) -> int:
 
 
 def _legend_place(index: int, width: float, top: float) -> tuple[float, float, float]:
-    """For an entry of a legend: left end, base line and width."""
+    """Left end, baseline and width of an entry in a legend."""
     columns = _legend_columns(width)
     each = width / columns
     return each * (index % columns), top + 11 + _LINE * (index // columns), each

@@ -192,7 +192,7 @@ def wrapped(content: str, characters: int, most: int) -> list[str]:
 
 
 def shortened(content: str, characters: int) -> str:
-    """Shortens a text to `most` characters, with an ellipsis in the middle."""
+    """Shortens a text to `characters` characters, with an ellipsis in the middle."""
     if len(content) <= characters:
         return content
     head = (characters - 1) * 2 // 3

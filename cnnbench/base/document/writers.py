@@ -209,4 +209,4 @@ def _digest(text: str) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _page, "markdown": markdown_of}
-"""Functions by the name of the format. Markdown contains no charts."""
+"""Functions that write a report, by the name of the format. Markdown contains no charts."""

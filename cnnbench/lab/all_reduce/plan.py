@@ -1,4 +1,4 @@
-"""What `cnnbench allreduce` measures, including reductions of tf.distribute (peers).
+"""Plans what `cnnbench allreduce` measures, including reductions of tf.distribute (peers).
 
 TensorFlow's default, the collective ring, is not a peer, because it is the algorithm `collective`.
 
@@ -129,11 +129,11 @@ Flags that describe a job of several processes are not included.
 
 
 def translated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given flags, with two flags of all_reduce_benchmark.py as flags of this command.
+    """Translates two flags of all_reduce_benchmark.py to flags of this command.
 
     --hierarchical_copy selects the algorithm of this name. --use_fp16 sends float32 tensors in
-    float16, unless --compact_gradient_transfer is false. Each remains, without effect, beside the
-    flag that it would set.
+    float16, unless --compact_gradient_transfer is false. If the flag that it sets is also given,
+    the translated flag has no effect.
 
     Args:
       given: values by flag name, as `parse_flags` returns them.
@@ -180,7 +180,7 @@ class ReductionCase:
 
 @dataclass(frozen=True, kw_only=True)
 class AllReducePlan:
-    """What one run measures.
+    """The measurements of one run.
 
     Attributes:
       params: the flags, with resolved numbers of calls and of reductions per call.

@@ -332,7 +332,7 @@ def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: i
 
 
 def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Callable[[], Reduction]:
-    """Returns a function that makes the reduction of a case. Call it for each one in a chain.
+    """Returns a function that makes the reduction of a case, for each reduction in a chain.
 
     FlagError if the algorithm does not work with these devices in groups of this size.
     """
@@ -358,7 +358,7 @@ def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Calla
 
 
 def _described(error: Exception) -> str:
-    """Type and first line of an error; for one of a plug-in, its place, too."""
+    """Type and first line of an error; for an error of a plug-in, also its location."""
     try:
         with plugins.reported(BenchmarkError):
             raise error
@@ -371,7 +371,7 @@ def _described(error: Exception) -> str:
 def usable(
     place: ReduceContext, in_cluster: bool
 ) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
-    """The algorithms that work on these devices; for the other ones, why they do not."""
+    """The algorithms that work on these devices, and why the other algorithms do not."""
     specs, reasons = [], {}
     for name in names():
         try:
@@ -394,7 +394,7 @@ def check(
     place: ReduceContext,
     group_size: int,
 ) -> None:
-    """Raises an error for specs (None: all that work) and peers that do not work on the devices."""
+    """Raises an error if a spec (None: all usable ones) or peer does not work on the devices."""
     for spec in specs or ():
         Reducer(spec, place, groups_of(place.devices, group_size))
     for name in peer_names:

@@ -58,7 +58,8 @@ _MICRO = 1e-6
 
 
 Column: TypeAlias = tuple[str, str, str, Callable[[Point, "float | None"], object]]
-"""Title, unit, format (alignment and width), and function from a row and its share to the cell."""
+"""Title, unit, format (alignment and width), and function from a row and its share to the cell.
+"""
 
 
 class RowFormat:
@@ -314,7 +315,7 @@ class AllReduceBench:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes the record of this process, which an error ends early (None: an interrupt)."""
+        """Completes this process's record, which ends early by an error (None: an interrupt)."""
         complete(self.record("interrupted"), self._results, error, self._messages)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
@@ -436,7 +437,7 @@ class AllReduceBench:
         peers = [point for point in points if point.spec in self.plan.peers]
         own = [point for point in points if point.spec not in self.plan.peers]
         self._add(points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers))
-        # The next size, or the end of the run, replaces this one.
+        # The next size, or the end of the run, replaces this record.
         record = self.record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:

@@ -9,10 +9,10 @@ copy joins the chunks.
 With several tensors:
 
 * If each tensor is added on one device, the tensors are distributed over the devices. The cost is
-the cost of the busiest device (`Formula.roots`). * Otherwise, tensors follow each other without
-gaps. The cost is the path of the slowest tensor, plus the time for which all other tensors occupy a
-device (`Formula.busy`). This time is for the messages and bytes of all devices divided by n,
-because every tensor begins on a different device.
+  the cost of the busiest device (`Formula.roots`).
+* Otherwise, tensors follow each other without gaps. The cost is the path of the slowest tensor,
+  plus the time for which all other tensors occupy a device (`Formula.busy`). This time is for the
+  messages and bytes of all devices divided by n, because every tensor begins on a different device.
 
 `predict` makes predictions for lists of tensors and specs.
 
@@ -65,10 +65,11 @@ from cnnbench.variable_mgr.spec import Packing
 
 # Cost formulas of all-reduce algorithms for one tensor and any number of devices.
 
-# NCCL's own model (src/graph/tuning.cc, commit 5067397): a call costs 8.4 us and more with
-# its protocol for large messages ("Simple", whose latencies the presets of links have).
-# Its protocol for small ones ("LL") costs 6.6 us, has a fifth of the latency (NVLink 0.6 of
-# 3.4 us, PCIe 1.0 of 5.7, network 2.7 of 14) and moves four bytes for each of the tensor.
+# From NCCL's own model (src/graph/tuning.cc, commit 5067397): with the protocol for large messages
+# ("Simple"), a call costs at least 8.4 us, and latencies are those in the presets of links. With
+# the protocol for small messages ("LL"), a call costs 6.6 us, latencies are about a fifth (NVLink
+# 0.6 instead of 3.4 us, PCIe 1.0 instead of 5.7, network 2.7 instead of 14), and four bytes are
+# sent for each byte of the tensor.
 _NCCL_CALL = 8.4e-6
 _NCCL_CALL_LL = 6.6e-6
 _LL_LATENCY = 0.19
@@ -118,7 +119,9 @@ def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """log2 p exchanges of a half, a quarter, ... and back. p is the largest power of two up to n.
+    """Exchanges a half, a quarter, ... of the tensor, and back, in log2 p rounds each.
+
+    p is the largest power of two up to n.
 
     In the first exchange, the distance between partners is half of the devices; in the last one,
     partners are neighbours. Each device beyond p first divides the additions with a partner: each
@@ -437,13 +440,13 @@ def _one(tensors: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """Devices with links of their own, or nodes of devices with a link per node.
+    """Devices that each have a link, or nodes of devices with one link per node.
 
     Attributes:
       link: link between the devices of a node, or between all devices.
-      inter_link: link between nodes; None where every device has its own link to all others.
-      devices_per_node: devices of a node; used with inter_link.
-      launch: further seconds per reduction.
+      inter_link: link between nodes; None if every device has its own link to all other devices.
+      devices_per_node: number of devices in a node; used with inter_link.
+      launch: additional seconds per reduction.
       kind: "network", the only kind so far.
     """
 
@@ -491,9 +494,10 @@ class Interconnect:
     def _algorithm(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
-        """One level.
+        """Path of an algorithm with one level or two levels.
 
-        Or three parts: within nodes, between one device of each node, back to the nodes.
+        Two levels have three parts: within nodes, between one device of each node, and back within
+        nodes.
         """
         if len(algorithm.levels) == 1:
             return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
