@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import errno
 import re
+import signal
 
 # Additions of TensorFlow's runtime to the message of the operation that failed; for a function that
 # ran in several parts, a list of these comes first.
@@ -73,6 +74,32 @@ def exhausted(error: BaseException) -> str:
         if isinstance(found, RuntimeError) and text == "can't start new thread":
             return "out of memory or processes: a thread cannot be started"
         found = found.__cause__
+    return ""
+
+
+# Errors of libraries that count as out of memory: a smaller batch fixes no other error.
+_MEMORY_TYPES = ("ResourceExhaustedError", "MemoryError", "OutOfMemoryError")
+_MEMORY = re.compile(
+    r"^out of memory: |\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCUDNN_STATUS_ALLOC_FAILED\b"
+    r"|\bCUBLAS_STATUS_ALLOC_FAILED\b"
+)
+_BAD_ALLOC = "std::bad_alloc"
+
+
+def is_out_of_memory(type: str, message: str) -> bool:
+    """Whether an exception with this name of its type and this message is for lack of memory."""
+    return type in _MEMORY_TYPES or _MEMORY.search(message) is not None
+
+
+def memory_ran_out(number: int, oom_kills: int, log: str) -> str:
+    """Why a process that signal `number` ended had no memory; "" if it ended for another reason.
+
+    `oom_kills` are kills that the kernel's OOM killer counted meanwhile, `log` its last output.
+    """
+    if number == signal.SIGKILL and oom_kills > 0:
+        return "out of memory: ended by the kernel's OOM killer (SIGKILL)"
+    if number == signal.SIGABRT and _BAD_ALLOC in log:
+        return f"out of memory: SIGABRT, {_BAD_ALLOC}"
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import io
 import json
@@ -12,10 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from forked import finished
+from forked import Forked, finished
 
 from cnnbench import cli
 from cnnbench.errors import exhausted
+from cnnbench.flags.params import identity
+from cnnbench.records.result_files import record_of
+from cnnbench.records.run import Batch
 
 RECORDS = Path(__file__).parent / "frozen" / "runs"
 
@@ -90,6 +94,85 @@ def test_a_run_whose_tensorflow_cannot_be_loaded_leaves_its_record(tmp_path):
     assert error_of(stderr).startswith("cnnbench: error: TensorFlow cannot be imported: out of mem")
     record = json.loads((tmp_path / "r.json").read_text())
     assert (record["status"], record["error"]["type"]) == ("failed", "BenchmarkError")
+
+
+LIMITED = """
+import resource
+import tensorflow as tf
+from forked import cnnbench
+from cnnbench.run.driver import scenarios
+
+GIB = 2**30
+ran = scenarios.train
+
+def train(run, built):
+    tf.raw_ops.Empty(shape=[run.plan.length.batch_per_device, GIB // 2], dtype=tf.float32)
+    return ran(run, built)
+
+scenarios.train = train
+pages = int(open("/proc/self/statm").read().split()[0])
+size = pages * resource.getpagesize() + 3 * GIB
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+cnnbench()
+"""
+"""Each image of the batch needs 2 GiB of address space, and there are 3; none is touched."""
+
+FULL = """
+from forked import cnnbench
+from cnnbench.run.driver import scenarios
+
+def train(run, built):
+    raise MemoryError
+
+scenarios.train = train
+cnnbench()
+"""
+
+
+@linux
+@pytest.mark.slow
+def test_a_batch_that_does_not_fit_is_halved_until_it_fits(tmp_path):
+    out, err = tmp_path / "out", tmp_path / "err"
+    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_batches=2")
+    flags += ("--num_warmup_batches=1", "--quiet_conditions=all", "--batch_size=6")
+    flags += ("--find_batch_size", "--result_json=r.json", "--result_csv=r.csv")
+    code, told = Forked(LIMITED, flags, out, err, tmp_path).wait(100), err.read_text()
+    assert code == 0, told
+    assert "Traceback" not in told
+    lines = [line for line in told.splitlines() if "memory" in line and "peak" not in line]
+    assert [line.partition(";")[0] for line in lines] == [
+        "cnnbench: out of memory: lower --batch_size (counted per device)",
+        "cnnbench: --batch_size=6 does not fit into memory: trying 3",
+        "cnnbench: out of memory: lower --batch_size (counted per device)",
+        "cnnbench: --batch_size=3 does not fit into memory: trying 1",
+        "cnnbench: --find_batch_size: 1 image per device fits into memory, 6 were asked for",
+    ]
+    record = record_of(json.loads((tmp_path / "r.json").read_text()))
+    assert record.batch == Batch(per_device=1, global_=1, requested_per_device=6)
+    assert len(record.step_seconds) == 2
+    # Only the last attempt leaves a row.
+    (row,) = csv.DictReader((tmp_path / "r.csv").open())
+    assert (row["batch_per_device"], row["batch_requested_per_device"]) == ("1", "6")
+    # Equal to a run of the used size, different from one of the requested size.
+    assert identity({**record.config, "find_batch_size": True}) == identity(record.config)
+    assert identity({**record.config, "batch_size": 6}) != identity(record.config)
+    assert cli.main(["report", str(tmp_path / "r.json"), f"--output={tmp_path / 'r.md'}"]) == 0
+    assert "images per step asked for" in (tmp_path / "r.md").read_text()
+
+
+@linux
+@pytest.mark.slow
+def test_a_batch_of_one_image_that_does_not_fit_is_an_error(tmp_path):
+    out, err = tmp_path / "out", tmp_path / "err"
+    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_warmup_batches=1")
+    flags += ("--global_batch_size=5", "--find_batch_size", "--result_json=r.json")
+    assert Forked(FULL, flags, out, err, tmp_path).wait(100) == 4
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert (record["status"], record["error"]["type"]) == ("failed", "OutOfMemoryError")
+    assert record["batch"] == {"per_device": 1, "global": 1, "requested_per_device": 5}
+    told = err.read_text()
+    assert [line.split()[-1] for line in told.splitlines() if "trying" in line] == ["2", "1"]
+    assert error_of(told) == "cnnbench: error: out of memory"
 
 
 def _unmapped():

@@ -335,6 +335,19 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
     ]
 
 
+def oom_kills(host: Host | None = None) -> int:
+    """OOM kills counted by the control group or machine, else 0; only differences are valid."""
+    host = Host() if host is None else host
+    # Version 2 and version 1 of control groups.
+    names = ("memory.events", "memory.oom_control")
+    counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
+    for counter in (*counters, "proc/vmstat"):
+        found = re.search(r"^oom_kill (\d+)$", host.text(counter) or "", re.MULTILINE)
+        if found is not None:
+            return int(found.group(1))
+    return 0
+
+
 def _upwards(mount: str, path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]

@@ -374,6 +374,12 @@ _WORK: tuple[Rule[RunPlan], ...] = (
     refused("input_only", on("eval"), "builds no network, so leave out --eval"),
     refused("input_only", on("forward_only"), "builds no network, so leave out --forward_only"),
     excluded("batch_size,global_batch_size", _ONE_OF_TWO),
+    refused(
+        "find_batch_size",
+        on("find_batch_size"),
+        "works only in cnnbench run, as a command on Linux: other commands need --batch_size, such "
+        "as the one that cnnbench run --find_batch_size has found",
+    ),
     excluded("num_epochs,num_batches", _ONE_OF_TWO),
     excluded("num_epochs,max_seconds", ", which needs all steps of its epochs"),
     excluded("eval,max_seconds", ", which has no timed loop of training steps"),

@@ -149,6 +149,7 @@ class Measurements:
         others since its read.
       task_addresses: host:port of every process of a job, by task; empty for one process.
       worker_tasks: tasks with towers.
+      requested_batch: with --find_batch_size, the images per device that were asked for.
       lost_workers: workers that failed while others continued.
       written: whether the record is in its files.
     """
@@ -161,6 +162,7 @@ class Measurements:
     model: ModelInfo | None = None
     placement: Placement | None = None
     batch: Batch | None = None
+    requested_batch: int | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     subject: Subject = field(default_factory=Subject)
     import_seconds: float | None = None
@@ -212,10 +214,20 @@ class Measurements:
             kept = {*_STEPS, "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
+    def published(self) -> Mapping[str, Any]:
+        """The attributes that a forked process has published; empty without any."""
+        return {} if self._published is None else self._published.get() or {}
+
+    @property
+    def halves_batch(self) -> bool:
+        """Whether a run that is out of memory is tried again with a smaller batch."""
+        known = self.published() or vars(self)
+        batch = int(known["config"].get("batch_size", 1))  # none before the run is planned
+        return known["requested_batch"] is not None and batch > 1
+
     def recall(self) -> None:
         """Copies the values that a forked process has published."""
-        if self._published is not None:
-            vars(self).update(self._published.get() or {})
+        vars(self).update(self.published())
 
     def keep_private(self) -> None:
         """Publishes for the last time: further steps are not shared with the forking process."""

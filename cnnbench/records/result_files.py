@@ -544,6 +544,7 @@ _RUN = {
     **_at("summary", "images_per_sec_median"),
     **_at("record.conditions.during", "other_cpus"),
     "subject_changes": "subject.changes",
+    "batch_requested_per_device": "record.batch.requested_per_device",
 }
 
 # Fields of Packing, with whether they were added later.

@@ -198,15 +198,21 @@ class Batch:
     Attributes:
       per_device: images per step on one device.
       global_: images per step of the whole job; of one worker where updates are asynchronous.
+      requested_per_device: with --find_batch_size, the images per device that were asked for;
+        `per_device` of them fit into memory. Absent in other runs.
     """
 
     per_device: int
     global_: int
+    requested_per_device: int | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         for key, images in (("per_device", self.per_device), ("global", self.global_)):
             if images < 1:
                 raise ValueError(f"batch.{key}: {images} is less than 1")
+        asked = self.requested_per_device
+        if asked is not None and asked < self.per_device:
+            raise ValueError(f"batch.requested_per_device: {asked} is less than {self.per_device}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

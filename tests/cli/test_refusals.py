@@ -110,6 +110,13 @@ run --flagfile=latin                         | --flagfile=*cannot be read: it is
 run --eval                                   | --eval=true: needs --train_dir
 run --eval --train_dir=d --forward_only      | --forward_only=*--eval
 run --num_batches=3 --num_epochs=1           | --num_batches=*--num_epochs
+run --find_batch_size TINY                   | --find_batch_size=true: works only in cnnbench run
+run --find_batch_size --eval --train_dir=d   | --find_batch_size=true: cannot go with --eval
+run --find_batch_size TINY --train_dir=new   | --find_batch_size=true: cannot go with --train_dir
+run --find_batch_size --eval_batch_size=2    | --find_batch_size=*--eval_batch_size
+ab --b=--find_batch_size -- TINY             | --find_batch_size=true: works only in cnnbench run
+launch --ps=1 -- TINY --find_batch_size      | --find_batch_size=true: works only in cnnbench run
+roofline lenet --find_batch_size             | --find_batch_size=true: works only in cnnbench run
 run --max_seconds=3 --num_epochs=1           | --max_seconds=3: cannot go with --num_epochs
 run --max_seconds=3 --eval --train_dir=/tmp  | --max_seconds=3: cannot go with --eval
 run --max_seconds=0                          | --max_seconds=0: must be greater than 0

@@ -19,7 +19,6 @@ import errno
 import itertools
 import os
 import random
-import re
 import select
 import signal
 import socket
@@ -53,7 +52,7 @@ from cnnbench.campaigns.processes.results_dir import (
     Question,
     ResultsFolder,
 )
-from cnnbench.errors import ExitCode
+from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.metrics.figures import throughput
@@ -66,14 +65,6 @@ from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 Record: TypeAlias = RunRecord | AllReduceRecord
 
 _MESSAGE_LENGTH = 500
-
-# Errors that count as out of memory; a smaller batch does not fix any other error.
-_OOM_TYPES = ("ResourceExhaustedError", "MemoryError", "OutOfMemoryError")
-_OOM_MESSAGE = re.compile(
-    r"^out of memory: |\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCUDNN_STATUS_ALLOC_FAILED\b"
-    r"|\bCUBLAS_STATUS_ALLOC_FAILED\b"
-)
-_OOM_ABORT = "std::bad_alloc"
 
 # Sent by the kernel, a scheduler or a person. Others come from the process's own code, as SIGSEGV.
 _SENT_FROM_OUTSIDE = (signal.SIGKILL, *SIGNALS)
@@ -170,8 +161,7 @@ def _problem(
         return _signalled(-ended.code, ended.oom_kills, tail)
     if document is not None and document["status"] == "failed":
         error = ErrorInfo(**{k: str(document["error"][k]) for k in ("type", "message")})
-        # As the driver reports it.
-        full = error.type in _OOM_TYPES or _OOM_MESSAGE.search(error.message) is not None
+        full = is_out_of_memory(error.type, error.message)
         return ("out_of_memory" if full else "failed"), error, ""
     is_interrupted = document is not None and document["status"] == "interrupted"
     if is_interrupted or ended.code == ExitCode.INTERRUPTED:  # the process may have no record yet
@@ -187,13 +177,9 @@ def _problem(
 
 def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, str]:
     name = name_of(code)
-    if code == signal.SIGKILL and oom_kills > 0:
-        text = "out of memory: ended by the kernel's OOM killer (SIGKILL)"
-        lost = "killed by the OOM killer (SIGKILL)"
+    if text := memory_ran_out(code, oom_kills, tail):
+        lost = f"killed by the OOM killer ({name})" if code == signal.SIGKILL else ""
         return "out_of_memory", _error("OutOfMemory", text), lost
-    if code == signal.SIGABRT and _OOM_ABORT in tail:
-        text = f"out of memory: {name}, {_OOM_ABORT}"
-        return "out_of_memory", _error("OutOfMemory", text), ""
     text = f"ended by {name}; {fatal_message(tail) or last_line(tail)}"
     lost = f"{'killed' if code == signal.SIGKILL else 'ended'} by {name}"
     return "killed", _error("Killed", text), lost if code in _SENT_FROM_OUTSIDE else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -31,7 +30,7 @@ from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine import repository
-from cnnbench.machine.cpu import Host, cgroup_folders
+from cnnbench.machine.cpu import oom_kills
 from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
@@ -321,16 +320,3 @@ def end_of(log: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def oom_kills(host: Host | None = None) -> int:
-    """OOM kills counted by the control group or machine, else 0; only differences are valid."""
-    host = Host() if host is None else host
-    # Version 2 and version 1 of control groups.
-    names = ("memory.events", "memory.oom_control")
-    counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
-    for counter in (*counters, "proc/vmstat"):
-        found = re.search(r"^oom_kill (\d+)$", host.text(counter) or "", re.MULTILINE)
-        if found is not None:
-            return int(found.group(1))
-    return 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cnnbench.base.job import PS
 from cnnbench.base.terminal import Messages, Progress, is_terminal, print_result
 from cnnbench.base.text import duration
-from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.params import ONLY_CHECK, SPECS
 from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.plan import RunPlan, make_plan
@@ -23,8 +23,10 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console, notices
-from cnnbench.run.runtime.supervisor import supervised
+from cnnbench.run.runtime.supervisor import RETRY, leave, state, supervised
 from cnnbench.run.runtime.tensorflow import measures_here
+
+_FIND = "find_batch_size"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,8 +44,11 @@ def main(argv: Sequence[str]) -> int:
         partial(_leave_record, measurements, messages),
         measurements.share,
         measurements.longest_step,
+        lambda: measurements.halves_batch,
     )
     measures_here(fork, MachinePlan(args.params), partial(plan_before_plugins, args.params))
+    if args.params.find_batch_size:
+        args = _of_attempt(args.complete(), fork, measurements, messages)
     plan = make_plan(args.complete(), data=False)
     for notice in plan.notices:
         messages.notice(notice)
@@ -59,16 +64,60 @@ def main(argv: Sequence[str]) -> int:
     # Imported late: parsing and refusing flags should not take its import time.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
-    benchmark = BenchmarkCNN(
-        plan,
-        measurements=measurements,
-        console=Console(sys.stdout, progress.clear),
-        messages=messages,
-        progress=progress,
-    )
-    fork()
-    benchmark.run()
+    try:
+        benchmark = BenchmarkCNN(
+            plan,
+            measurements=measurements,
+            console=Console(sys.stdout, progress.clear),
+            messages=messages,
+            progress=progress,
+        )
+        fork()
+        benchmark.run()
+    except OutOfMemoryError as error:
+        if measurements.halves_batch:
+            messages.notice(str(error))
+            leave(RETRY)
+        raise
     return ExitCode.OK
+
+
+def _of_attempt(
+    args: ParsedArgs, fork: Callable[[], None], measurements: Measurements, messages: Messages
+) -> ParsedArgs:
+    """Continues in a process for one attempt of --find_batch_size; returns the flags of its run.
+
+    Each attempt has half the batch of the attempt before.
+    """
+    args, requested = _without_search(args)
+    measurements.requested_batch = requested
+    fork()
+    if state.link is None:  # within another program, or not on Linux
+        return args.including({_FIND: True})  # which is refused
+    if not state.attempt:
+        return args
+    before, batch = (max(1, requested >> n) for n in (state.attempt - 1, state.attempt))
+    messages.notice(f"--batch_size={before} does not fit into memory: trying {batch}")
+    whole = {"global_batch_size": 0} if "global_batch_size" in args.given else {}
+    return args.including({"batch_size": batch, **whole})
+
+
+def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, int]:
+    """The flags without --find_batch_size, and the images per device that they ask for.
+
+    FlagError for flags that cannot go with it.
+    """
+    plan = make_plan(args := args.including({_FIND: False}))
+    for flag, is_wrong in {
+        "eval": plan.params.eval,
+        "input_only": plan.params.input_only,
+        "eval_batch_size": plan.params.eval_batch_size > 0,  # may be what does not fit
+        "train_dir": plan.saves_into is not None,  # may have a checkpoint of another batch
+        "worker_hosts": plan.place.job.in_cluster,
+    }.items():
+        if is_wrong:
+            raise FlagError(_FIND, True, f"cannot go with --{flag}")
+    return args, plan.length.batch_per_device
 
 
 def _leave_record(
@@ -89,6 +138,9 @@ def _leave_record(
 
 def _checked(args: ParsedArgs, messages: Messages) -> str:
     """The plan in words, then every given flag with its value in the plan; prints notices."""
+    find = args.params.find_batch_size
+    if find:
+        args, _ = _without_search(args)
     plan, lines = make_plan(args, data=False), []
     for notice in plan.notices:
         messages.notice(notice)
@@ -98,7 +150,8 @@ def _checked(args: ParsedArgs, messages: Messages) -> str:
         lines = [*describe.work_lines(plan), f"Devices:     {plan.machine.flags.num_gpus}"]
         lines += describe.update_lines(plan)
     given = [SPECS[name] for name in plan.explicit_flags if name in SPECS]
-    flags = (f"--{spec.name}={spec.text(getattr(plan.params, spec.name))}" for spec in given)
+    values = {**vars(plan.params), _FIND: find}
+    flags = (f"--{spec.name}={spec.text(values[spec.name])}" for spec in given)
     return "\n".join([*lines, *flags])
 
 

@@ -130,6 +130,13 @@ class RunParams:
         maximum=MOST_IMAGES,
         part=RunPart.BATCH,
     )
+    find_batch_size: bool = flag(
+        False,
+        "If memory runs out, try again in a new process with half the batch, until it fits. The "
+        "record says how many images were asked for, and how many were used. Only for cnnbench "
+        "run, in one process.",
+        role=Role.NOTE,  # batch_size in the record is the one that was used
+    )
     gradient_accumulation_steps: int = flag(
         1,
         "Batches per device of an update: gradients of so many passes are added before they are "

@@ -26,6 +26,7 @@ from cnnbench.errors import (
     UsageError,
     exhausted,
     first_line,
+    is_out_of_memory,
 )
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
@@ -316,7 +317,12 @@ class BenchmarkCNN(Run):
         self.measurements.note(estimated_memory_bytes=needed.total)
         there = preflight.memory_of(self.plan, kind)
         if there is not None:
-            warning = preflight.check(needed, there, self.plan, refuse=kind == "cpu")
+            try:
+                warning = preflight.check(needed, there, self.plan, refuse=kind == "cpu")
+            except FlagError as error:
+                if self.measurements.halves_batch:
+                    raise OutOfMemoryError(str(error)) from error
+                raise
             if warning is not None:
                 self.output.messages.warning(warning)
 
@@ -377,6 +383,8 @@ class BenchmarkCNN(Run):
         skipped = SkippedRecords.together(source.skipped() for source in self.sources)
         measurements.skipped_records = skipped if skipped.count else None
         self.record = record = measurements.record(status, error)
+        if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
+            return record  # the next attempt writes one
         if status == "ok":
             self._warn(conditions)
         with uninterrupted():
@@ -422,5 +430,7 @@ def _as_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
     if isinstance(error, tf.errors.OpError):
         if "grouped convolutions" in reason:
             reason += "; oneDNN has them: TF_ENABLE_ONEDNN_OPTS=1"
-        return BenchmarkError(f"TensorFlow: {type(error).__name__}: {reason}")
+        full = is_out_of_memory(type(error).__name__, reason)
+        kind = OutOfMemoryError if full else BenchmarkError
+        return kind(f"TensorFlow: {type(error).__name__}: {reason}")
     return None

@@ -171,6 +171,11 @@ def notices(record: RunRecord) -> Iterator[tuple[str, bool]]:
             yield f"skipped {rest} more records, {skipped.count} in all", True
     if record.status != "ok":
         return
+    asked = record.batch and record.batch.requested_per_device
+    if record.batch and asked:
+        used = record.batch.per_device
+        fits = f"{used} images per device fit" if used > 1 else "1 image per device fits"
+        yield f"--find_batch_size: {fits} into memory, {asked} were asked for", False
     summary = record.summary()
     for metric in SUMMARY.values():
         line = None if metric.line is None else metric.line(summary)

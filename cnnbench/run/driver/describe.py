@@ -51,7 +51,9 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
         datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
     )
     measurements.batch = Batch(
-        per_device=plan.length.batch_per_device, global_=plan.length.global_batch
+        per_device=plan.length.batch_per_device,
+        global_=plan.length.global_batch,
+        requested_per_device=measurements.requested_batch,
     )
 
 

@@ -7,6 +7,9 @@ through; the parent forwards what native code writes to standard error, as notic
 last of it. If Python has not announced the end of the child, the parent prints a line, completes
 the record and exits with code 4.
 
+With --find_batch_size, the parent forks again after a child that ran out of memory: each attempt
+has a process that has never loaded TensorFlow.
+
 A native call delays a signal to its end, which may never come. So the parent kills a child that has
 not ended `grace` seconds after a signal, or at a second one, and completes its record.
 
@@ -40,11 +43,15 @@ from cnnbench.base.interrupts import (
 )
 from cnnbench.base.terminal import StandardStream, print_error, print_notice, print_warning
 from cnnbench.base.text import fatal_message, library_lines
-from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.errors import BenchmarkError, ExitCode, memory_ran_out
+from cnnbench.machine.cpu import oom_kills
 from cnnbench.run.runtime.turns import Turns
 
 GUARDED = "CNNBENCH_GUARDED"
 """Environment variable, not empty in processes whose crash another process records."""
+
+RETRY = 75
+"""Announced in place of an exit code: the run has to be tried again in a new process."""
 
 _PR_SET_PDEATHSIG = 1
 _LONGEST_WAIT = 1e6  # seconds; `sigtimedwait` takes no infinite time
@@ -71,6 +78,7 @@ class _Supervision:
       link: the descriptor by which a child announces its exit code; None in other processes.
       connected: whether TensorFlow is connected with other processes, for which its clean-up would
         wait although they may be lost.
+      attempt: how many children of the same parent ran out of memory before this one.
     """
 
     wanted: bool = False
@@ -79,6 +87,7 @@ class _Supervision:
     measuring: Callable[[], None] | None = None
     link: int | None = None
     connected: bool = False
+    attempt: int = 0
 
 
 state = _Supervision()
@@ -148,17 +157,20 @@ def supervised(
     lost: Callable[[NativeDeathError | None], None] = lambda error: None,
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] = lambda: 0.0,
+    retries: Callable[[], bool] = lambda: False,
 ) -> None:
     """Continues in a child; the calling process waits for it and ends in the same way.
 
     Forks only within `offered`, and once. `prepare` is called before the fork, to share memory with
     the child; `longest_step`, the seconds of the child's so far, in the parent, and `lost` if the
     child ends without announcing it, or is killed after an interrupt (None), to leave a record.
+    If the child announces `RETRY`, or ends for lack of memory and `retries` is true in the parent,
+    another child continues from here, with `state.attempt` increased.
     """
     if not state.wanted:
         return
     state.wanted = False
-    _go_on_in_child(lost, prepare, longest_step)
+    _go_on_in_child(lost, prepare, longest_step, retries)
 
 
 def watched() -> None:
@@ -181,43 +193,41 @@ def _go_on_in_child(
     lost: Callable[[NativeDeathError | None], None],
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] | None = None,
+    retries: Callable[[], bool] = lambda: False,
 ) -> None:
     from cnnbench.run.runtime.loading import share_held_back  # not for --help and refused flags
 
-    prepare()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    unwritten = share_held_back()
-    log = _NativeLog()
-    theirs, ours = (end.detach() for end in socket.socketpair())
     parent = os.getpid()
-    interrupts.writing = mmap.mmap(-1, 1)
     # Before the fork: a signal must not end the parent while the child lives.
     waited_for = {*SIGNALS, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
-    plugins.watch_child()
-    child = os.fork()
-    if child:
+    while True:
+        prepare()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        unwritten = share_held_back()
+        log = _NativeLog()
+        theirs, ours = (end.detach() for end in socket.socketpair())
+        interrupts.writing = mmap.mmap(-1, 1)
+        plugins.watch_child()
+        kills = oom_kills()
+        child = os.fork()
+        if not child:
+            break
         os.close(ours)
         Turns.joined(os.environ)  # closes the link: its end is the end of the child
         log.forward()  # without memory for a thread, this process reports, and the child ends
         os.write(theirs, b"\0")
         announced, status = _wait(child, theirs, waited_for, longest_step)
         said = log.end()
-        if announced is None:
-            held_back = unwritten()
-            sys.stderr.write(library_lines(held_back))
-            if status is not None and os.environ.get(GUARDED):
-                code = os.waitstatus_to_exitcode(status)
-                if code < 0:  # in the same way, for the process that records it
-                    signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-                    os.kill(os.getpid(), -code)
-                os._exit(code)
-            reason = fatal_message(held_back) or fatal_message(said)
-            error = None if status is None else NativeDeathError(_how(status, reason))
-            announced = _tell(error, lost)
-        announce(announced)  # to the parent of this one, if `watched` has forked
-        os._exit(announced)
+        os.close(theirs)
+        if announced is None and status is not None:
+            number = -os.waitstatus_to_exitcode(status)
+            if memory_ran_out(number, oom_kills() - kills, unwritten() + said) and retries():
+                announced = RETRY
+        if announced != RETRY:
+            _end_as(announced, status, said, unwritten(), lost)
+        state.attempt += 1
     os.close(theirs)
     log.divert()
     end_with(parent)
@@ -226,6 +236,29 @@ def _go_on_in_child(
     state.link = ours
     _end_copies_of(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_as(
+    announced: int | None,
+    status: int | None,
+    said: str,
+    held_back: str,
+    lost: Callable[[NativeDeathError | None], None],
+) -> NoReturn:
+    """Ends this process in the same way as its child, whose death it reports."""
+    if announced is None:
+        sys.stderr.write(library_lines(held_back))
+        if status is not None and os.environ.get(GUARDED):
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:  # in the same way, for the process that records it
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+                os.kill(os.getpid(), -code)
+            os._exit(code)
+        reason = fatal_message(held_back) or fatal_message(said)
+        error = None if status is None else NativeDeathError(_how(status, reason))
+        announced = _tell(error, lost)
+    announce(announced)  # to the parent of this one, if `watched` has forked
+    os._exit(announced)
 
 
 def _end_copies_of(process: int) -> None:

@@ -16,9 +16,9 @@ from forked import PATIENCE, finished, gone, until, wait_for
 
 from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.campaigns.processes import child
-from cnnbench.campaigns.processes.child import Command, oom_kills
+from cnnbench.campaigns.processes.child import Command
 from cnnbench.errors import BenchmarkError
-from cnnbench.machine.cpu import Host
+from cnnbench.machine.cpu import Host, oom_kills
 
 pytestmark = pytest.mark.timeout(60)
 

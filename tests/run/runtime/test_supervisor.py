@@ -127,6 +127,34 @@ def test_what_python_says_passes_and_all_else_is_told(start, body, code, words):
         assert f"lost: {words}" in out
 
 
+TRY = """
+with supervisor.offered():
+    supervisor.supervised(lost, lambda: print("prepared", flush=True), retries=lambda: {retries})
+print("attempt", supervisor.state.attempt, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "retries", "attempts", "code"),
+    [
+        ("supervisor.leave(supervisor.RETRY)", False, 3, 0),
+        ("os.write(2, b'std::bad_alloc\\n'); os.abort()", True, 3, 0),
+        ("os.write(2, b'std::bad_alloc\\n'); os.abort()", False, 1, 4),
+        ("os.abort()", True, 1, 4),
+        ("os._exit(4)", True, 1, 4),
+        ("supervisor.announce(4); os._exit(4)", True, 1, 4),
+    ],
+)
+def test_an_attempt_without_memory_is_followed_by_another(end, retries, attempts, code):
+    text = HEAD + TRY.format(retries=retries)
+    text += f"if supervisor.state.attempt < 2: {end}\nsupervisor.announce(0); os._exit(0)"
+    done = finished([sys.executable, "-c", text], code, start_new_session=True)
+    lines = done.stdout.splitlines()
+    assert lines.count("prepared") == attempts
+    assert [x for x in lines if "attempt" in x] == [f"attempt {n}" for n in range(attempts)]
+    assert ("lost" in done.stdout) == (code == 4 and "announce" not in end)
+
+
 ANOTHER = """
 from cnnbench.base import plugins
 read, write = os.pipe()

@@ -159,6 +159,14 @@ def _pauses(known: Sequence[Configured]) -> Iterable[Text]:
             yield Text(f"{one.name}: {text}.", "unsure")
 
 
+def _requested_images(run: RunRecord) -> int | None:
+    """Images per step that a run with --find_batch_size asked for."""
+    batch = run.batch
+    if batch is None or batch.requested_per_device is None:
+        return None
+    return batch.global_ * batch.requested_per_device // batch.per_device
+
+
 @Quantity(
     values=lambda one: one.throughput,
     chart="throughput",
@@ -183,6 +191,7 @@ def throughput(one: Configured) -> Row:
         "images per step": _median(
             one, lambda run: run.batch.global_ if run.batch else None, integer
         ),
+        "images per step asked for": _median(one, _requested_images, integer),
         "median step, ms": _median(one, "step_seconds", scale=1000),
         "waits for input": _median(one, "input_wait_fraction", percent),
         "input without training, mean images/sec": _median(one, "input_images_per_sec"),
