@@ -1,1 +1,1 @@
-"""Campaigns of several processes: pairs, suites, bisections, modes, jobs."""
+"""Commands that measure with several processes: pairs, suites, bisections, modes, jobs."""

@@ -1,13 +1,13 @@
 """`cnnbench bisect`: finds the commit that made a model slower.
 
-They are listed by git's own search; the repository is not changed.
+The candidates are listed by ``git rev-list --bisect``; the repository is not changed.
 
-GOOD against BAD is judged as by `cnnbench ab`. Where BAD is slower by a quarter, a commit need not
-be distinguished from one that is slower by 3 %: the commits between are judged with half of the
-change found there, on a logarithmic scale, as the floor. That needs far fewer pairs and is robust
-against other programs on the machine. A commit between, neither the same as GOOD nor as slow as
-that, is bad if it is slower by the usual floor. The candidates follow from the answers alone, so
-that bisections can resume.
+First, BAD is compared with GOOD as by `cnnbench ab`. If, for example, BAD is slower by a quarter,
+changes of 3 % between other commits do not matter. Therefore, a commit between GOOD and BAD counts
+as slower than GOOD from half of BAD's change (on a logarithmic scale). This needs far fewer pairs,
+and is robust against other programs on the machine. If the result for a commit is inconclusive with
+this threshold, the commit is bad if it is slower by the usual threshold. The candidates depend only
+on the answers, so a bisection can be resumed.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from cnnbench.machine.repository import (
 )
 from cnnbench.records.profiles import Explanation
 
-# Commits between GOOD and BAD: rules from verdicts to answers, and the candidates that remain.
+# Commits between GOOD and BAD: answers from verdicts, and remaining candidates.
 
 
 @dataclass(frozen=True)
 class History:
-    """The history of a repository; with `first_parent` a merge counts as one commit."""
+    """The history of a repository. With `first_parent`, a merge counts as one commit."""
 
     repository: Path
     first_parent: bool = False
 
     def suspects(self, good: Sequence[str], bad: str) -> list[str]:
-        """Commits that may be the first bad one, including `bad`, the best to try next first.
+        """Candidates for the first bad commit, including `bad`; the best one to try next is first.
 
-        The best is the one whose ancestors among them are closest to one half.
+        The best candidate is the commit that divides the candidates most evenly.
         """
         options = ["--first-parent"] if self.first_parent else []
         excluded = [f"^{commit}" for commit in good]
@@ -78,11 +78,11 @@ class History:
         return tuple(line for line in listed.splitlines() if line in commits)
 
     def show(self, commit: str, form: str = "%s") -> str:
-        """The first line of a commit's message, or another format of git."""
+        """The first line of a commit's message, or another placeholder of git's --format."""
         return self._git("show", "--no-patch", f"--format={form}", commit)
 
     def parent(self, commit: str) -> str:
-        """The first parent of a commit that has one."""
+        """The first parent of a commit, which must have one."""
         return self._git("rev-parse", f"{commit}^1")
 
     def _git(self, *arguments: str) -> str:
@@ -90,7 +90,10 @@ class History:
 
 
 def repository_of(text: str) -> Path:
-    """The working tree of a folder, the value of --repository; FlagError if there is none."""
+    """The working tree that contains a folder (the value of --repository).
+
+    Raises FlagError if there is none.
+    """
     try:
         return Path(git("rev-parse", "--show-toplevel", folder=text))
     except GitError as error:
@@ -98,7 +101,10 @@ def repository_of(text: str) -> Path:
 
 
 def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
-    """The commits GOOD and BAD; UsageError if one is unknown, or GOOD is no ancestor of BAD."""
+    """The hashes of GOOD and BAD.
+
+    Raises UsageError if a commit is unknown, or GOOD is not an ancestor of BAD.
+    """
     found = []
     for name, text in (("GOOD", good), ("BAD", bad)):
         try:
@@ -140,14 +146,15 @@ _TO_CHANGED_WORK = {
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A commit that was measured against GOOD or could not be.
+    """A commit that was compared with GOOD, or could not be measured.
 
     Attributes:
       answer: "good", "bad" or "skip".
-      judgement: change of images/sec against GOOD; its `needed` are pairs for an answer.
-      confidence: that of its interval.
+      judgement: change of images/sec relative to GOOD. `needed` is the number of pairs for an
+        answer.
+      confidence: confidence of the judgement's interval.
       pairs: number of measured pairs.
-      lost: whether its processes were ended from outside too often.
+      lost: whether the commit's processes were killed from outside too often.
       good_fails: whether processes of GOOD failed.
     """
 
@@ -166,7 +173,7 @@ class Step:
 
 
 class CommitSearch:
-    """Search among the candidate commits."""
+    """The search for the first bad commit among the candidates."""
 
     def __init__(self, history: History, good: str, bad: str) -> None:
         self._history = history
@@ -178,7 +185,7 @@ class CommitSearch:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """The candidates; the first bad commit alone when it is found."""
+        """The candidates; only the first bad commit when it has been found."""
         return tuple(self._suspects)
 
     @property
@@ -187,9 +194,10 @@ class CommitSearch:
         return math.ceil(math.log2(len(self._open()) + 1))
 
     def next(self) -> str | None:
-        """The commit to measure; None if no answer can narrow the candidates.
+        """The next commit to measure; None if no answer can reduce the candidates.
 
-        After skipped commits it is farther and farther away: broken commits are seldom single.
+        After each skipped commit, the next one is farther away, because broken commits are often
+        consecutive.
         """
         left = self._open()
         if not left:
@@ -214,7 +222,10 @@ class CommitSearch:
 
 
 def is_about_work(differ: Step | None) -> bool:
-    """Whether the search is for changed work, not lower speed; `differ` is BAD against GOOD."""
+    """Whether the search is for changed work instead of lower speed.
+
+    `differ` is the comparison of BAD with GOOD.
+    """
     return differ is not None and differ.judgement.verdict is Verdict.CHANGED_WORK
 
 
@@ -225,7 +236,7 @@ def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
 
 
 def policy_between(found: Step, usual: Policy) -> Policy:
-    """The policy for a commit between GOOD and BAD; `found` is how BAD compares with GOOD."""
+    """The decision thresholds for a commit between GOOD and BAD; `found` compares BAD with GOOD."""
     change = found.judgement.change
     if change is None:
         return usual
@@ -234,10 +245,10 @@ def policy_between(found: Step, usual: Policy) -> Policy:
 
 
 def answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
-    """Answer about a commit from its comparison with GOOD, in pairs.
+    """The answer about a commit ("good", "bad", "skip") from its comparison with GOOD.
 
-    One pair is enough in a search for changed work. In a search for lower speed, the policy `usual`
-    decides where the comparison is inconclusive, at the same level.
+    In a search for changed work, one pair is enough. In a search for lower speed, the thresholds in
+    `usual` decide if the comparison is inconclusive, at the same significance level.
     """
     if about_work:
         return _TO_CHANGED_WORK.get(result.verdict, GOOD)
@@ -248,9 +259,9 @@ def answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
 
 
 def settling_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
-    """Pairs per commit, above `most_pairs`, that are expected to settle some steps.
+    """Pairs per commit, above `most_pairs`, that should resolve the undecided steps.
 
-    0 where more pairs will not help.
+    0 if more pairs would not help.
     """
     found = most_pairs + ANALYSIS_STEP
     for step in undecided:
@@ -261,7 +272,7 @@ def settling_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
     return found
 
 
-# Measurement of a commit against GOOD: worktree, build, pairs, verdict.
+# Compares a commit with GOOD: worktree, build, pairs, verdict.
 
 _OTHER_CONFIGURATION = "its runs have a different configuration from the runs of GOOD"
 
@@ -271,12 +282,12 @@ class Setting:
     """Settings shared by all steps.
 
     Attributes:
-      good, bad: hashes; all others are measured against the first.
-      side: flags and interpreter of the processes.
+      good, bad: hashes of commits. All other commits are compared with `good`.
+      side: flags and Python interpreter of the processes.
       build: shell command that prepares a worktree; None to leave it as it is.
-      experiment: that of GOOD and BAD, yet without sides.
-      most_pairs: maximum where the answer is not clear.
-      pairing: how the processes of a pair share their time, see `turn_seconds`.
+      experiment: the experiment that compares GOOD and BAD, without its sides.
+      most_pairs: maximum number of pairs if the answer is not clear.
+      pairing: how the processes of a pair alternate; see `turn_seconds`.
     """
 
     history: History
@@ -290,20 +301,20 @@ class Setting:
 
 
 BISECT = CampaignKind(command="bisect", noun="bisection", journal="bisect.jsonl")
-"""Bisections. Their journals name the commits that cannot be measured. Each of the others has a
-folder of `cnnbench ab`, named by its hash, whose journal and records are its answer, so that
-`report` and `history` read the whole.
+"""Kind of campaign for bisections. The journal contains the commits that cannot be measured. Every
+other commit has a folder of `cnnbench ab`, named by its hash. The answer about a commit is computed
+from this folder, so `report` and `history` can read the whole bisection.
 """
 
 
 class _UnusableError(Exception):
-    """A commit that does not build; the message has the reason."""
+    """A commit cannot be built. The message contains the reason."""
 
 
 class CommitBench:
-    """Measures commits; the stack gets GOOD's worktree.
+    """Measures commits. The worktree of GOOD exists until the stack is closed.
 
-    `differ` is how BAD compares with GOOD; None until that is measured.
+    `differ` is the comparison of BAD with GOOD; None before it was measured.
     """
 
     def __init__(
@@ -321,7 +332,10 @@ class CommitBench:
         self.differ: Step | None = None
 
     def prepare(self) -> None:
-        """Makes GOOD's worktree, if there is none yet; BenchmarkError if it does not build."""
+        """Creates and builds GOOD's worktree if necessary.
+
+        Raises BenchmarkError if the build fails.
+        """
         if self._good is not None:
             return
         good = self.setting.good
@@ -332,7 +346,7 @@ class CommitBench:
 
     @property
     def seconds_per_pair(self) -> float | None:
-        """Seconds per pair of this session, or a first guess; None if unknown."""
+        """Seconds per pair in this session, or a first estimate; None if unknown."""
         seconds = self.campaign.seconds_of(None)
         work = None if self._good is None else self._good.resolved.work
         if seconds is None and work is not None:
@@ -340,9 +354,9 @@ class CommitBench:
         return None if seconds is None else len(SIDES) * seconds
 
     def known(self, commit: str) -> Step | None:
-        """The answer about a commit that earlier sessions have measured; see `measure`.
+        """The answer about a commit from earlier sessions; see `measure`.
 
-        None if there is none, or if it is to be measured further.
+        None if there is no answer, or if more pairs must be measured.
         """
         unusable = self._results.processes.get(commit)
         if unusable is not None and self.differ is not None:
@@ -351,9 +365,10 @@ class CommitBench:
         return None if self._pairs_to_go(state, step) else step
 
     def measure(self, number: int, commit: str) -> RunPolicy[Step]:
-        """Measures a commit against GOOD, as a step counted from 0; call `prepare` first.
+        """Compares a commit with GOOD, as step `number` (from 0). Call `prepare` first.
 
-        Measured pairs count. BenchmarkError if GOOD failed, or results cannot be written.
+        Pairs from earlier sessions are included. Raises BenchmarkError if GOOD failed, or if
+        results cannot be written.
         """
         assert self._good is not None
         setting = self.setting
@@ -397,7 +412,10 @@ class CommitBench:
         return step
 
     def explain(self, parent: str, commit: str) -> Explanation:
-        """Profiles a commit and its parent, and explains their difference, or NotExplainedError."""
+        """Profiles a commit and its parent, and explains their difference.
+
+        Raises NotExplainedError if this is impossible.
+        """
         with contextlib.ExitStack() as stack:
             try:
                 a = stack.enter_context(self._prepared(parent, "a"))
@@ -420,10 +438,10 @@ class CommitBench:
 
     @contextlib.contextmanager
     def _prepared(self, commit: str, name: str) -> Iterator[Side]:
-        """A built worktree, with the flags as resolved there."""
+        """Context manager of a built worktree; yields a `Side` with the flags as resolved there."""
         setting = self.setting
         with worktree(commit, setting.history.repository) as folder:
-            # Before the build, which may write to files that git knows.
+            # Determined before the build, which may change files that git tracks.
             subject = replace(repository.of_folder(folder), side=name)
             if setting.build is not None:
                 self._build(setting.build, commit, folder)
@@ -442,10 +460,10 @@ class CommitBench:
             raise _UnusableError(f"does not build: {told}")
 
     def _begun(self, commit: str) -> tuple[Begun | None, Step | None]:
-        """What earlier sessions have measured of a commit, and its answer.
+        """The measurements of a commit in earlier sessions, and its answer.
 
-        None for an answer that is asked for again: processes were ended from outside, GOOD failed,
-        or BAD failed against it.
+        The answer is None if the commit must be measured again, because processes were killed from
+        outside, GOOD failed, or BAD failed when it was compared with GOOD.
         """
         state = begun(self._place(commit))
         step = self._answer(commit, state)
@@ -456,7 +474,7 @@ class CommitBench:
         return state, step
 
     def _pairs_to_go(self, state: Begun | None, step: Step | None) -> int:
-        """Number of pairs up to which a commit is measured; 0 if its answer stands."""
+        """Number of pairs up to which a commit is measured; 0 if its answer is final."""
         if state is None:
             return 1 if is_about_work(self.differ) else self.setting.experiment.most_pairs
         if step is None:
@@ -473,7 +491,7 @@ class CommitBench:
         return policy_between(self.differ, policy)
 
     def _answer(self, commit: str, state: Begun | None) -> Step | None:
-        """The answer in the journal and the records of a commit; None if its session was ended."""
+        """The answer from the journal and the records of a commit; None if it is incomplete."""
         if state is None or state.end is None:
             return None
         comparison = state.verdict(together=state.is_spent)
@@ -494,7 +512,8 @@ class CommitBench:
             )
         judgement = step.judgement
         if self.differ is None and judgement.verdict is Verdict.CHANGED_WORK:
-            step = replace(step, answer=BAD)  # the search is for the commit that changed the work
+            # The search looks for the commit that changed the work.
+            step = replace(step, answer=BAD)
         return replace(
             step,
             judgement=replace(judgement, reason=state.end["failure"] or judgement.reason),
@@ -508,19 +527,19 @@ def _skipped(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> Ste
     return Step(commit=commit, answer=SKIP, judgement=judgement)
 
 
-# Steps of a bisection (GOOD against BAD, then the commits between) and its result as text.
+# Steps of a bisection (BAD, then commits between GOOD and BAD), and its result as text.
 
-# Larger changes are printed in whole per cent.
+# Larger changes are printed as whole percentages.
 _LARGE = 0.1
 
 
 class Bisection:
-    """One bisection; what its folder already holds is not measured again.
+    """One bisection. Results in its folder are not measured again.
 
     Attributes:
-      steps: those of this session and of earlier ones, GOOD against BAD first.
-      suspects: the commits that may be the first bad one, the oldest first; none if GOOD and BAD do
-        not differ.
+      steps: steps of this session and earlier ones, beginning with the comparison of BAD with GOOD.
+      suspects: candidates for the first bad commit, the oldest first; empty if GOOD and BAD do not
+        differ.
     """
 
     def __init__(self, bench: CommitBench) -> None:
@@ -550,7 +569,10 @@ class Bisection:
         return [step for step in found if step is not None and step.answer == SKIP]
 
     def policy(self) -> RunPolicy[None]:
-        """Measures until an answer is found or no commit is left; whole pairs are kept."""
+        """Measures commits until the first bad one is found or no other commit can be measured.
+
+        After an interrupt, complete pairs are kept.
+        """
         setting = self.setting
         commit: str | None = setting.bad
         while commit is not None:
@@ -569,9 +591,9 @@ class Bisection:
             self.suspects = setting.history.ordered(suspects, setting.good, setting.bad)
 
     def explain(self) -> Explanation | None:
-        """Explains the difference that the found commit makes; None without one.
+        """Explains the change in the first bad commit; None if it was not found.
 
-        NotExplainedError if it cannot be profiled.
+        Raises NotExplainedError if the commit cannot be profiled.
         """
         if len(self.suspects) != 1:
             return None
@@ -589,7 +611,7 @@ class Bisection:
         return (yield from self._bench.measure(done, commit))
 
     def _outlook(self, steps: int) -> str:
-        """Number of remaining steps, and their estimated time."""
+        """Text: the number of remaining steps, and their estimated time."""
         number = len(self._search.suspects)
         text = f"{count(number, 'commit', 'commits')} may be the first bad one: about "
         text += f"{count(steps, 'step', 'steps')} of "
@@ -608,7 +630,7 @@ class Bisection:
 
 
 def word(step: Step, differ: Step) -> str:
-    """An answer in words; `differ` is how BAD compares with GOOD."""
+    """An answer as text. `differ` is the comparison of BAD with GOOD."""
     if step.answer == SKIP:
         return f"{'undecided' if step.undecided else 'skipped'}: {step.judgement.reason}"
     if is_about_work(differ):
@@ -617,7 +639,7 @@ def word(step: Step, differ: Step) -> str:
 
 
 def _speed(step: Step) -> str:
-    """The change of images/sec, as "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
+    """Text: change of images/sec, "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
     change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
     if change is None or low is None or high is None:
         return f"{step.judgement.verdict.value}, {step.judgement.reason}"
@@ -662,7 +684,7 @@ def _row(step: Step, history: History) -> Row:
 def _culprit(found: Bisection) -> list[Text]:
     (commit,), history = found.suspects, found.setting.history
     step = found.of(commit)
-    assert step is not None  # a single suspect was measured
+    assert step is not None  # The only remaining candidate has always been measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = shlex.join(["cnnbench", "ab", *sides, "--", *found.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):
@@ -680,7 +702,7 @@ def _culprit(found: Bisection) -> list[Text]:
 
 
 def _kind(commit: str, history: History) -> Iterator[str]:
-    """Says that a commit is a merge or reverts another one."""
+    """Text that says whether a commit is a merge or reverts another commit."""
     first, *merged = history.show(commit, "%P").split()
     if merged:
         text = f"a merge of {' and '.join(map(short, (first, *merged)))}; "

@@ -1,4 +1,4 @@
-"""`cnnbench launch`: the processes of a job on this machine."""
+"""`cnnbench launch`: runs all processes of a job on this machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
 # Commands of the processes of a job, by number of workers.
 
-# Known only to this command, or contradicting it.
+# Flags that this command sets, so the user must not.
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
     **dict.fromkeys(ADDRESSES, "is set by launch for every process"),
@@ -54,9 +54,9 @@ _RESERVED = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobLayout:
-    """Numbers of processes by kind; with a controller, a separate process drives the workers.
+    """Number of processes of each kind. With a controller, a separate process drives the workers.
 
-    `options` are other flags of launch.
+    `options` contains other flags of launch.
     """
 
     workers: int = 1
@@ -77,13 +77,13 @@ class JobLayout:
         return (f"--workers={self.workers}", *ps, *controller, *self.options)
 
     def with_coordinator(self, run: ParsedArgs) -> JobLayout:
-        """The layout with a controller, if the built-in mode of a run needs one."""
+        """The layout, with a controller added if the mode of a run needs one."""
         given = run.given.get("variable_update")
         needed = any(m.name == given for m in BUILT_IN if m.processes is Processes.COORDINATOR)
         return replace(self, controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
-        """The job on these ports of this machine, as its chief sees it."""
+        """The job with these ports on this machine; its task is the chief."""
         hosts = tuple(f"localhost:{port}" for port in ports)
         return Job(
             task=Task(CONTROLLER if self.controller else WORKER),
@@ -93,25 +93,25 @@ class JobLayout:
         )
 
     def job_to_check(self) -> Job:
-        """The job on fixed ports, for checking flags."""
+        """The job with fixed ports, for checking flags."""
         return self.job(range(LOWEST, LOWEST + self.size))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskCommand:
-    """The command of every process of a job: its flags as typed, and what they mean."""
+    """The command of every process of a job: its flags as typed, and parsed."""
 
     name: str
     words: tuple[str, ...]
     args: ParsedArgs
 
     def of_task(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
-        """The words that start a process of a job, with more flags for all of them."""
+        """The command line of a process in a job. `more` are additional flags."""
         own = command_words({**more, **task_flags(job, towers)})
         return (*program(), self.name, *self.words, *own)
 
     def alone(self, towers: int) -> tuple[str, ...]:
-        """The flags of a run in one process whose towers exchange nothing."""
+        """The command line of a run in one process whose towers do not communicate."""
         of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
         kept = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
         texts = {**texts_of(kept, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
@@ -119,7 +119,7 @@ class TaskCommand:
 
 
 def task_command(words: Sequence[str]) -> TaskCommand:
-    """Parses the words after -- of the processes of a job; their command is `run` by default."""
+    """Parses the command line of a job's processes, after "--". The default command is `run`."""
     if words and words[0] == "allreduce":
         specs = (*all_reduce_plan.WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)
         args = ParsedArgs(parse_flags(words[1:], specs))
@@ -128,9 +128,10 @@ def task_command(words: Sequence[str]) -> TaskCommand:
 
 
 def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPlan:
-    """Refuses flags that the processes would refuse, before any is started.
+    """Checks the flags of all processes before any process starts.
 
-    Returns the setup of the chief; UsageError as `chief_setup`, BenchmarkError for unusable data.
+    Returns the plan of the chief. Raises UsageError like `chief_setup`, and BenchmarkError for
+    unusable data.
     """
     if command.name == "run":
         return make_plan(chief_setup(command.args, layout, towers))
@@ -146,10 +147,10 @@ def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPla
 
 
 def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
-    """The setup of a run, or of the chief of a job; then that of each kind of process is checked.
+    """The plan of a run, or of a job's chief; also checks the plans of a job's other processes.
 
-    UsageError names the flags of launch (such as --towers) where a process would name those it was
-    given for them.
+    Messages of UsageError name flags of launch, such as --towers, instead of the flags that launch
+    passes to processes.
     """
     if layout is None:
         return make_plan(args, data=False)
@@ -163,9 +164,11 @@ def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None =
 
 
 def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> Resolved:
-    """Resolves a run, or a job of runs, whose record the caller stores; loads no TensorFlow.
+    """Resolves a run, or a job of runs, whose record the caller stores.
 
-    UsageError or DataError says why it cannot be run.
+    Does not load TensorFlow.
+
+    Raises UsageError or DataError if the run is impossible.
     """
     return of_plan(make_plan(chief_setup(stored(args), layout)))
 
@@ -176,7 +179,7 @@ def _of_tasks(
     towers: int | None,
     of_task: Callable[[Mapping[str, Any], JobFlagNames], RunPlan],
 ) -> RunPlan:
-    """The setup of the chief, made as for each kind of process, from its own flags."""
+    """Makes the plan of each kind of process from its flags; returns the plan of the chief."""
     for name, reason in _RESERVED.items():
         if name in given:
             raise FlagError(name, given[name], reason)
@@ -201,7 +204,7 @@ def _of_tasks(
 
 
 def check_files(command: TaskCommand, chief: RunPlan) -> None:
-    """Refuses output files that the chief, with the setup from `check`, could not write."""
+    """Raises an error for output files that the chief could not write; `chief` is from `check`."""
     given, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
     results = ResultFiles(given.get("result_json"), given.get("result_csv"), *written)
@@ -210,19 +213,19 @@ def check_files(command: TaskCommand, chief: RunPlan) -> None:
 
 
 def command_words(flags: Mapping[str, object]) -> tuple[str, ...]:
-    """The words of flags by name on a command line; True stands for a flag without a value."""
+    """Command-line arguments for flags by name. True means a flag without a value."""
     return tuple(f"--{n}" if value is True else f"--{n}={value}" for n, value in flags.items())
 
 
 def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
-    """The command line, after the program, of a run or of a job of runs with these flags each."""
+    """The command line, without the program, of a run or of a job with these flags."""
     if layout is None:
         return ("run", *flags)
     return ("launch", *layout.flags, "--", *flags)
 
 
 def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
-    """The flags, by name, that make a process this task of a job; `towers` if they are set."""
+    """The flags, by name, that assign a process to its task in a job."""
     own = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     own |= {"controller_host": job.controller_host or "", "job_name": job.task.job}
     values = {**own, "task_index": job.task.index, "num_gpus": towers}
@@ -241,7 +244,7 @@ def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
 
 
 def shares_of_cores(tasks: int) -> list[set[int]]:
-    """Divides the processors of this process among tasks, neighbours together."""
+    """Divides this process's processors among tasks. A task gets neighbouring processors."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < tasks:
         raise FlagError(
@@ -251,22 +254,23 @@ def shares_of_cores(tasks: int) -> list[set[int]]:
     return [set(cores[a:b]) for a, b in itertools.pairwise(edges)]
 
 
-# Execution of all processes of a job on this machine, up to their common end.
+# Runs all processes of a job on this machine until all of them have ended.
 
 _LOOK_SECONDS = 0.1
 _LONGEST_PART = 1 << 20
 
 AFTER_SUCCESS, AFTER_FAILURE = 30.0, 10.0
-"""Seconds that the others may still run after the end of the chief."""
+"""Seconds that other processes may continue after the chief has ended."""
 
 AFTER_LOSS = 45.0
-"""Seconds that the chief may still run after the end of another process, which it names before it
-writes the record."""
+"""Seconds that the chief may continue after another process has ended. In this time, it reports the
+process and writes its record.
+"""
 
 
 @dataclass
 class _Process:
-    """A process of the job, and how much of its log has been shown."""
+    """A process of the job, and the number of bytes of its log that have been shown."""
 
     task: Task
     child: Child
@@ -279,7 +283,10 @@ class _Process:
         return self.ended is not None and self.ended.code == 0
 
     def news(self) -> list[str]:
-        """New lines of the log with the name of the task; incomplete ones only after its end."""
+        """New lines of the log, with the name of the task.
+
+        An incomplete line is only included after the process has ended.
+        """
         try:
             with open(self.log, "rb") as file:
                 file.seek(self.shown)
@@ -287,7 +294,7 @@ class _Process:
         except OSError as error:
             raise BenchmarkError(f"{self.log}: {error.strerror or error}") from error
         if self.ended is None and len(data) < _LONGEST_PART:
-            data = b"".join(data.rpartition(b"\n")[:2])  # whole lines
+            data = b"".join(data.rpartition(b"\n")[:2])  # only complete lines
         self.shown += len(data)
         return [
             f"[{self.task}] " + one_line(line.rpartition("\r")[2])
@@ -298,15 +305,16 @@ class _Process:
 
 @dataclass(kw_only=True)
 class JobSession:
-    """One job, whose chief prints to the standard output of this process, byte for byte.
+    """One job. The standard output of its chief is passed through unchanged.
 
-    All other output goes to the log of its process and, after the name of its task, to `show`.
+    All other output is written to the log of its process and passed to `show`, after the name of
+    the task.
 
     Attributes:
-      job: its tasks, as the chief sees them.
+      job: the job; its task is the chief.
       command, variables: program with arguments, and environment variables, of each process.
       cores: processors for each process, in the order of the tasks; None for all of them.
-      spares: whether the others continue when a task is gone; see `Watchdog`.
+      spares: whether other tasks continue after a task has ended; see `Watchdog`.
     """
 
     job: Job
@@ -322,13 +330,13 @@ class JobSession:
         self._stopped = self._interrupted = False
 
     def run(self) -> int:
-        """Runs the job to its end; none of its processes remains afterwards.
+        """Runs the job until its end. No process of the job remains afterwards.
 
-        Returns the exit code of the chief if it has failed by itself; 4 for any other failure. On
-        KeyboardInterrupt the chief has had time to write its record.
+        Returns the exit code of the chief if the chief failed by itself, and 4 for any other
+        failure. On KeyboardInterrupt, the chief has had time to write its record.
         """
         with ExitStack() as stack:
-            stack.callback(self._show_news)  # the last lines, when all are gone
+            stack.callback(self._show_news)  # Shows the last lines after all processes have ended.
             try:
                 self._start(stack)
                 self._wait()
@@ -356,7 +364,7 @@ class JobSession:
             self._processes.append(_Process(task, child, log))
 
     def _wait(self) -> None:
-        """Waits until all processes have ended, or for the time left after the end of others."""
+        """Waits until all processes have ended, or until `_limit` has passed."""
         deadline = math.inf
         while running := self._running(self._processes):
             obey()
@@ -367,7 +375,7 @@ class JobSession:
                 return
 
     def _limit(self) -> float:
-        """Seconds from now that others may still run after the ends so far; may be infinite."""
+        """Seconds that the remaining processes may still run; may be infinite."""
         chief = self._processes[0]
         if chief.ok:
             return AFTER_SUCCESS
@@ -380,11 +388,11 @@ class JobSession:
         return self.spares(process.task, REFUSED)
 
     def _stop(self) -> None:
-        """Ends running processes: the chief first, whose record has the reason."""
+        """Ends running processes. The chief is first, because its record contains the reason."""
         self._stopped = True
         for process in self._running(self._processes):
-            process.child.send(signal.SIGCONT)  # the chief may wait for a suspended one
-        # The others, which leave no record, need not announce anything.
+            process.child.send(signal.SIGCONT)  # The chief may be waiting for a suspended process.
+        # The other processes write no record, so they get no time for it.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
             running = self._running(part)
             ended = stop([one.child for one in running], lambda line: self._show_news(), seconds)
@@ -396,7 +404,7 @@ class JobSession:
         return [process for process in processes if process.ended is None]
 
     def _look(self, running: Sequence[_Process]) -> None:
-        """Waits a moment, registers ended processes, and prints new output."""
+        """Waits a moment, detects ended processes, and prints new output."""
         by_child = {process.child: process for process in running}
         ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
         for child in ended:
@@ -404,7 +412,7 @@ class JobSession:
         self._show_news()
 
     def _show_news(self) -> None:
-        known = error_line("interrupted")  # including the line of the job
+        known = error_line("interrupted")  # also omits the line of the job itself
         for process in self._processes:
             for line in process.news():
                 if not (self._interrupted and line.endswith(known)):

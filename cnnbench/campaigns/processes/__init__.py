@@ -1,1 +1,1 @@
-"""Runs in child processes; imports no TensorFlow."""
+"""Runs commands in child processes. Does not import TensorFlow."""

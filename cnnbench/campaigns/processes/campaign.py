@@ -1,15 +1,17 @@
-"""The runner of campaigns.
+"""Runs the processes of campaigns.
 
-A policy yields batches of processes, gets their results and decides by these and its seed alone.
-What is in the results directory already is not run again: a policy that is begun anew goes on where
-an earlier session was ended. The runner owns everything else: time limits, turns, repeats of what
-was ended from outside, progress, interrupts, and the journal.
+A policy is a generator that yields batches of processes and receives their results. Its decisions
+depend only on these results and its seed. Results that are already in the results directory are not
+measured again, so a policy that is restarted continues where an earlier session ended. `Campaign`
+handles everything else: time limits, turns, repeats after a process was killed from outside,
+progress, interrupts, and the journal.
 
-Processes in turn start side by side. From the moment all have started, at most one of them runs: it
-holds the turn, and the others sleep in a read (`cnnbench.run.runtime.turns`). Waiting processes get
-the turn in rotation, first once to warm up, then repeatedly for their timed steps; when none has
-any left, each once more to its end. A child that ends drops out; one that never waits is waited
-for.
+Processes that take turns start at the same time. After all of them have started, at most one of
+them runs (it has the turn), and the other processes wait in a blocking read
+(`cnnbench.run.runtime.turns`). The turn rotates among waiting processes: first once for the
+warm-up, then repeatedly for the timed steps. When no timed steps remain, each process gets the turn
+once more and runs to its end. A process that has ended is removed from the rotation. A process that
+never waits for a turn runs to its end.
 """
 
 from __future__ import annotations
@@ -60,30 +62,34 @@ from cnnbench.records.result_files import record_of
 from cnnbench.records.run import ErrorInfo, LostProcess, RunRecord, Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
-# Records of ended processes: their own if valid, else one with the error.
+# Records of ended processes: the process's record if it is valid, otherwise a record of the error.
 
 Record: TypeAlias = RunRecord | AllReduceRecord
 
 _MESSAGE_LENGTH = 500
 
-# Sent by the kernel, a scheduler or a person. Others come from the process's own code, as SIGSEGV.
+# Signals that the kernel, a scheduler or a person sends. Other signals, such as SIGSEGV, are caused
+# by the process itself.
 _SENT_FROM_OUTSIDE = (signal.SIGKILL, *SIGNALS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring(Command):
-    """Process that writes a record to a file; `blank` (`blank_record`) replaces a missing one."""
+    """Command of a process that writes a record to a file.
+
+    If the record is missing, `blank` (see `blank_record`) is used.
+    """
 
     record: Path
     blank: Record
 
     def variables(self) -> dict[str, str]:
-        """See `Command.variables`; the process writes to a temporary folder of this one."""
+        """See `Command.variables`. The process writes to a temporary folder of this process."""
         return {**super().variables(), SCRATCH_OF_PARENT: os.path.realpath(self.record.parent)}
 
 
 def blank_record(kind: str, command: Sequence[str], resolved: Resolved | Record) -> Record:
-    """Record ("run" or "allreduce") of a process before its start, without measurements."""
+    """Record ("run" or "allreduce") without measurements, of a process that has not started."""
     make = RunRecord if kind == RunRecord.kind else AllReduceRecord
     return make(
         run_id=uuid.uuid4().hex,
@@ -96,9 +102,9 @@ def blank_record(kind: str, command: Sequence[str], resolved: Resolved | Record)
 
 
 def judge(command: Measuring, ended: Ended, facts: Mapping[str, Any]) -> Ended:
-    """An ended process with its record; does not raise for its failures.
+    """Adds the record, status and error to an ended process. A failure raises no exception.
 
-    `facts` describe this machine, for a record of a process that left none.
+    `facts` describes this machine. It is used if the process left no record.
     """
     document, defect, unusable = _read(command)
     problem = _problem(ended, document, defect, end_of(command.log) or full_disk(command.log))
@@ -148,7 +154,7 @@ def headline(record: Record) -> str:
 def _problem(
     ended: Ended, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo, str] | None:
-    """Status, error and `lost` of a run that is not ok; see `Ended`."""
+    """Status, error and `lost` of an unsuccessful run (see `Ended`); None if it succeeded."""
     if ended.timed_out:
         text = f"killed after {ended.seconds:.0f} s; {last_line(tail)}"
         return "timed_out", _error("TimedOut", text), "ended by its time-out"
@@ -164,7 +170,8 @@ def _problem(
         full = is_out_of_memory(error.type, error.message)
         return ("out_of_memory" if full else "failed"), error, ""
     is_interrupted = document is not None and document["status"] == "interrupted"
-    if is_interrupted or ended.code == ExitCode.INTERRUPTED:  # the process may have no record yet
+    # The process may have had no record yet.
+    if is_interrupted or ended.code == ExitCode.INTERRUPTED:
         error = _error("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"
     if ended.code != 0:
@@ -186,7 +193,7 @@ def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, st
 
 
 def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
-    """The child's record; or why there is none, and its output in place of one."""
+    """The child's record; or the reason why there is none, and the invalid content of its file."""
     try:
         data = command.record.read_bytes()
     except FileNotFoundError:
@@ -210,7 +217,7 @@ def _error(kind: str, message: str) -> ErrorInfo:
 
 
 def full_disk(log: Path) -> str:
-    """The error line where a process could print nothing because the disk is full; else ""."""
+    """The error line if the disk was full when a process wrote its log; otherwise ""."""
     with contextlib.suppress(OSError):
         if not os.statvfs(log.parent).f_bavail:
             return f"{log.parent}: {os.strerror(errno.ENOSPC)}"
@@ -218,14 +225,14 @@ def full_disk(log: Path) -> str:
 
 
 def last_line(tail: str) -> str:
-    """The last output of a process, from the end of its log, in words for an error."""
+    """Text for an error message: the last output of a process, from the end of its log."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    # Frames of a plug-in are below its error.
+    # The frames of a plug-in follow its error message, so they are ignored.
     lines = [line for line in lines if not line.startswith(notice_line("at /"))]
     return f"last log line: {lines[-1]}" if lines else "no output"
 
 
-# The runner of campaigns: runs the processes that a policy wants, in turn or one by one.
+# Runs the processes that a policy requests, in turns or one after the other.
 
 _Case = TypeVar("_Case")
 _Result = TypeVar("_Result")
@@ -234,9 +241,10 @@ _Result = TypeVar("_Result")
 def execute_in_turn(
     commands: Sequence[Command], timeout: float, turn_seconds: float
 ) -> list[Ended]:
-    """Runs commands to their ends, each in its own process group; the first has the first turn.
+    """Runs commands in turns until they end, each in its own process group.
 
-    Each may run for `timeout` seconds, excluding its waits, until it is stopped; see `execute`.
+    The first command gets the first turn. A command is stopped after `timeout` seconds, not
+    including its waits; see `execute`.
     """
     with contextlib.ExitStack() as stack:
         members: list[_Member] = []
@@ -257,7 +265,7 @@ def execute_in_turn(
 
 
 class _Member:
-    """A child that takes turns."""
+    """A child process that takes turns."""
 
     def __init__(self, child: Child, link: socket.socket) -> None:
         self.child = child
@@ -269,7 +277,7 @@ class _Member:
 
     @property
     def used(self) -> float:
-        """Seconds that it has run, without its waits."""
+        """Seconds that the child has run, not including its waits."""
         return self._used + (0.0 if self.waits else time.monotonic() - self._since)
 
     def listen(self) -> None:
@@ -278,7 +286,7 @@ class _Member:
             said = self.link.recv(16)
         except ConnectionError:
             said = b""
-        if not said:  # the pipe is closed: the child needs no further turn
+        if not said:  # The pipe is closed, so the child needs no further turn.
             self.link.close()
             self.link = None
             return
@@ -289,7 +297,7 @@ class _Member:
     def go_on(self) -> None:
         assert self.link is not None
         self.waits, self._since = False, time.monotonic()
-        with contextlib.suppress(ConnectionError):  # it has died; its guard will say how
+        with contextlib.suppress(ConnectionError):  # The child has died. Its guard will report how.
             self.link.sendall(GO_ON)
 
 
@@ -319,7 +327,10 @@ def _take_turns(members: Sequence[_Member], timeout: float) -> None:
 
 
 def _next(members: Sequence[_Member], last: int) -> int:
-    """The next holder of the turn: in rotation, those with timed steps left first."""
+    """Index of the member that gets the next turn.
+
+    The turn rotates. Members with remaining timed steps come first.
+    """
     order = [(last + step) % len(members) for step in range(1, len(members) + 1)]
     waiting = [number for number in order if members[number].ended is None]
     return next((n for n in waiting if not members[n].steps_done), waiting[0])
@@ -327,19 +338,21 @@ def _next(members: Sequence[_Member], last: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A process that a policy wants to be run.
+    """A process that a policy requests.
 
     Attributes:
-      name: its name in the journal, unique in a folder.
-      label: its name in progress lines.
-      command: what runs; its record is a temporary file.
-      key: processes with the same key take equally long.
-      target: where its record is kept; None: only if the process fails.
-      failed: where it is kept if a process of its batch fails; `target` if not given.
-      answers: statuses with which the process is done, and is not run again by a later session.
-      leaves: a further required output; the process writes it to its `unfinished` path.
-      place: adds its place in the campaign to its record, by the earlier attempts of its batch.
-      facts: more keys of its event in the journal.
+      name: name in the journal, unique in a folder.
+      label: name in progress lines.
+      command: command of the process, which writes its record to a temporary file.
+      key: processes with the same key take approximately the same time.
+      target: path at which the record is stored; None to store it only if the process fails.
+      failed: path for the record if a process of the batch fails; by default, `target`.
+      answers: final statuses. With other statuses, a later session runs the process again.
+      leaves: path of an additional required output, which the process writes to the `unfinished`
+        path.
+      place: function that adds the process's place in the campaign to its record, given the earlier
+        attempts of its batch.
+      facts: additional keys of the process's event in the journal.
     """
 
     name: str
@@ -358,18 +371,19 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBatch:
-    """Processes that are run together, and what is foreseen after them.
+    """Processes that run together, and the processes that will probably follow.
 
     Attributes:
-      folder: results directory, whose journal gets their events.
-      requests: the processes, in the order in which they run or have their first turn.
+      folder: results directory. Its journal gets the events.
+      requests: processes, in the order in which they run or get their first turn.
       then: keys of the processes that will probably follow.
       timeout: seconds for each process, excluding its waits.
-      turn_seconds: length of the turns in which they step, all alive; 0: one after the other.
-      name, label: of the whole batch, in the journal and in progress lines.
-      sides: names of the processes, if only all of them together count; else empty.
-      repeats: further attempts if processes were ended from outside.
-      most_repeats: the same for all batches of the folder together.
+      turn_seconds: length of turns between simultaneous processes; 0 to run them one after the
+        other.
+      name, label: names of the whole batch in the journal and in progress lines.
+      sides: names of the processes if the batch is only valid as a whole; otherwise empty.
+      repeats: number of further attempts if processes were killed from outside.
+      most_repeats: the same limit for all batches of the folder together.
     """
 
     folder: ResultsFolder
@@ -401,9 +415,9 @@ def rounds(
     seed: int | None,
     is_due: Callable[[_Case, int], bool] = lambda case, at: at > 0,
 ) -> list[tuple[_Case, int]]:
-    """The cases of every round, with its number: round 0, such as searches, then the repeats.
+    """Pairs of case and round number: round 0 (such as searches), then the repeats.
 
-    A seed shuffles each round; None keeps the order of the cases.
+    `seed` shuffles each round; None keeps the order of the cases.
     """
     cases, generator, order = tuple(cases), random.Random(seed), []
     for at in range(repeats + 1):
@@ -420,8 +434,8 @@ def in_rounds(
 ) -> RunPolicy[None]:
     """Measures cases, by name, in the order of `rounds`.
 
-    `measure` gets a case, its round, and the keys (case, whether it is of round 0) of the processes
-    that will probably follow. It returns whether the case remains for later rounds.
+    `measure` gets a case, its round, and the keys (case, whether the round is 0) of the processes
+    that will probably follow. It returns whether the case takes part in later rounds.
     """
     out: set[str] = set()
     for place, (case, at) in enumerate(order, start=1):
@@ -432,10 +446,11 @@ def in_rounds(
 
 
 class Campaign:
-    """Runs the processes of policies, with `cool_down` seconds between them.
+    """Runs the processes of policies, with pauses of `cool_down` seconds between them.
 
-    `facts` describe this machine, for the records of processes that leave none. The remaining time
-    is estimated from wall times by key. The code that `question` names must not change.
+    `facts` describes this machine, for records of processes that write none. The remaining time is
+    estimated from wall times by key. The code that `question` identifies must not change during the
+    campaign.
     """
 
     def __init__(
@@ -456,11 +471,11 @@ class Campaign:
         self._done = 0
 
     def follow(self, policy: RunPolicy[_Result]) -> _Result:
-        """Runs what a policy wants; returns its result.
+        """Runs the processes that a policy requests, and returns the policy's result.
 
-        ChangedError if the code was changed, BenchmarkError if results cannot be written. On
-        KeyboardInterrupt all processes have been ended, and whole batches are kept. Each is raised
-        in the policy, where it wanted the batch.
+        Raises ChangedError if the code was changed, and BenchmarkError if results cannot be
+        written. On KeyboardInterrupt, all processes have been ended and complete batches have been
+        stored. Exceptions are raised in the policy, at the yield of the batch.
         """
         try:
             batch = next(policy)
@@ -476,14 +491,14 @@ class Campaign:
             return result
 
     def _results_of(self, batch: RequestBatch) -> list[Ended]:
-        """The ends of the processes of a batch: from its folder, else by running them."""
+        """The results of a batch, from its folder or by running the processes."""
         obey()
         folder = batch.folder
         found = {one.name: _kept(folder, one) if folder.resume else None for one in batch.requests}
         done = {name: ended for name, ended in found.items() if ended is not None}
         if batch.sides and len(done) < len(found):
-            # Of a batch that was cut short: what stepped in turn is one measurement, and the order
-            # is kept. One with a failure is run anew.
+            # An incomplete batch is continued at its first missing process, so that the order is
+            # the same. If its processes take turns, or if one failed, the whole batch is run again.
             first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else found)
             done = {name: done[name] for name in first if folder.pending(name).exists()}
         self._done += len(done)
@@ -495,7 +510,7 @@ class Campaign:
             todo = batch.requests if self._repeats(batch, done) else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
-            with uninterrupted():  # all or none
+            with uninterrupted():  # Stores all events or none.
                 for one in batch.requests:
                     pending, target = folder.pending(one.name), one.failed if failed else one.target
                     if target is not None and pending.exists():
@@ -503,7 +518,7 @@ class Campaign:
         return [done[one.name] for one in batch.requests]
 
     def _run(self, batch: RequestBatch, todo: Sequence[Request]) -> dict[str, Ended]:
-        """Runs processes in turn or one after the other, and keeps their records."""
+        """Runs processes in turns or one after the other, and stores their records."""
         in_turn = batch.turn_seconds if len(todo) > 1 else 0.0
         groups = [todo] if in_turn else [[one] for one in todo]
         done: dict[str, Ended] = {}
@@ -529,7 +544,8 @@ class Campaign:
                 for command in commands:
                     command.record.unlink(missing_ok=True)
             number = batch.folder.next_group()
-            # All records before the first event, so that none is lost with this process.
+            # All records are stored before the first event, so that no record is lost if this
+            # process is killed.
             for one, end in zip(group, ended, strict=True):
                 done[one.name] = self._keep(batch, one, replace(end, group=number))
             for place, (one, end) in enumerate(zip(group, ended, strict=True), start=1):
@@ -546,7 +562,10 @@ class Campaign:
         return done
 
     def _keep(self, batch: RequestBatch, one: Request, ended: Ended) -> Ended:
-        """Keeps the record of a process, of several that count together until all have ended."""
+        """Stores the record of a process.
+
+        If the batch is only valid as a whole, the record is pending until all processes have ended.
+        """
         folder = batch.folder
         lost = [each for attempt in folder.lost.get(batch.name, ()) for each in attempt]
         ended = replace(ended, document=one.place(ended.document, lost))
@@ -555,9 +574,9 @@ class Campaign:
             target = folder.pending(one.name)
         elif ended.status not in one.answers:
             target = one.failed or target
-        target = target or folder.pending(one.name)  # kept until the journal contains its event
+        target = target or folder.pending(one.name)  # Kept until the journal contains the event.
         if one.failed is not None and not ended.message and not batch.sides:
-            folder.remove(one.failed)  # from an earlier attempt
+            folder.remove(one.failed)  # Left by an earlier attempt.
         if one.leaves is not None:
             folder.take(one.leaves)
         if ended.unusable is not None:
@@ -566,7 +585,7 @@ class Campaign:
         return ended
 
     def _repeats(self, batch: RequestBatch, done: Mapping[str, Ended]) -> bool:
-        """Decides whether a batch is run again, and if so sets its records and logs aside."""
+        """Decides whether a batch is run again. If so, moves its records and logs away."""
         failed = [one for one in batch.requests if done[one.name].status != "ok"]
         if not batch.repeats or not failed or not all(done[one.name].lost for one in failed):
             return False
@@ -595,11 +614,12 @@ class Campaign:
     def run(
         self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
     ) -> list[Ended]:
-        """Runs processes to their ends; does not raise for their failures.
+        """Runs processes until they end. A failure of a process raises no exception.
 
-        Each may run for `timeout` seconds, excluding its waits. They step in turns of
-        `turn_seconds`, all alive; 0: one after the other. On KeyboardInterrupt all have been ended.
-        ChangedError if the code has changed since the campaign began, or between two processes.
+        A process may run for `timeout` seconds, not including its waits. Simultaneous processes
+        take turns of `turn_seconds`; 0 runs them one after the other. On KeyboardInterrupt, all
+        processes have been ended. Raises ChangedError if the code has changed since the campaign
+        began, or between two processes.
         """
         if self.question is not None:
             self.question.check()
@@ -613,14 +633,14 @@ class Campaign:
         ]
 
     def _judged(self, command: Measuring, ended: Ended) -> Ended:
-        """An ended process with its record; warns if the commit is unknown.
+        """Adds the record to an ended process, and warns if its commit is unknown.
 
-        ChangedError if an earlier process of the same code found another state of it.
+        Raises ChangedError if the state of the code differs from the state in an earlier process.
         """
         judged = judge(command, ended, self.facts)
         record = record_of(judged.document)
         subject = record.subject or Subject()
-        # Another version of cnnbench may say less about changes.
+        # A different version of cnnbench may record less about the state.
         version = record.environment.get("cnnbench_version")
         place = repr((command.folder, version, subject.repository, *plugins.files(record.config)))
         state = (subject.revision, subject.dirty, subject.changes)
@@ -632,18 +652,18 @@ class Campaign:
         return judged
 
     def remember(self, key: Hashable, seconds: float) -> None:
-        """Adds the wall time of a process, for estimates."""
+        """Stores the wall time of a process, for estimates."""
         if seconds:
             self._known.setdefault(key, []).append(seconds)
 
     def seconds_of(self, key: Hashable) -> float | None:
-        """The mean wall time of processes of a key; None without any."""
+        """The mean wall time of the processes with a key; None if there are none."""
         return fmean(self._known[key]) if key in self._known else None
 
     def _seconds(self, keys: Iterable[Hashable]) -> float | None:
         """Estimated seconds for processes; None if there is no estimate.
 
-        A key without a wall time takes the mean of this session.
+        For a key without a wall time, the mean of this session is used.
         """
         total = 0.0
         for key in keys:
@@ -655,7 +675,7 @@ class Campaign:
 
 
 def _kept(folder: ResultsFolder, one: Request) -> Ended | None:
-    """The successful end of a process that a folder holds; None without it."""
+    """The result of a process that is complete in a folder; otherwise None."""
     event = folder.processes.get(one.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
     if not one.answers or (one.leaves is not None and not one.leaves.exists()):

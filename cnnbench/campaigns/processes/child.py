@@ -1,4 +1,4 @@
-"""Child processes with a hard time-out, which end with their parent, and commands for them."""
+"""Child processes that end after a time-out or when their parent ends, and their commands."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _LAUNCH = (
 )
 
 COMMAND_LINE = "from cnnbench.cli import entry_point; entry_point()"
-"""Code for `launcher` that runs the command line in its arguments."""
+"""Code for `launcher` that runs cnnbench with the command line in sys.argv."""
 
 
 def launcher(code: str) -> str:
-    """Code for ``python -c`` whose first argument is the folder to import cnnbench from.
+    """Code for ``python -c`` that imports cnnbench from the folder in its first argument.
 
-    The given code sees the other arguments as sys.argv has them.
+    Then `code` runs, with the remaining arguments in sys.argv.
     """
     return _LAUNCH + code
 
@@ -64,34 +64,40 @@ def own_checkout() -> str:
 
 
 def program() -> tuple[str, ...]:
-    """Program and first arguments that start this cnnbench again; a command line follows."""
+    """Program and first arguments with which this cnnbench can be started again.
+
+    A command line is appended to them.
+    """
     script = Path(sys.argv[0])
     if script.name == "cnnbench" and script.is_file():
-        # With -m a checkout in the working directory would precede the installed package.
+        # With -m, a checkout in the working directory would be used instead of the installed
+        # package.
         return (sys.executable, str(script.resolve()))
-    if sys.argv[0] == "-c":  # a side of an experiment; its working directory is arbitrary
+    # This process is a side of an experiment and may have any working directory.
+    if sys.argv[0] == "-c":
         return (sys.executable, "-c", launcher(COMMAND_LINE), own_checkout())
     return (sys.executable, "-m", "cnnbench")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a process; with the record of a measuring one, see `outcome.judge`.
+    """Result of a process. `campaign.judge` adds the record of a measurement.
 
     Attributes:
-      code: exit status; the negative number of the signal that ended it; None if it was lost with
-        its guard.
-      seconds: wall time; in turns, the share of each process in the time of all.
-      max_rss_bytes: maximum memory, None if unknown.
-      oom_kills: processes that the kernel's OOM killer ended meanwhile.
-      error: why it could not be started, or None.
-      status: ok (a measurement), failed, timed_out, killed or out_of_memory; "" if it does not
-        measure.
-      message: why it is not ok, in one line; "" if it is ok.
-      lost: how a signal from outside or its time-out ended it, completing "it was"; else "".
-      document: its record as JSON values; of a process that left none, one with the error.
-      unusable: its output in place of a record, or None.
-      group: number of the group of processes in its folder that were alive at once.
+      code: exit code, or the negative number of the signal that killed the process; None if
+        unknown, because its guard was killed too.
+      seconds: wall time. For processes that took turns, the share of the total time.
+      max_rss_bytes: maximum resident memory; None if unknown.
+      oom_kills: number of processes that the kernel's OOM killer killed in this time.
+      error: the reason why the process could not be started; None if it was.
+      status: ok, failed, timed_out, killed or out_of_memory; "" if the process is not a
+        measurement.
+      message: the reason for a status other than ok, in one line; otherwise "".
+      lost: how a signal from outside or a time-out ended the process (completes the sentence "it
+        was ..."); otherwise "".
+      document: the record as JSON values. If the process wrote none, a record of the error.
+      unusable: content of an invalid record file; None if there is none.
+      group: number of the group of processes that were alive at the same time, in its folder.
     """
 
     code: int | None
@@ -115,9 +121,12 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A process to be run, with variables added; its log, replaced, takes both standard outputs.
+    """A process to run.
 
-    `cores` are the processors that it may use; None: those of this process.
+    Its environment variables are added to those of this process. Its standard output and standard
+    error replace the content of its log.
+
+    `cores` contains the processors that it may use; None means all processors of this process.
     """
 
     words: Sequence[str]
@@ -127,15 +136,15 @@ class Command:
     cores: Collection[int] | None = None
 
     def variables(self) -> dict[str, str]:
-        """The variables that the process has besides those of this one."""
+        """Environment variables of the process in addition to those of this process."""
         return {GUARDED: "1", **self.environment}
 
 
 def execute(command: Command, timeout: float) -> Ended:
-    """Runs a command to its end, in its own process group.
+    """Runs a command in its own process group until it ends.
 
-    It is stopped after `timeout` seconds, or on KeyboardInterrupt. BenchmarkError if the log cannot
-    be written or no process can be started.
+    The command is stopped after `timeout` seconds, or on KeyboardInterrupt. Raises BenchmarkError
+    if the log cannot be written or the process cannot be started.
     """
     with start(command) as child:
         try:
@@ -155,10 +164,11 @@ def stop(
     tell: Callable[[str], None] = lambda line: None,
     seconds: float | None = None,
 ) -> list[Ended]:
-    """Interrupts children, and kills those that are left after `seconds`, or the shortest grace.
+    """Interrupts children, and kills those that still run after `seconds` (or a short grace).
 
-    A child that announces a longer wait in its log, which goes to `tell`, has that. On
-    KeyboardInterrupt all are interrupted again, at which a cnnbench ends at once.
+    If a child announces in its log that it needs longer, the announcement is passed to `tell`, and
+    the child gets that time. On KeyboardInterrupt, all children are interrupted again; a second
+    interrupt ends a cnnbench process immediately.
     """
     begun = time.monotonic()
     due = begun + (grace() if seconds is None else seconds)
@@ -172,7 +182,8 @@ def stop(
                     due = begun + int(found[1]) + AT_ONCE
                     tell(found.group())
     except KeyboardInterrupt:
-        # A signal within SAME_SECONDS of the first counts as the first, whose delivery may be late.
+        # A process ignores a signal within SAME_SECONDS of the first one, and the first one may
+        # arrive late.
         time.sleep(max(0.0, begun + _LATE * SAME_SECONDS - time.monotonic()))
         due = time.monotonic() + AT_ONCE
         while time.monotonic() < due:
@@ -186,13 +197,14 @@ def stop(
 
 
 def start(command: Command, *, stdout: int | None = None, inherited: int | None = None) -> Child:
-    """Starts a command in its own process group; raises as `execute`.
+    """Starts a command in its own process group. Raises the same errors as `execute`.
 
-    All of the group is gone when the context of the child has been left; when this process is
-    killed instead, the guard ends the group. `stdout` is a descriptor that takes standard output
-    instead of the log, and `inherited` one that the command gets under the same number.
+    When the context of the returned child ends, no process of the group remains. If this process is
+    killed, a guard process ends the group. `stdout` is a descriptor for standard output instead of
+    the log. `inherited` is a descriptor that the command inherits under the same number.
     """
-    if sys.platform == "linux":  # processes whose parent is killed become children of this one
+    # Processes whose parent was killed become children of this process.
+    if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -224,7 +236,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
 
 @contextlib.contextmanager
 def _on(cores: Collection[int] | None) -> Iterator[None]:
-    """Restricts processes started in the block to these processors; None: no restriction."""
+    """Context manager that restricts processes started in it to `cores`; None: no restriction."""
     if cores is None:
         yield
         return
@@ -238,7 +250,7 @@ def _on(cores: Collection[int] | None) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Child:
-    """A running command from `start`; leaving its context ends it."""
+    """A running command that `start` has started. It ends with the context."""
 
     log: Path
     _leader: subprocess.Popen[bytes]
@@ -251,14 +263,16 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the whole group; its leader has not been reaped, so its number is still valid.
+        """Kills the whole group. Its leader is not reaped yet, so its number is still valid.
 
-        Waits for the others, too, whose memory the kernel may take a moment to free.
+        Also waits for the other processes of the group, because the kernel may need a moment to
+        free their memory.
         """
-        with self._link, contextlib.suppress(ChildProcessError):  # none is left
+        with self._link, contextlib.suppress(ChildProcessError):  # no process remains
             self.send(signal.SIGKILL)
             self._leader.wait()
-            end = time.monotonic() + AT_ONCE  # a process may be waiting for a device
+            # A process that waits for a device cannot be killed immediately.
+            end = time.monotonic() + AT_ONCE
             while time.monotonic() < end:
                 if os.waitpid(-self._leader.pid, os.WNOHANG) == (0, 0):
                     time.sleep(_LOOK_SECONDS / 10)
@@ -268,13 +282,13 @@ class Child:
         return self._link.fileno()
 
     def wait(self, seconds: float) -> Ended | None:
-        """The end of the process; None if it still runs after `seconds`."""
+        """The result of the process; None if it still runs after `seconds`."""
         deadline = time.monotonic() + seconds
         while self._report is None:
             left = max(0.0, deadline - time.monotonic())
             if select.select([self._link], [], [], min(left, LONGEST_WAIT_SECONDS))[0]:
                 try:
-                    self._report = self._link.recv(4096)  # a dead guard sends b""
+                    self._report = self._link.recv(4096)  # b"" if the guard has died
                 except ConnectionError:
                     self._report = b""
             elif not left:
@@ -287,12 +301,12 @@ class Child:
             os.killpg(self._leader.pid, number)
 
     def interrupt(self) -> None:
-        """Interrupts it, even if it is suspended."""
+        """Interrupts the group, even if it is suspended."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
 
     def stopped(self) -> Ended:
-        """The end of an interrupted process, which is killed if it still runs."""
+        """The result of an interrupted process. The process is killed if it still runs."""
         self.send(signal.SIGKILL)
         return self._ended(self._report or b"", timed_out=True)
 

@@ -1,4 +1,4 @@
-"""Flags of child commands, resolved and checked without running them; keys of equal runs."""
+"""Resolves and checks the flags of child commands without running them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from cnnbench.run.driver.preflight import (
 from cnnbench.variable_mgr.all_reduce.registry import names
 
 _RESERVED = ("result_json", "result_csv")
-"""The sweep names the result files."""
+"""Flags that the sweep sets itself, because it names the result files."""
 _RECORD = "record.json"
 
-# Facts that affect measurements. Load and free memory vary by the minute, and the sources
-# themselves cover the commit.
+# Facts that affect measurements. Load and free memory are not included, because they vary all the
+# time. The commit is not included, because the source digest identifies the code.
 _FACTS = (
     "hostname",
     "architecture",
@@ -64,26 +64,27 @@ _FACTS = (
 NO_TURNS_OF_JOBS = "a job of several processes keeps all of them at work"
 
 OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
-"""Folders of cnnbench that no measuring process imports."""
+"""Folders of cnnbench that measuring processes do not import."""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """The resolved flags of one run; by default nothing is known about them.
+    """The resolved flags of one run. The defaults mean that nothing is known.
 
     Attributes:
-      config: every parameter as JSON values, for the record of a run that left none.
-      notices: lines that the command would print about them.
-      identity: the parameters that distinguish runs.
-      batch_size, global_batch: images per step, of a device and of all; 0 for all-reduces.
-      batch_limits: the largest batch per device that should fit into memory, and the smallest
-        that a run refuses; None if unknown.
-      needed_bytes: estimated memory of all processes, or on GPUs of each GPU; 0 for all-reduces.
-      asynchronous: whether every worker updates the variables by itself.
-      rows: configurations that one process measures, each with its own verdict.
+      config: all parameters as JSON values, for the record of a run that wrote none.
+      notices: lines that the command would print about its flags.
+      identity: parameters that distinguish the run from other runs.
+      batch_size, global_batch: images per step on one device and on all devices; 0 for all-reduces.
+      batch_limits: largest batch per device that should fit into memory, and smallest batch that a
+        run refuses; None if unknown.
+      needed_bytes: estimated memory of all processes together or, on GPUs, of each GPU; 0 for
+        all-reduces.
+      asynchronous: whether every worker updates the variables independently.
+      rows: number of configurations that one process measures; each gets its own verdict.
       work: amount of computation; None for all-reduces.
-      parts: files that its plug-ins use, see `plugins.parts`.
-      no_turns: why the run cannot step in turn with another one like it; None if it can.
+      parts: files that the plug-ins use; see `plugins.parts`.
+      no_turns: reason why the run cannot take turns with an equal run; None if it can.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -103,17 +104,20 @@ class Resolved:
 
 @cache
 def flags_of(command: str) -> Mapping[str, FlagSpec]:
-    """All flags of a command of a sweep or job, "run" or "allreduce", by name."""
+    """All flags, by name, of a command that a sweep or job can run: "run" or "allreduce"."""
     return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
 def stored(args: ParsedArgs) -> ParsedArgs:
-    """The flags of a run whose record the caller stores: notices depend on whether there is one."""
+    """Adds to a run's flags that a record is stored, because notices depend on it."""
     return args.including({"result_json": _RECORD})
 
 
 def refuse_in_sweep(given: Mapping[str, Any]) -> None:
-    """Refuses flags that a sweep sets, and trainings that would resume each other."""
+    """Raises an error for flags that a sweep sets.
+
+    Also refuses trainings that would resume from each other's checkpoints.
+    """
     for name in _RESERVED:
         if given.get(name) is not None:
             raise FlagError(name, given[name], "is set by the sweep; see --results")
@@ -127,7 +131,7 @@ def refuse_in_sweep(given: Mapping[str, Any]) -> None:
 
 
 def of_plan(plan: RunPlan) -> Resolved:
-    """What campaigns need of a plan; FlagError for outputs that cannot be written."""
+    """The `Resolved` of a plan. Raises FlagError for outputs that cannot be written."""
     check_outputs(preflight.files(plan))
     preflight.prepare_folders(plan)
     return Resolved(
@@ -147,7 +151,7 @@ def of_plan(plan: RunPlan) -> Resolved:
 
 
 def _no_turns(plan: RunPlan) -> str | None:
-    """Why a run cannot step in turn with another one like it; None if it can."""
+    """The reason why a run cannot take turns with an equal run; None if it can."""
     if plan.place.job.in_cluster:
         return NO_TURNS_OF_JOBS
     if plan.work.evaluates or plan.work is Work.INPUT:
@@ -172,7 +176,7 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest_key(parts: Mapping[str, Any]) -> str:
-    """A digest of values with a JSON form, independent of their order."""
+    """A digest of JSON values, independent of the order of their keys."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
@@ -180,7 +184,7 @@ def digest_key(parts: Mapping[str, Any]) -> str:
 def source_digest() -> str:
     """Digest of the Python files that a run may execute, wherever they are installed.
 
-    Unlike a commit it differs for modified checkouts, and not for changes of documentation.
+    Unlike a commit, it includes uncommitted changes, and it does not depend on documentation.
     """
     digest = hashlib.sha256()
     for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):
@@ -197,13 +201,16 @@ def source_digest() -> str:
 
 
 def resolve_all_reduce(given: Mapping[str, Any]) -> Resolved:
-    """Checks the flags of an all-reduce benchmark, by name; UsageError if it cannot be run."""
+    """Checks the flags (by name) of an all-reduce benchmark.
+
+    Raises UsageError if they are invalid.
+    """
     given = {**given, "result_json": _RECORD}
     params = params_of(given)
     plan = all_reduce_plan.make_plan(params, tuple(given))
     config = {name: encode(value) for name, value in params.as_dict().items()}
     config["sizes"] = [workload.name for workload in plan.workloads]
-    # All algorithms unless named.
+    # All algorithms are measured unless specs are given.
     cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
     return Resolved(
         config=config,

@@ -1,10 +1,12 @@
-"""Guard process that runs a program and ends it with its parent; standard library only.
+"""Guard process that runs a program, and ends it when the parent ends.
 
-Started as a file: ``python -IS guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in its own session.
-DESCRIPTOR is one end of a socket pair whose other end only the parent holds, optionally followed by
-a comma and a descriptor that the program inherits. When the program ends, a line of JSON with its
-wait status goes to the parent, which then kills the group including the guard. When the socket
-closes first, the parent is dead and the guard kills the group. In between it sleeps.
+Uses only the standard library.
+
+The guard is started as ``python -IS guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in its own session.
+DESCRIPTOR is one end of a socket pair; only the parent has the other end. A comma and a descriptor
+that the program inherits may follow. When the program ends, the guard sends a line of JSON with the
+wait status to the parent. The parent then kills the group, which includes the guard. If the socket
+closes before that, the parent is dead, and the guard kills the group. Otherwise, the guard sleeps.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ import sys
 import threading
 from collections.abc import Sequence
 
-# If memory runs out, the kernel should choose the program and not the parent.
+# If memory runs out, the kernel should kill the program, not the parent.
 _OOM_SCORE = 500
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the guard; never returns, because its group is killed in the end."""
+    """Runs the guard. Never returns, because the group is killed at the end."""
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
-    # These are for the program, which would inherit SIG_IGN; the guard stays to report its status.
+    # Signals to the group are for the program; the guard must survive them to report the status. A
+    # handler is set instead of SIG_IGN, because the program would inherit SIG_IGN.
     for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
         signal.signal(signal.Signals[f"SIG{name}"], lambda *_: None)
     with contextlib.suppress(OSError):
@@ -44,7 +47,8 @@ def _run(command: Sequence[str], inherited: Sequence[int]) -> str:
     except OSError as error:
         return json.dumps({"error": f"{command[0]}: {error.strerror or error}"})
     for descriptor in inherited:
-        os.close(descriptor)  # its other end detects the end of the program
+        # When the program ends too, the reader at the other end sees the end of the stream.
+        os.close(descriptor)
     _, status, usage = os.wait4(process.pid, 0)
     unit = 1 if sys.platform == "darwin" else 1024
     return json.dumps({"status": status, "max_rss_bytes": usage.ru_maxrss * unit})

@@ -1,4 +1,7 @@
-"""Explains why one side takes longer by profiled steps of both sides, without TensorFlow."""
+"""Explains, from profiled steps of both sides, why one side is slower.
+
+Does not import TensorFlow.
+"""
 
 from cnnbench.judge.explain.explanation import explain
 

@@ -1,15 +1,15 @@
-"""Causes of a difference.
+"""Finds the causes of a difference in step time between two sides.
 
-Slow steps are looked for in each row of the profiled steps, since waits for input, the program and
-gaps hardly scatter, and where no row has any in the times of whole steps. The steps of all
-processes are divided together (`cnnbench.base.slow_steps`), so that one limit holds for both
-sides, and Fisher's exact test ("The Design of Experiments", 1935) says whether one side has more
-slow steps than by chance. Slow steps of which neither has more are left out, and the rest is
-divided again.
+Slow steps are searched for in the times of each row of the profiled steps, because waits for input,
+the program and gaps have little variance. If no row has slow steps, they are searched for in the
+times of whole steps. The steps of all processes are divided together (`cnnbench.base.slow_steps`),
+so the limit between ordinary and slow steps is the same for both sides. Fisher's exact test ("The
+Design of Experiments", 1935) decides whether one side has significantly more slow steps. If neither
+side has, these slow steps are removed and the remaining steps are divided again.
 
-Each recogniser claims, of the free parts, those that its cause explains, so that causes add up. A
-cause with other evidence than time, such as another type of kernel, needs a smaller difference than
-one by time alone.
+Each recogniser claims those parts of the step that its cause explains and that no earlier
+recogniser has claimed, so the times of causes add up. If there is evidence besides time, such as a
+different type of kernel, a smaller difference in time is enough.
 """
 
 from __future__ import annotations
@@ -44,32 +44,35 @@ from cnnbench.records.profiles import (
     StepProfile,
 )
 
-# Steps of one side that now and then take longer than its other steps.
+# Pauses: steps of one side that now and then take longer than its other steps.
 
 _CHANCE = 0.016
-"""Level of the test: with as many steps on both sides, six slow ones on one side and none on the
-other are significant, such as two of each of three processes."""
+"""Level of Fisher's test. If both sides have equally many steps, six slow steps on one side and
+none on the other are significant, such as two in each of three processes.
+"""
 
 _RATIO = 1.5
-"""Least ratio of the shares of slow steps of any process of one side and any of the other, since
-processes of one side differ by more than chance."""
+"""Minimum ratio between the share of slow steps in every process of one side and in every process
+of the other side. The ratio is needed because processes of one side differ by more than chance.
+"""
 
 _BUSY = 0.5  # at this many CPU seconds per second, a pause counts as computing
 _LARGEST = 3
 
 Runs: TypeAlias = Sequence[Sequence[float]]
-"""Seconds of the profiled steps of a process, or of these and of the timed ones."""
+"""Seconds of the profiled steps of a process, or of its profiled steps and its timed steps."""
 
 _Profile: TypeAlias = tuple[StepProfile, SlowSteps | None]
-"""A process, with its slow steps: numbers of the profiled ones, then of the timed ones."""
+"""A process and its slow steps. Profiled steps are numbered from 0, followed by timed steps."""
 
 
 class Pauses(NamedTuple):
-    """Slow steps that recur in the processes of one side, and less on the other.
+    """Slow steps that recur in the processes of one side, and less often on the other side.
 
     Attributes:
       place, text, evidence: as in `cnnbench.records.profiles.Cause`.
-      others: the sides without the slow steps, whose further time is that of `PAUSES`.
+      others: the sides without slow steps. The additional time of slow steps is in the part
+        `PAUSES`.
     """
 
     place: str
@@ -79,7 +82,7 @@ class Pauses(NamedTuple):
 
 
 def pauses(sides: Sides) -> Pauses | None:
-    """The pauses that cost most, in the times of a part or, without any, of whole steps."""
+    """The most expensive pauses in the times of a part; without such, in those of whole steps."""
     operations = sides.operations
     found = []
     for part in sides.times:
@@ -97,14 +100,15 @@ def pauses(sides: Sides) -> Pauses | None:
 def _recurring(
     sides: Sides, each: Sequence[Runs], level: float, part: Part | None = None
 ) -> Pauses | None:
-    """The pauses in the times of a part, or of whole steps, by process, those of A first.
+    """Finds pauses in the times of a part, or of whole steps.
 
-    None unless all processes of a side have more slow steps, beyond chance.
+    `each` contains the times for each process, first of A, then of B. The result is None unless all
+    processes of one side have significantly more slow steps.
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_ordinary(one.record.step_seconds) for one in profiles]
     series = [_around(base, runs) for base, runs in zip(usual, each, strict=True)]
-    # In most rows of operations no slow steps could take so much more.
+    # Saves time: in most rows, slow steps cannot have a large enough effect.
     if max(fmean(one) - min(one) for one in series) < SMALLEST * sides.step.usual[0]:
         return None
     of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
@@ -116,7 +120,7 @@ def _recurring(
             [[step for n, step in some if n == process] for process in range(len(series))]
             for some in (sorted(slow), left)
         )
-        # What takes longer in most steps is no pause but another cause.
+        # If most steps are slow, there is a different cause, not a pause.
         if any(_are_most(indices[one], ordinary[one]) for one in (of_a, of_b)):
             return None
         found = [*map(SlowSteps.of, series, indices, ordinary)]
@@ -144,7 +148,7 @@ def _recurring(
 
 
 def _are_most(slow: Sequence[Sequence[int]], ordinary: Sequence[Sequence[int]]) -> bool:
-    """Whether the processes of a side have at least two more slow steps than others, on average."""
+    """Whether slow steps outnumber other steps by more than one per process, on average."""
     more = sum(map(len, slow)) - sum(map(len, ordinary))
     return more > len(slow)
 
@@ -154,7 +158,7 @@ def _ordinary(seconds: Sequence[float]) -> float:
 
 
 def _around(usual: float, runs: Runs) -> list[float]:
-    """Seconds of the steps of some runs, moved so that ordinary ones take `usual`."""
+    """Seconds of the steps of several runs, shifted so that ordinary steps take `usual`."""
     found = []
     for run in runs:
         ordinary = _ordinary(run)
@@ -163,14 +167,14 @@ def _around(usual: float, runs: Runs) -> list[float]:
 
 
 def _chance(few: int, of_few: int, many: int, of_many: int) -> float:
-    """The probability that one side has at least `many` of the slow steps, by its steps."""
+    """P value of Fisher's exact test: `many` of `of_many` steps are slow, and `few` of `of_few`."""
     slow = few + many
     ways = (comb(of_many, own) * comb(of_few, slow - own) for own in range(many, slow + 1))
     return sum(ways) / comb(of_few + of_many, slow)
 
 
 def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[str, ...]]:
-    """Where the time of slow steps goes: the place, and the largest rows as evidence."""
+    """The part that takes the additional time in slow steps, and the largest rows as evidence."""
     extra: defaultdict[Part, list[float]] = defaultdict(list)
     for profile, slow in profiles:
         profiled = range(len(profile.step_seconds))
@@ -180,7 +184,7 @@ def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[
     total = sum(map(sum, extra.values()))
     if total <= 0:
         return "steps that were not profiled", ()
-    # Medians, since other rows take much more in some of the steps.
+    # Medians are used, because unrelated rows also take much longer in some of the steps.
     largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
     told = ", ".join(f"{_words(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest)
     return _words(part or largest[0]), (f"additional time of slow profiled steps: {told}",)
@@ -197,7 +201,7 @@ def _words(part: Part) -> str:
 
 
 def _computing(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
-    """Whether this process computes in pauses, by the CPU time of slow timed steps."""
+    """Evidence: whether the process computes or waits during pauses, from CPU time."""
     shares = []
     for profile in profiles:
         seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
@@ -215,7 +219,7 @@ def _computing(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
     return (f"{number(max(0.0, share))} CPU seconds per second of a pause: {doing}",)
 
 
-# Recognises the causes of a difference between two sides.
+# Recognisers of the causes of a difference between two sides.
 
 _ALIKE = ("threads", "everything", "batch")
 _OF_LAYERS = ("precision", "layers", "work", "operations", "kernel")
@@ -223,12 +227,13 @@ _MOST_FURTHER = 6
 
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 _NORM = re.compile(r"FusedBatchNorm")
-# Processes differ by at least this share of the step time, even if few of them show it.
+# Processes are assumed to differ by at least this share of the step time, even if the measured ones
+# differ less.
 _LOAD = 0.02
 _MOST = 3
 _DOMINATES = 0.8
-_MORE = 0.1  # share of further operations that affects gaps
-_MUCH = 0.4  # share of the difference in parameters that a layer must have
+_MORE = 0.1  # share of additional operations from which gaps are affected
+_MUCH = 0.4  # minimum share of the difference in parameters that is due to a layer
 
 _DIRECTIONS = {
     FORWARD: "forward",
@@ -239,10 +244,11 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """The parts, at least one, that a cause explains; see `Cause` for the other attributes.
+    """A cause and the parts (at least one) that it explains; see also `Cause`.
 
-    `facts` are flags and facts that differ; the first one brings about the cause. `is_effect` tells
-    whether the other causes may bring it about, by waits or by the use of caches and cores.
+    `facts` are flags and facts that differ; the first one leads to the cause. `is_effect` is
+    whether it may be only a consequence of the other causes, through waits or the use of caches and
+    cores.
     """
 
     kind: str
@@ -255,10 +261,10 @@ class Claim:
 
 
 def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
-    """The causes of a difference, and the sides whose parts have the times of these causes.
+    """Finds the causes of a difference; also returns sides whose parts add up to the causes.
 
-    If there are pauses, they are a part, and other causes are those of the other steps, so that
-    none is named twice.
+    If there are pauses, the returned sides have a part for them. All other causes are then
+    determined from the steps without pauses, so that no cause is reported twice.
     """
     found = pauses(sides)
     if found is None:
@@ -268,10 +274,10 @@ def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
 
 
 def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
-    """The significant causes, the largest first; possible consequences of other causes last.
+    """The significant causes, sorted by size; possible consequences of other causes are last.
 
-    Each has the mean times of its parts. A difference of their typical times that their means do
-    not show is no cause.
+    The time of a cause is the sum of the mean times of its parts. A claim is ignored if the
+    difference of typical times and the difference of mean times have different signs.
     """
     sides.free = dict.fromkeys(sides.times)
     found: list[tuple[bool, Cause]] = []
@@ -299,7 +305,7 @@ def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tup
 
 
 def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
-    """Evidence other than time: the state of the machine, other kernels of oneDNN."""
+    """Evidence besides time: the state of the machine, and different kernels of oneDNN."""
     if claim.kind in _ALIKE:
         kernels = (text_of(one.fact) for one in sides.primitives)
         return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
@@ -311,15 +317,16 @@ def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
 
 
 def _states(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
-    """Clocks, load and the like that can make all operations of a side slower."""
+    """Differences in clocks, load and similar states that can make all operations slower."""
     slower = 1 if sides.together(parts).difference > 0 else -1
     return tuple(map(text_of, measured_changes(sides.a.profiles, sides.b.profiles, slower)))
 
 
 def input_wait(sides: Sides) -> Iterator[Claim]:
-    """The input pipeline is slower than the step."""
+    """Recognises that the step waits for the input pipeline."""
     parts = tuple(part for part in sides.free if part.direction == INPUT)
-    # Operations of the input scatter; the wait of a program hardly does.
+    # All input rows are tested first, then each of them: operations of the pipeline vary a lot, but
+    # the wait for input hardly varies.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.is_settled(some)):
             text, facts = "the step waits for input", _facts(sides, FACTS_OF["reading"])
@@ -328,10 +335,11 @@ def input_wait(sides: Sides) -> Iterator[Claim]:
 
 
 def program(sides: Sides) -> Iterator[Claim]:
-    """Time of the program around the graph."""
+    """Recognises more time in the program outside the graph."""
     if PROGRAM not in sides.free:
         return
-    # Other programs can only add to its least time; its mean also shows what some steps take.
+    # The typical time is robust against other programs, which can only add to it. The mean also
+    # shows work in only some of the steps.
     for times in (sides.times[PROGRAM], sides.means[PROGRAM]):
         sides.times[PROGRAM] = times
         if sides.stands_out([PROGRAM]) or sides.is_settled([PROGRAM]):
@@ -345,7 +353,7 @@ def program(sides: Sides) -> Iterator[Claim]:
 
 
 def network(sides: Sides) -> Iterator[Claim]:
-    """Networks that differ too much to be compared by layers."""
+    """Recognises networks that differ too much to be compared by layer."""
     alignment = sides.alignment
     parts = tuple(part for part in sides.operations if part.layer != REST)
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
@@ -363,7 +371,7 @@ def network(sides: Sides) -> Iterator[Claim]:
 
 
 def batch(sides: Sides) -> Iterator[Claim]:
-    """Batches of another size: more or less of the same work."""
+    """Recognises a different batch size: more or less of the same work."""
     facts = _facts(sides, FACTS_OF["batch"])
     parts = sides.operations
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
@@ -376,18 +384,20 @@ def batch(sides: Sides) -> Iterator[Claim]:
 
 
 def threads(sides: Sides) -> Iterator[Claim]:
-    """Fewer or slower processors, or another library, for all operations."""
+    """Recognises fewer or slower processors, or a different library, for all operations."""
     libraries = _facts(sides, FACTS_OF["libraries"])
     facts = (*libraries, *_facts(sides, FACTS_OF["threads"]))
     parts = sides.operations
     if not facts or not parts or sides.by_work:
         return
     if sides.stands_out(parts, LIKELY) and _have_one_direction(sides, parts):
-        if GAPS in sides.free:  # with fewer threads, other operations run at the same time
+        # The number of threads determines which operations run at the same time.
+        if GAPS in sides.free:
             parts = (*parts, GAPS)
         yield Claim("threads", parts, "all operations", _slower(sides, parts), facts=facts)
         return
-    # Some operations are slower and others, whose threads no longer wait for each other, faster.
+    # With fewer threads, some operations are slower, and some are faster because threads no longer
+    # wait for each other.
     same = (part for part in parts if libraries or not _differs(sides, part))
     single = tuple(part for part in same if sides.stands_out([part]))
     if GAPS in sides.free and sides.stands_out([GAPS]):
@@ -400,13 +410,13 @@ def threads(sides: Sides) -> Iterator[Claim]:
 
 
 def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
-    """Whether nearly all of the difference makes the same side slower."""
+    """Whether nearly all differences between parts have the same sign."""
     differences = [sides.times[part].difference for part in parts]
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
 
 def precision(sides: Sides) -> Iterator[Claim]:
-    """Layers that compute in another number format."""
+    """Recognises layers that compute in a different number format."""
     layers = _by_layer(sides)
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for layer, parts in layers.items():
@@ -427,9 +437,9 @@ def precision(sides: Sides) -> Iterator[Claim]:
 
 
 def batch_norm(sides: Sides) -> Iterator[Claim]:
-    """Batch norm that is fused on one side only, of layers that both sides have.
+    """Recognises batch norm that is fused on one side only, in layers of both sides.
 
-    Where it is not fused, its operations are of other kinds.
+    Batch norm that is not fused consists of several operations of other types.
     """
     before = after = 0
     layers: dict[str, list[Part]] = {}
@@ -453,7 +463,7 @@ def batch_norm(sides: Sides) -> Iterator[Claim]:
 
 
 def reduction(sides: Sides) -> Iterator[Claim]:
-    """Gradients that are reduced in another way."""
+    """Recognises a different reduction of gradients."""
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind == REDUCTION)
     if not parts or _of_parameters(sides):
         return
@@ -466,13 +476,13 @@ def reduction(sides: Sides) -> Iterator[Claim]:
 
 
 def copies(sides: Sides) -> Iterator[Claim]:
-    """More work on variables: updates, copies."""
+    """Recognises more work on variables, such as updates and copies."""
     if not _of_parameters(sides):
         yield from other_copies(sides)
 
 
 def other_copies(sides: Sides) -> Iterator[Claim]:
-    """Like `copies`, also if a layer has other parameters that do not explain the difference."""
+    """Like `copies`, for the case that layers with different parameters do not explain all."""
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return
@@ -491,7 +501,7 @@ def other_copies(sides: Sides) -> Iterator[Claim]:
 
 
 def layers(sides: Sides) -> Iterator[Claim]:
-    """Layers that one side lacks."""
+    """Recognises layers that only one side has."""
     found = _by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
     own = {layer: parts for layer, parts in found.items() if any(layer not in n for n in names)}
@@ -510,7 +520,7 @@ def layers(sides: Sides) -> Iterator[Claim]:
 
 
 def changed_layers(sides: Sides) -> Iterator[Claim]:
-    """Layers whose variables have different shapes on the two sides."""
+    """Recognises layers whose variables have different shapes on the two sides."""
     found = _by_layer(sides)
     pairs = [
         (a, b)
@@ -527,7 +537,8 @@ def changed_layers(sides: Sides) -> Iterator[Claim]:
         ]
         more = sum(b.parameters - a.parameters for a, b in pairs)
         changed = [a.name for a, _ in pairs if a.name in own]
-        # Layers that follow have as many channels: the first product is what was changed.
+        # Later layers have the new number of channels, too. So the first product is the layer that
+        # was changed.
         first = next((a.name for a, _ in pairs if a.kind and a.name in own), changed[0])
         place = first_few([first, *(name for name in changed if name != first)], 1)
         evidence += [_changed(sides, parts), *_ratios(sides, parts, "FLOPs", "bytes")]
@@ -541,7 +552,7 @@ def _sizes(layer: ProfiledLayer) -> str:
 
 
 def layer_by_layer(sides: Sides) -> Iterator[Claim]:
-    """Layers whose operations changed by more than the operations of all other layers."""
+    """Recognises layers whose operations changed by more than those of the other layers."""
     for layer, parts in _by_layer(sides).items():
         others = tuple(part for part in parts if _differs(sides, part))
         alike = (part for part in parts if part not in others)
@@ -573,14 +584,14 @@ def layer_by_layer(sides: Sides) -> Iterator[Claim]:
 
 
 def gaps(sides: Sides) -> Iterator[Claim]:
-    """Time between operations in which none runs."""
+    """Recognises more time in which no operation runs."""
     if GAPS in sides.free and sides.stands_out([GAPS]):
         text = "no operation runs between the first and the last of the step"
         yield Claim("gaps", (GAPS,), "gaps between operations", text, is_effect=True)
 
 
 def everything(sides: Sides) -> Iterator[Claim]:
-    """All operations alike, for a reason that records do not show."""
+    """Recognises that all operations are slower, for a reason that records do not show."""
     parts = sides.operations
     factors = sides.factors
     least = CERTAIN * factors.error(_LOAD)
@@ -600,13 +611,14 @@ RECOGNISERS: tuple[Recogniser, ...] = (
     *(input_wait, program, network, batch, threads, precision, batch_norm, reduction, copies),
     *(layers, changed_layers, layer_by_layer, other_copies, gaps, everything),
 )
-"""Recognisers of causes, in the order in which they claim parts."""
+"""Recognisers, in the order in which they claim parts."""
 
 
 def _of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
-    """Parts outside of towers, if they take longer because of further parameters.
+    """Parts outside of towers, if they take longer because of additional parameters.
 
-    `own` are those of a layer of B, which must be a large share; None for all.
+    `own` is the number of additional parameters in one layer, which must be a large share of all
+    additional parameters; None for no such condition.
     """
     alignment = sides.alignment
     sums = [sum(one.parameters for one in side) for side in (alignment.a, alignment.b)]
@@ -627,7 +639,7 @@ def _by_layer(sides: Sides) -> dict[str, list[Part]]:
 
 
 def _have_products(sides: Sides, parts: Collection[Part]) -> bool:
-    """Whether some of the parts' operations are convolutions or matrix products, on any side."""
+    """Whether the parts contain convolutions or matrix products, on either side."""
     return any(map(_PRODUCT.search, itertools.chain(*sides.kernels(parts))))
 
 
@@ -637,20 +649,20 @@ def _types(kernels: Iterable[str]) -> tuple[str, ...]:
 
 
 def _differs(sides: Sides, part: Part) -> bool:
-    """Whether a part certainly has other operations, FLOPs or bytes."""
+    """Whether a part certainly has different operations, FLOPs or bytes on the two sides."""
     works = [side.work(part) for side in (sides.a, sides.b)]
     lacking = any(part not in side.parts for side in (sides.a, sides.b))
     return lacking or (None not in works and works[0] != works[1])
 
 
 def _layers(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
-    """The layer with the largest difference, and the number of others."""
+    """Text: the layer with the largest difference, and the number of other layers."""
     size = {name: abs(sides.together(layers[name]).difference) for name in names}
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
 def _changed(sides: Sides, parts: Collection[Part]) -> str:
-    """Differences in numbers of operations by type: "+2 Cast float32, -1 Relu"."""
+    """Text: differences in numbers of operations by type, "+2 Cast float32, -1 Relu"."""
     before, after = sides.kernels(parts)
     found = {name: after[name] - before[name] for name in (*before, *after)}
     texts = [
@@ -662,7 +674,7 @@ def _changed(sides: Sides, parts: Collection[Part]) -> str:
 
 
 def _with_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts, and the gaps if the parts have most of the further operations."""
+    """The parts, and also the gaps if the parts contain most of the additional operations."""
     if GAPS not in sides.free:
         return parts
     before, after, own_before, own_after = (
@@ -675,7 +687,7 @@ def _with_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _ratios(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
-    """By how much B has more FLOPs or bytes: "1.500 times the FLOPs"."""
+    """Text: FLOPs or bytes of B relative to A, such as "1.500 times the FLOPs"."""
     for name in amounts:
         before, after = sides.total(name.lower(), parts)
         if before and after and abs(after / before - 1) >= SMALLEST:
@@ -688,5 +700,5 @@ def _slower(sides: Sides, parts: Iterable[Part]) -> str:
 
 
 def _facts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
-    """Flags and facts of some names that differ: "xla: false in A, true in B"."""
+    """Texts: the given flags and facts that differ, such as "xla: false in A, true in B"."""
     return reasons_of(sides.a.profiles, sides.b.profiles, names)

@@ -1,4 +1,4 @@
-"""Explanation of the difference between two sides, and its output as table, Markdown and chart."""
+"""Explains the difference between two sides, as a table, Markdown or a chart."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from cnnbench.judge.explain.facts import changes_of, measured_changes
 from cnnbench.judge.explain.sides import CERTAIN, Sides
 from cnnbench.records.profiles import Cause, ExplainedRow, Explanation, StepProfile
 
-_ALSO = 0.1  # least share of the difference of a second cause in the answer
+_ALSO = 0.1  # minimum share of the difference for a second cause in the answer
 _MOST_NAMED = 2
 
 
 def explain(
     base: Sequence[StepProfile], new: Sequence[StepProfile], labels: tuple[str, str] = ("A", "B")
 ) -> Explanation:
-    """Explains the difference between two sides of at least one profiled process each."""
+    """Explains the difference between two sides, each with at least one profiled process."""
     sides = Sides(base, new)
     found: tuple[Cause, ...] = ()
-    # Times of a single process may be those of the process, not of its side.
+    # With a single process, a difference may be specific to this process.
     if min(len(base), len(new)) > 1:
         sides, found = significant_causes(sides)
     work = () if found else causes(sides.of_work())
@@ -63,7 +63,7 @@ def explain(
 
 
 def _answer(found: Explanation) -> str:
-    """The answer in one sentence, and a second one on work that differs."""
+    """The answer in one sentence; a second sentence if the work differs."""
     step = f"a step takes {_more(found.difference)}"
     if found.causes and not found.by_work:
         return _answer_of_causes(found)
@@ -91,7 +91,7 @@ def _answer(found: Explanation) -> str:
 
 
 def _answer_of_causes(found: Explanation) -> str:
-    """The difference of the step, its largest causes, and what they leave unexplained."""
+    """Text: the difference in step time, its largest causes, and the unexplained rest."""
     difference, step = found.difference, f"a step takes {_more(found.difference)}"
     least = _ALSO * max(abs(found.causes[0].difference), abs(difference))
     others = [one for one in found.causes[1:] if abs(one.difference) >= least]
@@ -111,7 +111,7 @@ def _answer_of_causes(found: Explanation) -> str:
 
 
 def _named(cause: Cause, *, with_spread: bool) -> str:
-    """A cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
+    """Text of a cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
     size = _size(cause.difference)
     if with_spread:
         size = f"{_more(cause.difference)} (+/- {_ms(cause.spread)})"
@@ -135,7 +135,7 @@ def _ms(seconds: float) -> str:
 
 
 SHOWN = 10
-"""Rows of a table."""
+"""Default number of rows in a table."""
 
 _INDENT = 6
 _MOST_FACTS = 12
@@ -143,9 +143,9 @@ _SMALLEST = 1e-6  # shortest time that is shown, in seconds
 
 
 def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
-    """The largest rows (all if `most` is 0), the sum of others, the rest, and the step.
+    """Lines of a table: the largest rows (all if `most` is 0), sum of other rows, rest, step.
 
-    The spread of sums and of the rest is NaN.
+    For sums and the rest, the spread is NaN.
     """
 
     shown = found.rows[:most] if most else found.rows
@@ -167,13 +167,13 @@ def rows_table(found: Explanation, most: int = SHOWN, **layout: Any) -> Table | 
 
 
 def table_text(found: Explanation, most: int = SHOWN) -> str:
-    """The answer, the causes with their evidence, the rows, and further differences."""
+    """Text for a terminal: answer, causes with evidence, rows, and other differences."""
     causes, *others = sections(found, most)
     return writers.text_of([[found.answer, *causes], *others])
 
 
 def sections(found: Explanation, most: int = SHOWN) -> list[list[Content]]:
-    """The contents for a terminal without the answer: causes, rows, remarks."""
+    """The contents for a terminal, without the answer: causes, rows, remarks."""
     causes: list[Content] = []
     for one in found.causes:
         causes.append(Text(f"- {cause_text(one)}", hanging=_INDENT))
@@ -185,7 +185,7 @@ def sections(found: Explanation, most: int = SHOWN) -> list[list[Content]]:
 
 
 def to_markdown(found: Explanation, most: int = SHOWN) -> str:
-    """`table_text` for a pull request; names from records are code."""
+    """`table_text` as Markdown for a pull request. Names from records are marked as code."""
     lines = ["### cnnbench: why", "", markdown(found.answer), "", *markdown_body(found, most)]
     return "\n".join(lines) + "\n"
 
@@ -206,7 +206,7 @@ def markdown_body(found: Explanation, most: int = SHOWN) -> list[str]:
 
 
 def chart(found: Explanation, most: int = SHOWN) -> Rows:
-    """The differences of the largest rows with their spread."""
+    """Chart of the differences of the largest rows, with their spread."""
     rows = []
     of = f"the {most} largest of" if 0 < most < len(found.rows) else "all"
     for line in lines_of(found, most):
@@ -232,19 +232,19 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
 
 
 def _unexplained(found: Explanation) -> Iterator[str]:
-    """What is left of the difference, where there are significant causes."""
+    """Text: the part of the difference that significant causes do not explain."""
     if found.causes and not found.by_work:
         yield f"{signed_ms(found.unexplained)} ms that no cause explains"
 
 
 def cause_text(cause: Cause) -> str:
-    """A cause in one line with its times."""
+    """A cause as one line with its times."""
     times = f"{in_ms(cause.base)} to {_ms(cause.new)}, +/- {in_ms(cause.spread)}"
     return f"{signed_ms(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
 def about(found: Explanation) -> str:
-    """A sentence on how it was measured."""
+    """A sentence about how the difference was measured."""
     a, b = found.base_processes, found.new_processes
     processes = f"{a} and {b}" if a != b else f"{a} + {b}"
     return (

@@ -1,4 +1,4 @@
-"""Differences between profiled processes: flags, facts, quantities, kernels of oneDNN."""
+"""Differences between profiled processes in flags, facts, quantities and oneDNN kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cnnbench.records.profiles import (
 
 _OTHERS, _WITHHELD = "CPUs used by other programs", "CPU time withheld by the hypervisor"
 CPU_TIME = "CPU time of a step"
-"""The quantity that distinguishes a program that computes from one that waits."""
+"""Name of the quantity that shows whether a program computes or waits."""
 
 FACTS_OF: Mapping[str, tuple[str, ...]] = {
     "threads": (
@@ -34,7 +34,7 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
         *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
         *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
     ),
-    # Records name only variables that affect speed.
+    # Records contain only environment variables that affect speed.
     "libraries": (
         *("data_format", "conv_gradients", "xla", "xla_compile", "enable_optimizations"),
         "winograd_nonfused",
@@ -58,21 +58,21 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
     ),
     "looping": ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy"),
 }
-"""Facts that change a part of the step, by part: "threads" and "libraries" change all operations,
-and "threads" also the gaps between them.
+"""Names of flags and facts that affect a part of the step, by part. "threads" and "libraries"
+affect all operations; "threads" also affects the gaps between operations.
 """
 
 _SENDING = ("_Send", "_HostSend")
 _PLACES = ("profile_json", "result_json")
 _NOTICEABLE = 0.1  # relative tolerance of start-up times and memory
 _CLOCKS = 0.05  # relative tolerance of clocks
-_ALLOCATED = 0.02  # relative tolerance: the reuse of buffers varies
+_ALLOCATED = 0.02  # relative tolerance, because the reuse of buffers varies
 _BUSY = 0.25  # tolerance of busy CPUs
 _STOLEN = 0.02  # tolerance of the share of CPU time
 
 
 def changes_of(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[FactChange]:
-    """Flags and facts that differ, flags that were given first."""
+    """Flags and facts that differ between the sides. Flags that were given explicitly are first."""
     return [
         FactChange(fact=one.fact, base=_values(one.fact, one.base), new=_values(one.fact, one.new))
         for one in _differences(base, new)
@@ -82,10 +82,10 @@ def changes_of(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[
 def reasons_of(
     base: Sequence[StepProfile], new: Sequence[StepProfile], patterns: Iterable[str]
 ) -> tuple[str, ...]:
-    """Flags and facts of some names that may be the reason of a difference, in words.
+    """Flags and facts with matching names that may be the reason of a difference, as text.
 
-    Facts that processes of both sides have in common are none, nor are those that follow from a
-    flag before them, such as the global batch from the batch size.
+    Values that occur on both sides are not reasons. Neither are values that follow from an earlier
+    flag, such as the global batch, which follows from the batch size.
     """
     wanted = tuple(patterns)
     given = {flag for one in (*base, *new) for flag in one.record.explicit_flags}
@@ -107,12 +107,12 @@ def _differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> lis
 
 
 class Amount(NamedTuple):
-    """A measured quantity other than the time of operations.
+    """A measured quantity besides the times of operations.
 
     Attributes:
-      tolerance: share by which it may differ from process to process.
-      least: smallest difference.
-      slows: 1 if more of it makes all operations slower, -1 if less does, otherwise 0.
+      tolerance: share by which processes of one side may differ.
+      least: smallest difference that is reported.
+      slows: 1 if a higher value makes all operations slower, -1 if a lower value does, otherwise 0.
     """
 
     name: str
@@ -126,9 +126,9 @@ class Amount(NamedTuple):
 def measured_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile], slower: int = 0
 ) -> Iterator[FactChange]:
-    """Quantities of start-up, memory, the graph and the machine that differ.
+    """Quantities of start-up, memory, graph and machine that differ between the sides.
 
-    With `slower` only those that can make all operations of B slower (1) or faster (-1).
+    If `slower` is 1 (or -1), only quantities that can make all operations of B slower (or faster).
     """
     for one in _QUANTITIES:
         sides = ([one.value(profile) for profile in side] for side in (base, new))
@@ -145,7 +145,7 @@ def measured_changes(
 
 
 def text_of(change: FactChange) -> str:
-    """A fact in words: "num_intra_threads: 2 in A, 1 in B"."""
+    """A fact as text: "num_intra_threads: 2 in A, 1 in B"."""
     return f"{change.fact}: {change.base} in A, {change.new} in B"
 
 
@@ -163,7 +163,7 @@ def _found(name: str, profile: StepProfile) -> Any:
 
 
 def _gpu_clock(profile: StepProfile) -> float | None:
-    """MHz of the slowest GPU of the run."""
+    """Clock of the slowest GPU in the run, in MHz."""
     clocks = _found("gpu_clocks_mhz", profile)
     return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
 
@@ -175,7 +175,7 @@ def _slowed(reason: str, profile: StepProfile) -> float | None:
 
 
 def _cpu_time(profile: StepProfile) -> float | None:
-    """Milliseconds of a step."""
+    """CPU time of a step in milliseconds."""
     seconds = profile.record.step_cpu_seconds
     return 1e3 * fmean(seconds) if seconds else None
 
@@ -225,7 +225,7 @@ _MOST = 3
 
 
 class PrimitiveChange(NamedTuple):
-    """Different calls of a `Primitive`, with the calls of both sides in words."""
+    """A oneDNN primitive that the sides call differently, with the calls of both sides as text."""
 
     name: str
     propagation: str
@@ -237,7 +237,7 @@ class PrimitiveChange(NamedTuple):
         return self.name in _PRODUCTS
 
     def is_of(self, directions: Collection[str]) -> bool:
-        """Whether operations of one of these directions may call it."""
+        """Whether operations in one of these directions may call the primitive."""
         if self.propagation.startswith("forward"):
             return FORWARD in directions
         return _DIRECTIONS.get(self.propagation) in (None, *directions)
@@ -246,12 +246,13 @@ class PrimitiveChange(NamedTuple):
 def primitive_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile]
 ) -> list[PrimitiveChange]:
-    """Primitives that the sides call differently; empty where a side has no log."""
+    """Primitives that the sides call differently; empty if a side has no oneDNN log."""
     before, after = map(_logged, (base, new))
     if before is None or after is None:
         return []
     found = []
-    # Conversions of layouts, a consequence of other layouts, come last.
+    # Conversions between layouts come last, because they follow from the layouts of other
+    # primitives.
     for key in sorted({*before, *after}, key=lambda key: (key[0] == "reorder", key)):
         texts = _texts(before.get(key, ()), after.get(key, ()))
         if texts is not None:
@@ -261,17 +262,17 @@ def primitive_changes(
 
 
 def _logged(profiles: Iterable[StepProfile]) -> dict[tuple[str, str], list[Primitive]] | None:
-    """Calls of the first process that has them, by name and propagation."""
+    """Calls in the first process with a log, by name and propagation."""
     log = next((one.primitives for one in profiles if one.primitives), None)
     return None if log is None else grouped(log, lambda one: (one.name, one.propagation))
 
 
 def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
-    """Calls of both sides by kernel, else by layout, whichever differs; None if neither does."""
+    """Calls of both sides by kernel if kernels differ, else by layout; None if neither differs."""
     for text in (_kernel, lambda one: f"{_kernel(one)} with {one.layouts}"):
         a, b = (_call_counts(side, text) for side in (before, after))
         if a != b:
-            # The layouts that only one of the sides has.
+            # Only layouts that differ between the sides are shown.
             return (_text(a), _text(b)) if text is _kernel else (_text(a - b), _text(b - a))
     return None
 
@@ -288,6 +289,6 @@ def _kernel(one: Primitive) -> str:
 
 
 def _text(calls: Counter[str]) -> str:
-    """Calls in a step: "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
+    """Text: calls in a step, such as "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
     texts = [f"{times} {name}".rstrip() for name, times in calls.most_common()]
     return first_few(texts, _MOST, ", ") if texts else NONE

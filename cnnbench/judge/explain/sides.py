@@ -1,12 +1,14 @@
-"""The two sides of an explanation, layer by layer.
+"""The two sides of an explanation: corresponding layers, times of parts, and noise.
 
-Kind, shapes and order decide. Names only break ties, since an inserted layer renumbers later ones.
+Layers of both sides are paired by kind, shapes and order. Names only break ties, because inserting
+a layer changes the numbers of later layers.
 
-A side is a few processes with some profiled steps each. Its times are means over all steps after
-rare disturbances are removed, as in `cnnbench compare`; such means add up. Whether a difference is
-significant is decided by the medians of each row over the steps of each process, which are robust
-against single delays; for the program by the minimum, since other programs can only add to its
-time. The noise is the difference between like processes.
+A side consists of a few processes with some profiled steps each. Reported times are means over all
+steps after rare disturbances are removed, as in `cnnbench compare`; the means of parts add up to
+the mean step. Whether the difference of a row is significant is decided from the medians over the
+steps of each process, because medians are robust against single delays. For the program, the
+minimum is used instead of the median, because other programs can only add to its time. The noise is
+estimated from differences between processes of the same side.
 """
 
 from __future__ import annotations
@@ -42,14 +44,15 @@ from cnnbench.records.profiles import (
     StepProfile,
 )
 
-# Alignment of the layers of two networks, as a diff aligns the lines of two files.
+# Alignment of the layers of two networks, similar to a diff of two files.
 
 # Scores of pairs of layers; a layer without a counterpart scores 0.
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01
-_SHAPES = 0.1  # added if all shapes agree
-_NO_PRODUCT = 0.5  # factor for layers such as batch norm, which resemble many others
-_FEW = 0.5  # below this share of equal layers, families may differ
-_MOST_ALIKE = 0.8  # above this share of layers of equal kinds, families do not differ
+_SHAPES = 0.1  # added to the score if all shapes agree
+_NO_PRODUCT = 0.5  # factor for layers such as batch norm, which resemble many other layers
+_FEW = 0.5  # The networks may be of different families if a smaller share of layers is equal.
+# The networks are of the same family if a larger share of layers has equal kinds.
+_MOST_ALIKE = 0.8
 
 Layers = Sequence[ProfiledLayer]
 Pair = tuple[ProfiledLayer, ProfiledLayer]
@@ -57,7 +60,7 @@ Pair = tuple[ProfiledLayer, ProfiledLayer]
 
 @dataclass(frozen=True)
 class Alignment:
-    """Corresponding layers of A and B: pairs in order, equal or changed, and moved equal ones."""
+    """Corresponding layers of A and B: pairs in order (equal or changed), and moved layers."""
 
     a: tuple[ProfiledLayer, ...]
     b: tuple[ProfiledLayer, ...]
@@ -120,7 +123,7 @@ class Alignment:
         return {**scopes, **found}
 
     def text(self) -> str:
-        """Further or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
+        """Text: added or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
         found = [
             *_counted(self.only_b, "more", self.b, self.names),
             *_counted(self.only_a, "less", self.a, {}),
@@ -132,7 +135,7 @@ class Alignment:
 
 
 def layers_of(profile: StepProfile) -> Layers:
-    """The layers of a network; only those with products if the document lists no layers."""
+    """The layers of a network. If the document has no list of layers, only those with products."""
     if profile.layers is not None:
         return profile.layers
     found: dict[str, ProfiledLayer] = {}
@@ -146,7 +149,7 @@ def layers_of(profile: StepProfile) -> Layers:
 
 
 def _signature(one: ProfiledLayer) -> tuple[object, ...]:
-    """Values of equal layers; FLOPs replace shapes in documents without these."""
+    """A value that is equal for equal layers. Uses FLOPs if the document contains no shapes."""
     return (one.kind, one.shapes or one.flops, one.parameters)
 
 
@@ -155,7 +158,7 @@ def _class(one: ProfiledLayer) -> str:
 
 
 def _worth(one: ProfiledLayer, other: ProfiledLayer) -> float:
-    """Score of a pair of layers; 0 if they cannot be paired."""
+    """Score of pairing two layers; 0 if they cannot be paired."""
     if _class(one) != _class(other):
         return 0.0
     tie = _TIE * (one.name == other.name)
@@ -193,7 +196,7 @@ def _aligned(base: Layers, new: Layers) -> list[Pair]:
 
 
 def _counted(only: Layers, word: str, side: Layers, names: Mapping[str, str]) -> list[str]:
-    """Layers by class: "2 convolutions more (3x3, after conv1)"."""
+    """Texts: layers by class, such as "2 convolutions more (3x3, after conv1)"."""
     products = [one for one in only if one.kind] or only
     found = []
     for kind, those in grouped(products, _class).items():
@@ -207,44 +210,47 @@ def _counted(only: Layers, word: str, side: Layers, names: Mapping[str, str]) ->
     return found
 
 
-# Times of two sides by part, and the differences that exceed their noise.
+# Times of the two sides by part, and tests whether a difference exceeds the noise.
 
 CERTAIN = 5.0
-"""Standard errors from which a difference alone is significant: few processes, many rows."""
+"""A difference without other evidence must exceed this number of standard errors. It is high
+because there are few processes and many rows.
+"""
 
 CHANCE = 0.002
-"""Level of the corresponding test by the scatter of the row itself."""
+"""Significance level of the corresponding test with the variance of the row itself."""
 
 LIKELY = 2.0
-"""Standard errors where the operations differ too, which is never noise."""
+"""Number of standard errors if the operations differ, too, because that is never noise."""
 
 SMALLEST = 0.01
-"""A cause explains at least this share of a step."""
+"""A cause must explain at least this share of the step time."""
 
-_LEAST_NOISE = 0.01  # least deviation of any time between processes, as a share
-_ONE_PROCESS = 0.05  # the same limit if a side has only one process
-_HARDLY_ANY = 10  # above this ratio of the sides, unscaled times are judged too
+_LEAST_NOISE = 0.01  # minimum deviation between processes, as a share of the time
+_ONE_PROCESS = 0.05  # minimum deviation if a side has only one process
+_HARDLY_ANY = 10  # Above this ratio between the sides, unscaled times are tested, too.
 _SETTLED = 20.0  # number of standard errors, for rows with little variance
 _SMALLEST_SETTLED = 0.002  # smallest share of a step for rows with little variance
-_COMPARED = 10  # number of the largest rows; `factors` are computed from them
+_COMPARED = 10  # `factors` are computed from this number of the largest rows
 
 
 PAUSES = Part("pauses", "slow steps", HOST)
-"""What slow steps take beyond ordinary ones, where pauses are a cause."""
+"""Part for the additional time of slow steps, if pauses are a cause."""
 
 Values: TypeAlias = Sequence[Sequence[float]]
-"""Values of A and of B, or of several runs."""
+"""A list of values for A and one for B, or one list for each of several runs."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a step on both sides, of one part or of several together.
+    """Seconds per step of one part, or of several parts together, on both sides.
 
     Attributes:
-      each: times of the processes of A and of B; of a single process, the times of its steps.
-      within: variance of such a time by the scatter of the steps within a process, the mean over
-        processes; 0 where it is not known.
-      steps: number of profiled steps of all processes; 0 in the same cases.
+      each: times of the processes of A and of B. If a side has a single process, the times of its
+        steps.
+      within: variance of a process's time that results from the variance between its steps; mean
+        over the processes, 0 if unknown.
+      steps: number of profiled steps of all processes; 0 if `within` is unknown.
     """
 
     each: Values
@@ -258,9 +264,9 @@ class Times:
         weights: Sequence[Values],
         centre: Callable[[Sequence[float]], float] = median,
     ) -> Times:
-        """The typical times of a part, from steps whose weight is above 0; see `mean`.
+        """Typical times of a part, from steps with a weight above 0. For the arguments, see `mean`.
 
-        The steps of a single process stand for processes.
+        If a side has a single process, its steps are treated as processes.
         """
         kept = [
             [
@@ -276,9 +282,10 @@ class Times:
 
     @classmethod
     def mean(cls, values: Sequence[Values], weights: Sequence[Values]) -> Times:
-        """The mean times of a part, from its times in the steps of the processes of A and of B.
+        """Mean times of a part on both sides.
 
-        The steps of a single process, times their weights, stand for processes.
+        If a side has a single process, its steps (multiplied by their weights) are treated as
+        processes.
 
         Args:
           values: seconds of each step of each process of A and of B.
@@ -301,35 +308,36 @@ class Times:
 
     @property
     def usual(self) -> tuple[float, float]:
-        """Means over the processes of A and of B."""
+        """Mean over the processes of A, and mean over the processes of B."""
         base, new = map(fmean, self.each)
         return base, new
 
     @property
     def difference(self) -> float:
-        """`usual` of B minus that of A."""
+        """Mean of B minus mean of A."""
         base, new = self.usual
         return new - base
 
     @property
     def variance(self) -> float:
-        """Variance between processes of one side, pooled; 0 with one process each."""
+        """Pooled variance between processes of one side; 0 if both sides have one process."""
         squares = sum((value - fmean(side)) ** 2 for side in self.each for value in side)
         return squares / max(1, sum(map(len, self.each)) - 2)
 
     def error(self, noise: float = 0.0) -> float:
-        """Standard error of the difference; `noise` is the least deviation as a share."""
+        """Standard error of the difference; `noise` is a minimum deviation, as a share."""
         return self.error_of(max(math.sqrt(self.variance), noise * fmean(self.usual)))
 
     def error_of(self, deviation: float) -> float:
-        """Standard error of the difference between processes of this deviation."""
+        """Standard error of the difference if processes have this standard deviation."""
         return deviation * math.sqrt(sum(1 / len(side) for side in self.each))
 
     @property
     def chance(self) -> float:
-        """Largest difference that may be chance, by the scatter of the row itself.
+        """Largest difference that may be chance, from the variance of the row itself.
 
-        The scatter of steps is used where it explains most of the scatter of the few processes.
+        The variance between steps is used if it explains most of the variance between the
+        processes, of which there are few.
         """
         processes = sum(map(len, self.each))
         freedom, variance = max(1, processes - 2), self.variance
@@ -339,25 +347,25 @@ class Times:
 
     @property
     def apart(self) -> bool:
-        """Whether all processes of one side are above all of the other."""
+        """Whether all processes of one side are above all processes of the other side."""
         base, new = self.each
         return min(new) > max(base) or min(base) > max(new)
 
     def logarithms(self) -> Times | None:
-        """Logarithms of these times; None for a process without the part."""
+        """Logarithms of these times; None if a process does not have the part."""
         if min(map(min, self.each)) <= 0:
             return None
         each = [tuple(map(math.log, side)) for side in self.each]
         return Times(each, self.within / fmean(chain(*self.each)) ** 2, self.steps)
 
     def scaled(self, by: Values) -> Times:
-        """These times, each divided by a number per process."""
+        """These times, divided by a number for each process."""
         each = [tuple(map(truediv, *sides)) for sides in zip(self.each, by, strict=True)]
         return Times(each, self.within / fmean(chain(*by)) ** 2, self.steps)
 
 
 class ProfiledSide:
-    """The profiled processes of one side; `named` gives the common name of a part."""
+    """The profiled processes of one side. `named` converts a part to its name on side A."""
 
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
         self.profiles = tuple(profiles)
@@ -366,7 +374,7 @@ class ProfiledSide:
 
     @cached_property
     def parts(self) -> dict[Part, None]:
-        """Parts of all processes, in the order of the first."""
+        """Parts of all processes, in the order of the first process."""
         return dict.fromkeys(part for rows in self._rows for part in rows)
 
     def seconds(self, part: Part) -> Values:
@@ -377,33 +385,33 @@ class ProfiledSide:
         ]
 
     def work(self, part: Part) -> ProfiledPart | None:
-        """A part without its times; None where processes differ in it."""
+        """A part without its times; None if it differs between processes."""
         first, *others = (
             replace(rows[part], seconds=()) if part in rows else None for rows in self._rows
         )
         return first if all(one == first for one in others) else None
 
     def of_first(self, parts: Iterable[Part]) -> list[ProfiledPart]:
-        """The rows of some parts of the first process."""
+        """The rows of the given parts in the first process."""
         return [self._rows[0][part] for part in parts if part in self._rows[0]]
 
 
 class Sides:
-    """Sides A and B, whose parts have the names of A's layers.
+    """Sides A and B. Parts of both are named after the layers of A.
 
     Attributes:
-      times: typical times of every part, by which differences are judged.
-      means: mean times of every part, which are shown: they add up to `step`.
+      times: typical times of every part, which are used for tests.
+      means: mean times of every part, which are reported; they add up to `step`.
       step: mean times of profiled steps.
       timed: mean times of steps without a profiler.
       free: the parts that no cause has claimed.
-      by_work: whether any difference in work counts, however small or noisy its time is, and time
-        alone does not.
+      by_work: whether only differences in work are considered, even if their times are small or
+        noisy.
 
     Args:
       base, new: the profiles of A and of B.
-      weights: weights of the profiled steps of each process, those of A first; those of
-        `step_weights` if not given.
+      weights: weights of the profiled steps of each process, first of A, then of B. By default, the
+        weights are those of `step_weights`.
     """
 
     by_work = False
@@ -458,15 +466,15 @@ class Sides:
         """The sides without slow steps; the additional time of slow steps becomes the part
         `PAUSES`.
 
-        The mean times of other parts are those of a process whose slow steps take as long as its
-        ordinary ones. So they and `PAUSES` add up to the same step.
+        Mean times of the other parts are as if slow steps took as long as ordinary steps. So they
+        and `PAUSES` still add up to the step.
 
         Args:
-          slow, ordinary: numbers of profiled steps of each process, those of A first; larger
-            numbers have no effect.
+          slow, ordinary: numbers of steps for each process, first of A, then of B. Numbers beyond
+            the profiled steps are ignored.
 
         Returns:
-          None if the profile of a process has no ordinary step.
+          None if a process has no ordinary profiled step.
         """
         weights = []
         for own, out, kept in zip(self.weights, slow, ordinary, strict=True):
@@ -485,11 +493,11 @@ class Sides:
         return found
 
     def together(self, parts: Iterable[Part]) -> Times:
-        """The sum of the typical times of several parts, at least one."""
+        """The sum of the typical times of one or more parts."""
         return _sum(self.times[part] for part in parts)
 
     def mean_of(self, parts: Iterable[Part]) -> Times:
-        """The sum of the mean times of several parts, at least one."""
+        """The sum of the mean times of one or more parts."""
         return _sum(self.means[part] for part in parts)
 
     @property
@@ -498,13 +506,13 @@ class Sides:
         return tuple(filter(_is_operation, self.free))
 
     def total(self, amount: str, parts: Collection[Part]) -> tuple[int, int]:
-        """FLOPs or bytes of some parts in a step of the first process of A and of B."""
+        """FLOPs or bytes of the given parts in a step of the first process of A, and of B."""
         rows = [side.of_first(parts) for side in (self.a, self.b)]
         base, new = (sum(getattr(row, amount) for row in side) for side in rows)
         return base, new
 
     def kernels(self, parts: Collection[Part]) -> tuple[Counter[str], Counter[str]]:
-        """Counts of the operations of some parts by kernel, in the same steps."""
+        """Number of operations of the given parts by kernel, in a step of the first processes."""
         found = Counter[str](), Counter[str]()
         for kernels, side in zip(found, (self.a, self.b), strict=True):
             for row in side.of_first(parts):
@@ -513,7 +521,7 @@ class Sides:
 
     @cached_property
     def factors(self) -> Times:
-        """Common factor of all operations by process; 1 is the mean over both sides."""
+        """Common speed factor of all operations for each process; the mean over both sides is 1."""
         counting = [(one, math.sqrt(math.prod(one.usual))) for one in self._counting()]
         return Times(
             [
@@ -527,12 +535,15 @@ class Sides:
 
     @cached_property
     def primitives(self) -> list[PrimitiveChange]:
-        """Kernels of oneDNN that differ."""
+        """oneDNN primitives that the sides call differently."""
         return primitive_changes(self.a.profiles, self.b.profiles)
 
     @cached_property
     def noise(self) -> float:
-        """Deviation between processes of one side, as a share of a row, without `factors`."""
+        """Deviation between processes of one side, as a share of a row's time.
+
+        The common `factors` of the processes are removed first.
+        """
         if 1 in (len(self.a.profiles), len(self.b.profiles)):
             return _ONE_PROCESS
         shares = [
@@ -541,18 +552,18 @@ class Sides:
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
     def noise_of(self, parts: Iterable[Part]) -> float:
-        """`noise` of some parts; of the program it is small, however much operations scatter."""
+        """`noise` for the given parts. It is small for the program, even if operations vary."""
         return min(self.noise, _ONE_PROCESS) if {*parts} == {PROGRAM} else self.noise
 
     def stands_out(self, parts: Collection[Part], errors: float = CERTAIN) -> bool:
-        """Whether the difference of some parts is large, and beyond `errors` standard errors.
+        """Whether the difference of the given parts is large and exceeds `errors` standard errors.
 
-        From `CERTAIN` on the processes of the sides must not overlap either.
+        If `errors` is at least `CERTAIN`, the processes of the two sides must also not overlap.
         """
         return self.is_beyond(self.together(parts), errors, self.noise_of(parts))
 
     def is_beyond(self, times: Times, errors: float = CERTAIN, noise: float | None = None) -> bool:
-        """`stands_out` of given times and their noise, that of operations by default."""
+        """`stands_out` for given times and noise; by default, the noise of operations."""
         if self.by_work:
             return errors < CERTAIN
         size, noise = abs(times.difference), self.noise if noise is None else noise
@@ -564,19 +575,19 @@ class Sides:
         return size > errors * expected and self.is_beyond_chance(times)
 
     def is_beyond_chance(self, times: Times) -> bool:
-        """Whether all processes of one side are above all of the other, by more than chance."""
-        # Near 0, logarithms scatter too much; hence the times themselves, too.
+        """Whether the sides do not overlap and their difference is larger than chance."""
+        # Near 0, logarithms vary too much, so the times themselves are tested, too.
         scales = [times.logarithms() or times]
         if max(times.usual) > _HARDLY_ANY * min(times.usual):
             scales.append(times)
         return times.apart and any(abs(scale.difference) > scale.chance for scale in scales)
 
     def is_large(self, times: Times) -> bool:
-        """Whether the difference is at least the share `SMALLEST` of the step."""
+        """Whether the difference is at least the share `SMALLEST` of the step time."""
         return abs(times.difference) >= SMALLEST * self.step.usual[0]
 
     def is_settled(self, parts: Iterable[Part]) -> bool:
-        """Whether parts without operations, which hardly scatter, differ even if by little."""
+        """Whether parts with low variance differ significantly, even if only by little."""
         if self.by_work:
             return False
         times = self.together(parts)
@@ -588,27 +599,28 @@ class Sides:
         )
 
     def is_special(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
-        """Whether operations of the step differ by more than all others."""
+        """Whether the given operations differ by more than the other operations of the step."""
         if self.by_work:
             return errors < CERTAIN
         times = self.together(parts)
         usual = zip(self.factors.usual, times.each, strict=True)
         of_sides = times.scaled([[factor] * len(side) for factor, side in usual])
-        # Kernels of a device do not follow the load of its host, which scatters between processes.
+        # The speed of kernels on a GPU does not depend on the host's load, which varies between
+        # processes.
         if not any(
             times.difference * own.difference > 0 and self.is_beyond(own, errors)
             for own in (self._own(times), of_sides)
         ):
             return False
-        # Judged by time alone, the raw difference must be significant too, not only the scaled one.
+        # Without other evidence, the unscaled difference must be significant, too.
         return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
 
     def _own(self, times: Times) -> Times:
-        """Times without the factor of their processes."""
+        """Times divided by the speed factors of their processes."""
         return times.scaled(self.factors.each)
 
     def _counting(self) -> list[Times]:
-        """The largest rows that all processes have."""
+        """The largest rows that exist in all processes."""
         found = (times for part, times in self.times.items() if _is_operation(part))
         everywhere = (one for one in found if min(map(min, one.each)) > 0)
         return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
@@ -624,15 +636,16 @@ def _is_operation(part: Part) -> bool:
 
 
 def _variance_of_median(values: Sequence[float]) -> float:
-    """For normal values, by their median deviation, robust against outliers."""
+    """Variance of the median of normal values, from the median absolute deviation."""
     centre = median(values)
     deviation = 1.4826 * median([abs(value - centre) for value in values])
     return math.pi / 2 * deviation**2 / len(values)
 
 
 def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
-    """The part with the name that its layer has on the other side."""
-    if part.layer == REST:  # without towers to reduce over, this prepares the update
+    """The part, with the name of the corresponding layer on side A."""
+    # With one tower, there is no reduction: the operation belongs to the update.
+    if part.layer == REST:
         return part if reduces or part.kind != REDUCTION else part._replace(kind=UPDATE)
     return part._replace(layer=names.get(part.layer, part.layer))
 

@@ -1,4 +1,7 @@
-"""Development of a metric over commits, from a results directory, without TensorFlow."""
+"""Shows how a metric changes over commits, from a results directory.
+
+Does not import TensorFlow.
+"""
 
 from __future__ import annotations
 

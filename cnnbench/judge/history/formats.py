@@ -1,4 +1,4 @@
-"""The history as text, CSV, a JSON document and figures for other programs."""
+"""Writes the history as text, CSV, a JSON document, and figures for other programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cnnbench.records.result_files import SkippedFile
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2
-"""Most series that are named where a step is not in all of them."""
+"""Maximum number of series that are named if a step occurs in only some of them."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,15 @@ class HistoryDocument(Document):
       unit: unit of its values.
       higher_is_better: whether higher values are better.
       relative: whether changes are shares of the level before; otherwise they are differences.
-      series: series, each of one configuration on one machine.
-      shared_steps: all steps of all series by the commit that explains them.
-      remarks: sentences on machines and on commits, such as those that no branch has any more.
-      skipped: files that gave no record.
-      fail_on: words of --fail_on; absent without.
-      failed_on: those words whose steps set exit code 1; absent without.
+      series: all series. Each contains measurements of one configuration on one machine.
+      shared_steps: all steps of all series, grouped by the commit that explains them.
+      remarks: sentences about machines and commits, such as commits that are no longer on any
+        branch.
+      skipped: files that contain no valid record.
+      fail_on: words of --fail_on; absent without the flag.
+      failed_on: words of --fail_on whose steps set exit code 1; absent if there are none.
       regressions: indices in `shared_steps` of regressions that have not been undone.
-      shared_outliers: outliers of all series by their point.
+      shared_outliers: outliers of all series, grouped by point.
     """
 
     kind: ClassVar[str] = "history"
@@ -72,7 +73,7 @@ class HistoryDocument(Document):
     @cached_property
     @computed(before="remarks")
     def shared_steps(self) -> tuple[SharedStep, ...]:
-        """All steps of all series by the commit that explains them."""
+        """All steps of all series, grouped by the commit that explains them."""
         return tuple(shared_steps(self.series))
 
     @cached_property
@@ -100,14 +101,14 @@ class HistoryDocument(Document):
     @cached_property
     @computed()
     def shared_outliers(self) -> tuple[SharedOutlier, ...]:
-        """Outliers of all series by their point."""
+        """Outliers of all series, grouped by point."""
         return tuple(shared_outliers(self.series))
 
 
 def table_text(found: HistoryDocument, last: int = 0) -> str:
-    """A block per series with the last points (0: all) and the steps between them.
+    """The history as text: for each series, its last points (0: all) and its steps.
 
-    Then the steps that several series share, and the remarks on the commits.
+    Steps that several series share, and remarks about commits, follow.
     """
     metric = found.metric
     direction = "higher" if metric.higher_is_better else "lower"
@@ -155,7 +156,7 @@ def _row(found: Trend, point: SeriesPoint, metric: Metric) -> Row:
 
 
 def point_row(found: Trend, point: SeriesPoint, metric: Metric, commit_url: str = "") -> Row:
-    """The cells of a point of a series, with or without values; see `linked` for `commit_url`."""
+    """The table row of a point. For `commit_url`, see `linked`."""
     value, *ends = (
         metric.value_text(one(point.values) if point.values else None, unit=False)
         for one in (median, min, max)
@@ -179,7 +180,7 @@ _TONES = {"-": "bad", "+": "good", "?": "unsure"}
 
 
 def _mark(found: Trend, point: SeriesPoint, metric: Metric) -> str:
-    """Mark of a point that begins a step or is an outlier; else ""."""
+    """The mark of a point that begins a step or is an outlier; otherwise ""."""
     marks = [
         f"{_sign(step)} {'trend' if step.is_trend else 'step'} {metric.change_text(step.change)}"
         for step in found.steps
@@ -194,13 +195,13 @@ def _mark(found: Trend, point: SeriesPoint, metric: Metric) -> str:
 
 
 def linked(point: SeriesPoint, commit_url: str) -> TableCell:
-    """The name of a point, which leads to `commit_url` with {commit} replaced, if it is one."""
+    """Cell with a point's name. A commit is linked to `commit_url` with {commit} replaced."""
     link = commit_url.replace("{commit}", point.name) if is_commit(point) else ""
     return TableCell(point.short, link=link, kinds="code steady")
 
 
 def is_commit(point: SeriesPoint) -> bool:
-    """Whether the point is named by a commit."""
+    """Whether the name of the point is a commit."""
     return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
 
 
@@ -208,12 +209,12 @@ _COMMIT = re.compile("[0-9a-f]{7,64}")
 
 
 def time_text(point: SeriesPoint) -> str:
-    """Start of a point's first run."""
+    """Text: the start of a point's first run."""
     return point.started.strftime("%Y-%m-%d %H:%M")
 
 
 def step_text(step: LevelChange, metric: Metric) -> str:
-    """A step in a sentence."""
+    """A sentence about a step."""
     kind, *ends = (
         ("worse", "last good", "first bad")
         if step.worse
@@ -235,14 +236,14 @@ def step_text(step: LevelChange, metric: Metric) -> str:
 
 
 def undone_text(step: LevelChange) -> str:
-    """Where a change was undone, after a semicolon; "" if it stands."""
+    """Text: where a change was undone, beginning with a semicolon; "" if it was not undone."""
     if step.stands:
         return ""
     return f"; undone at {step.undone.short}" if step.undone else "; undone since"
 
 
 def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
-    """Which of all series some are: the name of one, "all 5 series", "3 of 5 series (a; b; c)"."""
+    """Names some of all series: the only name, "all 5 series", or "3 of 5 series (a; b; c)"."""
     names = [one.series.configuration for one in some]
     if len(some) == 1:
         return names[0]
@@ -252,14 +253,14 @@ def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
 
 
 def changes_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
-    """The smallest and the largest of some changes, or one text for equal ones."""
+    """Text: the smallest and the largest change; a single number if they are equal."""
     ends = shared.smallest, shared.largest
     texts = {metric.change_text(end) for end in ends}
     return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
 
 
 def shared_text(shared: SharedStep, of: HistoryDocument) -> str:
-    """The steps of several of all series in one sentence; a single step with its series."""
+    """A sentence about steps that one commit explains, with the names of their series."""
     (found, step), *others = shared.steps
     if not others:
         return f"{found.series.configuration}: {step_text(step, of.metric)}"
@@ -277,7 +278,7 @@ def _sign(step: LevelChange) -> str:
 
 
 def facts_text(step: LevelChange) -> str:
-    """Other facts that changed at a step, or ""."""
+    """Text: other facts that changed at a step; "" if there are none."""
     shown = [
         f"{one.fact} {readable_fact(one.fact, one.before)} -> {readable_fact(one.fact, one.after)}"
         for one in step.facts[:_MOST_FACTS]
@@ -287,7 +288,7 @@ def facts_text(step: LevelChange) -> str:
 
 
 def outcome(found: Trend, metric: Metric) -> str:
-    """Text: why a series has no steps, and what could hide or imitate steps; "" if neither."""
+    """Text: why a series has no steps, and what noise could hide or imitate steps; or ""."""
     parts = []
     if not found.enough:
         points = count(found.series.points, "point", "points")
@@ -301,7 +302,7 @@ def outcome(found: Trend, metric: Metric) -> str:
 
 
 def noise_texts(found: Trend, metric: Metric) -> list[str]:
-    """Recognized kinds of noise, which need more points for a step and for its place."""
+    """Texts about recognized noise. With such noise, finding a step needs more points."""
     texts = []
     states = found.noise.states
     if states and states.kind == TWO_MACHINES:
@@ -323,7 +324,7 @@ def noise_texts(found: Trend, metric: Metric) -> list[str]:
 
 
 def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) -> list[str]:
-    """Sentences on machines, imports and commits of some series; `commits` are those of --git."""
+    """Sentences about the machines, imports and commits of series. `commits` is from --git."""
     machines: dict[str, set[str]] = {}
     names: dict[str, None] = {}
     for one in trends:
@@ -375,7 +376,7 @@ _COLUMNS = (
 
 
 def csv_text(found: HistoryDocument) -> str:
-    """CSV with a header and a row per point; no cell is a formula."""
+    """CSV with a header and one row for each point. No cell is a formula."""
     rows = (row for one in found.series for row in _rows(one, found.metric))
     return tables.csv_text(_COLUMNS, rows)
 
@@ -411,7 +412,7 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
 
 
 def figures(found: HistoryDocument) -> list[Figure]:
-    """A figure for each point of each series, in their order."""
+    """One figure for each point of each series, in order."""
     return [
         Figure(
             metric=found.metric,

@@ -1,4 +1,4 @@
-"""A history as a page or a picture: a chart per series with its levels and steps."""
+"""Writes a history as a page or picture, with a chart of levels and steps for each series."""
 
 from __future__ import annotations
 
@@ -37,23 +37,26 @@ from cnnbench.records.metric import Metric
 from cnnbench.version import __version__
 
 DOCUMENTS = {".html": "html", ".md": "markdown"}
-"""Formats of pages by suffix; other suffixes are pictures."""
+"""Formats of pages by suffix of the file. Other suffixes mean pictures."""
 
 SUFFIXES = (*DOCUMENTS, *PICTURES)
 _MOST_DRAWN, _MOST_DRAWN_POINTS, _MOST_LISTED = 12, 1000, 1000
-"""Most charts of a page, marks in them together, and rows of its table of points."""
+"""Maximum numbers of charts in a page, of marks in all charts, and of rows in the table of points.
+"""
 
 _OPEN = {
     "regression": ("regression has not been undone", "regressions have not been undone"),
     "gain": ("gain has not been undone", "gains have not been undone"),
 }
-"""What a number of steps is followed by, one and many."""
+"""Words after a number of steps, singular and plural."""
 
 _TICKS = 6
 _DIGITS = 7
 _MOST_NAMED = 5
 _LEAST_SPAN = 0.1
-"""Least span of the value axis, as a share of the values: little noise must not fill the chart."""
+"""Minimum range of the value axis, as a share of the values. Otherwise, small noise would fill the
+chart.
+"""
 
 
 def render(
@@ -69,7 +72,7 @@ def render(
 
 
 def page(found: HistoryDocument, commit_url: str = "") -> Report:
-    """Page of a history: steps first, then a chart for each series, then all points.
+    """The page of a history: steps, then a chart for each series, then all points.
 
     Commits link to `commit_url` with {commit} replaced; "" for no links.
     """
@@ -103,12 +106,12 @@ def page(found: HistoryDocument, commit_url: str = "") -> Report:
 
 
 def answers(found: HistoryDocument) -> tuple[Answer, ...]:
-    """The regressions that were not undone, and the outliers if there are some."""
+    """Answers about regressions that were not undone and, if there are any, outliers."""
     return (_verdict(found), *_outliers(found))
 
 
 def over_commits(found: HistoryDocument) -> Section:
-    """Section of a report whose records are of several commits: steps, remarks and charts."""
+    """The section of a report with records of several commits: steps, remarks and charts."""
     name = found.metric.name
     contents = [*_steps(found, ""), *_series(found.series, found.metric)]
     return Section.of(f"commits_{name}", f"Over commits: {name}", contents)
@@ -128,7 +131,7 @@ def _period(trends: Sequence[Trend]) -> str:
 
 
 def _verdict(found: HistoryDocument) -> Answer:
-    """The regressions that were not undone, and the gains if --fail_on names them."""
+    """Answer about regressions that were not undone, and gains if --fail_on contains them."""
     shared = found.shared_steps
     numbers = {"regression": found.regressions, "gain": found.failing_gains}
     if steps := [shared[place] for places in numbers.values() for place in places]:
@@ -163,7 +166,11 @@ def _first(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _drawn(trends: Sequence[Trend]) -> list[Trend]:
-    """The series with charts, in their order: those that got worse, that changed, the newest."""
+    """The most important series, in order. They get charts.
+
+    Series that became worse are the most important ones, then changed series, then series with the
+    newest measurements.
+    """
 
     def importance(found: Trend) -> tuple[bool, bool, datetime]:
         newest = max(point.started for point in found.series.points)
@@ -175,7 +182,7 @@ def _drawn(trends: Sequence[Trend]) -> list[Trend]:
 
 
 def _charts(trends: Sequence[Trend], metric: Metric, most: int | None = None) -> tuple[Lines, ...]:
-    """Charts that together have about `most` points; all points if None."""
+    """Charts with about `most` points in total; all points if None."""
     there = [found for found in trends if found.series.points]
     return tuple(_chart(found, metric, most and most // len(there)) for found in there)
 
@@ -226,7 +233,7 @@ def _chart(found: Trend, metric: Metric, most: int | None = None) -> Lines:
 
 
 def _groups(found: Trend, most: int) -> list[range]:
-    """Indices of the points that a mark stands for: about `most` groups, each within a level."""
+    """Divides points into about `most` groups within levels. Each group is drawn as one mark."""
     size = math.ceil(len(found.series.points) / most)
     return [
         range(first, min(first + size, level.stop))
@@ -236,7 +243,7 @@ def _groups(found: Trend, most: int) -> list[range]:
 
 
 def _span(points: Sequence[SeriesPoint], group: range, scale: float) -> tuple[float, float] | None:
-    """The range of the processes of a point, or of the medians of several."""
+    """Range of the processes of a point, or of the medians of several points."""
     alone = len(group) == 1
     values = points[group[0]].values if alone else [points[i].value for i in group]
     return (min(values) * scale, max(values) * scale) if len(values) > 1 else None
@@ -248,7 +255,7 @@ def _group_hint(found: Trend, group: range, metric: Metric) -> str:
         ends = f"{points[group[0]].short} to {points[group[-1]].short}"
         value = metric.value_text(median(points[i].value for i in group))
         return f"{ends}: {value}, {len(group)} points"
-    # Outliers have hints of their own.
+    # Outliers have separate hints.
     is_outlier = any(one.index == group[0] for one in found.outliers)
     return "" if is_outlier else _hint(points[group[0]], metric)
 
@@ -267,7 +274,7 @@ def _outlying(found: Trend, metric: Metric, scale: float) -> ChartSeries:
 
 
 def _axis(points: Sequence[SeriesPoint]) -> Axis:
-    """Points at equal distances, with their commits or dates where these fit."""
+    """An axis with equal distances between points, and commits or dates as far as they fit."""
     ticks = tuple(float(place) for place in range(len(points)))
     if all(map(is_commit, points)):
         commits = tuple(point.name[:_DIGITS] for point in points)

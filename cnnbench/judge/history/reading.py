@@ -1,19 +1,20 @@
-"""Reading results for a history, and the table that remembers them.
+"""Reads results for a history, and caches their measurements in a table.
 
-A block of the table has a column of files in JSON and one of numbers for each metric, of which a
-reader takes the one that it follows. Long texts that many processes share (flags, facts of the
-environment, the measured code) are listed once in a block; decoded entries share them, too.
+The table consists of blocks of files. A block has a column that describes the files in JSON, and a
+column of numbers for each metric. A reader reads only the columns of the metrics that it needs.
+Long texts that many processes share (flags, facts of the environment, the measured code) are stored
+once in a block. Decoded entries share them, too.
 
-It is an SQLite file beside the records, never the only copy of anything: it may be deleted at any
-time, and one that is damaged, locked, of another version or in a folder that cannot be written is
-no obstacle. It holds blocks of files in columns, see `cnnbench.judge.history.reading`. A column
-counts only if its seal shows that it is as this version wrote it, whatever else happened to the
-file, so that writers need neither a journal nor a synchronised disk. Several processes may read and
-write at once: of two blocks with the same file one counts, and the next writer removes it from the
-other.
+The table is an SQLite file in the folder of the records. It is only a cache and may be deleted at
+any time. If it is damaged, locked, from a different version, or cannot be written, the records are
+read instead. Each column has a seal, which shows that this version of cnnbench wrote it and that it
+has not changed. So writers need neither a journal nor synchronisation of the disk. Several
+processes may read and write at the same time. If two blocks contain the same file, one of them is
+used, and the next writer removes the file from the other.
 
-A file is known by size, time of content and time of change. Where these differ, and where the file
-was so new when it was read that a second change could have left the same times, its digest decides.
+A file is identified by its size, modification time and change time. If they differ, or if the file
+was so new when it was read that a later change could have the same times, the digest of its content
+is compared.
 """
 
 from __future__ import annotations
@@ -60,17 +61,17 @@ from cnnbench.records.metric import HISTORY
 from cnnbench.records.result_files import SkippedFile, files, load_records
 from cnnbench.records.run import RunRecord, Subject
 
-# What files say about their measurements, as the table of a folder holds it.
+# Serialization of cached measurements.
 
 _RACY_NS = 2_000_000_000
-"""Times of some file systems are this coarse."""
+"""Resolution of the times in some file systems."""
 
 FILES = "files"
-"""Name of the column of files; the others have the names of metrics."""
+"""Name of the column that describes files. The names of the other columns are metrics."""
 
 
 class EncodedEntry(NamedTuple):
-    """An entry without values that its whole process shares; the configuration is JSON."""
+    """A `HistoryEntry` without the fields that its process shares. The configuration is JSON."""
 
     configuration: str
     status: str
@@ -80,7 +81,7 @@ class EncodedEntry(NamedTuple):
 
 
 class EncodedProcess(NamedTuple):
-    """The measurements of one process; facts and source are JSON."""
+    """The measurements of one process. Facts and source are JSON."""
 
     run_id: str
     started: str
@@ -91,21 +92,23 @@ class EncodedProcess(NamedTuple):
 
 
 Encoded: TypeAlias = EncodedProcess | tuple[str, bool] | None
-"""What a file says: reason and defect of a skipped file; None without measurements."""
+"""Content of a file, encoded. For a skipped file: the reason, and whether it is a defect. None if
+the file contains no measurements.
+"""
 
 SAME: Encoded = ("", False)
-"""What the table has of the file already."""
+"""Content that is unchanged from the content in the table."""
 
 
 class FileRow(NamedTuple):
-    """A file as it was read.
+    """A file and its content.
 
     Attributes:
-      path: its path in the folder.
-      stamp: its size and times.
-      read_ns: when it was read, in nanoseconds since the epoch.
-      digest: digest of its content.
-      said: what it says, encoded or decoded.
+      path: path of the file in the folder.
+      stamp: size and times of the file, see `stamp_of`.
+      read_ns: time at which the file was read, in nanoseconds since the epoch.
+      digest: digest of the content.
+      said: content, encoded (`Encoded`) or decoded (`Said`).
     """
 
     path: str
@@ -115,13 +118,13 @@ class FileRow(NamedTuple):
     said: Any
 
     def is_current(self, found: os.stat_result) -> bool:
-        """Whether a file has not changed since, by its size and times alone."""
+        """Whether size and times show that the file has not changed since it was read."""
         latest = max(found.st_mtime_ns, found.st_ctime_ns)
         return self.stamp == stamp_of(found) and latest < self.read_ns - _RACY_NS
 
 
 def stamp_of(found: os.stat_result) -> str:
-    """Size, time of content and time of change of a file."""
+    """Size, modification time and change time of a file."""
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
@@ -133,7 +136,7 @@ class Process(NamedTuple):
 
 
 Said: TypeAlias = Process | SkippedFile | None
-"""What a file says, decoded; None without measurements."""
+"""Content of a file, decoded; None if the file contains no measurements."""
 
 
 def digest(data: bytes) -> str:
@@ -142,7 +145,7 @@ def digest(data: bytes) -> str:
 
 
 def encoded(path: str, data: bytes) -> Encoded:
-    """What a file with this content says."""
+    """Reads the content of a file and encodes its measurements."""
     found = result_files.read(path, data)
     if isinstance(found, SkippedFile):
         return found.reason, found.defect
@@ -157,7 +160,7 @@ def encoded(path: str, data: bytes) -> Encoded:
         found.run_id,
         first.started.isoformat(),
         first.pair,
-        # A process sends equal texts only once.
+        # Interned, because equal texts are sent to the parent process only once.
         sys.intern(json.dumps(first.facts)),
         sys.intern(json.dumps(source)),
         [
@@ -174,7 +177,7 @@ def encoded(path: str, data: bytes) -> Encoded:
 
 
 _CONFIGURATIONS: dict[int, tuple[Configuration, str]] = {}
-"""Texts of configurations by identity: equal ones are one object."""
+"""Cached texts of configurations by `id`. Equal configurations are the same object."""
 
 
 def _text_of(one: Configuration) -> str:
@@ -185,7 +188,7 @@ def _text_of(one: Configuration) -> str:
 
 
 def packed(rows: Iterable[FileRow]) -> dict[str, bytes]:
-    """The columns of a block."""
+    """Encodes files as the columns of a block."""
     texts: dict[str, int] = {}
     values = {name: array("d") for name in HISTORY}
 
@@ -208,7 +211,7 @@ def packed(rows: Iterable[FileRow]) -> dict[str, bytes]:
 
 
 def unpacked(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
-    """The files of a block, with the values of the metrics whose columns there are."""
+    """Decodes the files of a block, with the values of the given metric columns."""
     texts, files = json.loads(columns[FILES])
     names = [name for name in columns if name != FILES]
     values = zip(*(array("d", columns[name]) for name in names), strict=True)
@@ -224,7 +227,7 @@ def unpacked(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
 
 
 class Decoder:
-    """Decodes what files say; long texts are decoded once."""
+    """Decodes the contents of files. Long texts that occur repeatedly are decoded once."""
 
     def __init__(self) -> None:
         self._facts = cache(json.loads)
@@ -232,7 +235,7 @@ class Decoder:
         self._configuration = cache(_configuration)
 
     def __call__(self, path: str, said: Encoded) -> Said:
-        """What a file says: None without measurements."""
+        """Decodes the content of a file; None if it contains no measurements."""
         if said is None:
             return None
         if not isinstance(said, EncodedProcess):
@@ -278,19 +281,21 @@ def _slow(found: Sequence[Any] | None) -> SlowSteps | None:
     return SlowSteps(steps, tuple(indices), extra, cost)
 
 
-# The table of a results folder: what its files say, so that each is read once.
+# The table of a results folder. It caches the contents of files, so each file is read once.
 
 FILE = ".cnnbench-values.sqlite"
 """Name of the table in its folder."""
 
 FEWEST = 500
-"""Files read at a time from which a new table is made: reading fewer takes less than a second."""
+"""A new table is created when at least this many files are read. Reading fewer files takes less
+than a second.
+"""
 
 AT_ONCE = 2000
-"""Files of a block; what an interrupted command has written before counts."""
+"""Number of files in a block. After an interrupt, complete blocks remain in the table."""
 
 _PATIENCE = 1.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait while another process writes."""
 
 _COLUMNS = """
 CREATE TABLE IF NOT EXISTS columns (
@@ -300,16 +305,16 @@ CREATE TABLE IF NOT EXISTS columns (
 
 
 class ValueTable:
-    """The table of a folder; empty where there is none that can be used.
+    """The table of a folder; empty if there is no usable table.
 
     Attributes:
-      known: the files by path in the folder, decoded, with values of some metrics.
+      known: decoded files by path in the folder, with the values of the selected metrics.
     """
 
     def __init__(self, folder: Path, metrics: Collection[str], decoder: Decoder) -> None:
         self._path, top = folder / FILE, os.path.join(folder, "")
         self.known: dict[str, FileRow] = {}
-        self._blocks: dict[str, str] = {}  # of each file
+        self._blocks: dict[str, str] = {}  # block of each file, by path
         # damaged blocks, and blocks with a file that another block contains
         self._useless: set[str] = set()
         self._is_damaged = self._is_locked = False
@@ -339,9 +344,9 @@ class ValueTable:
                 found.clear()
 
     def write(self, rows: Collection[FileRow], gone: Collection[str] = ()) -> None:
-        """Adds files and removes files that no longer exist, as far as possible.
+        """Adds files, and removes files that no longer exist. Errors are ignored.
 
-        Of a file that says `SAME`, only stamp and time are replaced.
+        For a file whose content is `SAME`, only `stamp` and `read_ns` are replaced.
         """
         if not (self._is_file() if self._exists else len(rows) >= FEWEST):
             return None
@@ -350,7 +355,7 @@ class ValueTable:
         self._exists = True
         for _ in range(2):
             if self._is_damaged:
-                # Others that have it open go on with a file without a name.
+                # Processes that have the deleted table open can continue to use it.
                 with contextlib.suppress(OSError):
                     self._path.unlink()
                 self._is_damaged = False
@@ -372,7 +377,7 @@ class ValueTable:
         fresh = {row.path: row for row in rows}
         replaced = fresh.keys() | gone
         blocks = self._useless | {self._blocks[one] for one in replaced if one in self._blocks}
-        if rows:  # small blocks are joined
+        if rows:  # small blocks are merged
             sizes = Counter(self._blocks.values())
             blocks |= {block for block, size in sizes.items() if 2 * size <= AT_ONCE}
         places = dict.fromkeys(replaced, "")
@@ -395,7 +400,7 @@ class ValueTable:
         self._useless.clear()
 
     def _take(self, database: sqlite3.Connection, blocks: Iterable[str]) -> Iterator[FileRow]:
-        """Removes blocks and returns their files, one block after the other."""
+        """Removes blocks from the table, and yields their files."""
         for block in blocks:
             for _, columns in [*_sound(database, "block = ?", block)]:
                 if len(columns) > len(HISTORY):
@@ -408,18 +413,19 @@ class ValueTable:
         address = f"{self._path.absolute().as_uri()}?mode={mode}"
         database = sqlite3.connect(address, timeout=_PATIENCE, uri=True)
         with contextlib.closing(database):
-            # A journal or its remains, found by their names, could belong to another file.
+            # SQLite finds a journal by its name, so a remaining journal could belong to a different
+            # file.
             database.execute("PRAGMA journal_mode = MEMORY")
             database.execute("PRAGMA synchronous = OFF")
             yield database
 
 
 _UNUSABLE = (sqlite3.Error, OSError, ValueError, TypeError, LookupError, OverflowError)
-"""What reading and writing of a damaged table raise."""
+"""Errors that reading or writing a damaged table may raise."""
 
 
 def _shows_damage(error: Exception) -> bool:
-    """Whether a table has to be made anew; others are locked or cannot be read or written."""
+    """Whether an error shows that the table is damaged, rather than locked or inaccessible."""
     if isinstance(error, OSError):
         return False
     is_operational = isinstance(error, sqlite3.OperationalError)
@@ -429,7 +435,7 @@ def _shows_damage(error: Exception) -> bool:
 def _sound(
     database: sqlite3.Connection, where: str, *values: str
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Blocks, each with its undamaged columns."""
+    """Yields blocks with their undamaged columns."""
     rows = database.execute(
         f"SELECT block, name, data, seal FROM columns WHERE {where} ORDER BY block", values
     )
@@ -441,7 +447,7 @@ def _sound(
 
 
 def _insert(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
-    """Adds a block; returns its name, a digest."""
+    """Adds a block. Returns its name, which is a digest."""
     columns = packed(rows)
     block = digest(columns[FILES])
     database.executemany(
@@ -452,7 +458,7 @@ def _insert(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
 
 
 def _seal(block: str, name: str, data: bytes) -> str:
-    """Digest of a column and of this version, by which it is known to be as it was written."""
+    """Digest of a column and of this version, which shows whether the column is unchanged."""
     return digest(b"\0".join((_version(), block.encode(), name.encode(), data)))
 
 
@@ -460,7 +466,7 @@ _DECIDING = tuple(
     f"cnnbench.{name}"
     for name in ("base", "records", "flags", "variable_mgr", "judge.metrics", "judge.compare")
 )
-"""Packages with the code that decides what a file says."""
+"""Packages with code that interprets files."""
 
 
 @functools.cache
@@ -479,20 +485,20 @@ def _version() -> bytes:
     return found.digest()
 
 
-# What a results folder holds: from its table, and from the files that the table does not know.
+# Contents of a results folder, from its table and from files that are not in the table.
 
 _CHUNK = 100
-"""Files that a process reads at once."""
+"""Number of files that a child process reads before it returns the results."""
 
 _MANY = 10 * _CHUNK
-"""Files from which several processes read them."""
+"""Number of files from which several processes are used for reading."""
 
 _MOST_PROCESSES = 4
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Runs and rows of all-reduces of a directory in order of their start, and other files."""
+    """Measurements in a directory (runs and all-reduce rows, by start time), and other files."""
 
     entries: tuple[HistoryEntry, ...]
     skipped: tuple[SkippedFile, ...]
@@ -501,11 +507,11 @@ class Contents:
 def contents(
     folder: Path, progress: Progress | None = None, metrics: Collection[str] = HISTORY
 ) -> Contents:
-    """Reads the records of a directory and all below it, without hidden files and folders.
+    """Reads all records in a directory and its subdirectories, except hidden ones.
 
-    Entries that started in the same second are in the order of their pairs, else of their run_id,
-    whatever the names of their files. What the files say is kept in a `ValueTable`, from which only
-    values of some metrics are read. `progress` shows how many unknown files have been read.
+    Entries that started in the same second are sorted by pair, then by run_id, not by file name.
+    The contents of files are stored in a `ValueTable`. Only the values of the given metrics are
+    read from it. `progress` shows how many files that are not in the table have been read.
     """
     said = _said(folder, metrics, progress or Progress.silent())
     paths: dict[str, list[str]] = {}
@@ -527,7 +533,7 @@ def contents(
 
 
 class _Unknown(NamedTuple):
-    """A file that has to be read: its path, its stamp, and what the table knows."""
+    """A file that must be read: its path, its stamp, and its row in the table."""
 
     path: str
     stamp: str
@@ -535,7 +541,7 @@ class _Unknown(NamedTuple):
 
 
 def _said(folder: Path, metrics: Collection[str], progress: Progress) -> dict[str, Said]:
-    """What each file says, and each folder that cannot be read, by path and in order."""
+    """Contents of all files, and folders that cannot be read, sorted by path."""
     now = time.time_ns()
     decoder = Decoder()
     table = ValueTable(folder, metrics, decoder)
@@ -576,7 +582,7 @@ def _said(folder: Path, metrics: Collection[str], progress: Progress) -> dict[st
 
 
 _Reading: TypeAlias = tuple[str, Encoded] | SkippedFile
-"""Digest of a file and what it says; `SAME` if the digest is the known one."""
+"""Digest and content of a file; the content is `SAME` if the digest has not changed."""
 
 
 def _read(path: str, known: str) -> _Reading:
@@ -589,19 +595,20 @@ def _read(path: str, known: str) -> _Reading:
 
 
 def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
-    """What `_read` returns for each path and known digest; by several processes for many paths."""
+    """Results of `_read` for paths and known digests. Many files are read by several processes."""
     chunks = [jobs[start : start + _CHUNK] for start in range(0, len(jobs), _CHUNK)]
     number = min(_MOST_PROCESSES, len(usable_cpus())) if len(jobs) >= _MANY else 1
     with contextlib.ExitStack() as stack:
         receivers: list[Connection] = []
-        context = get_context("fork")  # forked children have all modules loaded
+        context = get_context("fork")  # Forked children need not import modules.
         for place in range(number if number > 1 else 0):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
                 target=_work, args=(receiver, sender, chunks[place::number]), daemon=True
             )
-            # A process begins with the handlers of this one, so signals to a group do not end it.
-            with contextlib.suppress(OSError), uninterrupted():  # no more processes are allowed
+            # The child inherits the signal handlers, so signals to the process group do not end it.
+            # The limit on processes may be reached.
+            with contextlib.suppress(OSError), uninterrupted():
                 process.start()
                 stack.callback(process.join)
                 stack.callback(process.kill)
@@ -618,7 +625,7 @@ def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
 def _work(
     receiver: Connection, sender: Connection, chunks: Sequence[Sequence[tuple[str, str]]]
 ) -> None:
-    """Reads every chunk and sends the results, until nobody receives them."""
+    """Reads chunks of files and sends the results, until the parent has gone."""
     receiver.close()
     with contextlib.suppress(OSError):
         for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Measurements of a results directory as series: points of one configuration on one machine."""
+"""Sorts the measurements in a results directory into series of points."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from cnnbench.records.run import ModelInfo, RunRecord, Subject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One measurement of one process: a run, or a row of an all-reduce measurement.
+    """One measurement of a process: a run, or a row of an all-reduce benchmark.
 
     Attributes:
       started: start of the process, in UTC.
       status: status of the measurement: "ok", "failed" or "interrupted".
-      error: type and message; "" if it did not fail.
-      facts: facts of the environment that may affect a measurement or name a version.
-      values: by metric; only finite ones.
-      pair: seed of the experiment of `cnnbench ab` and number of the pair; None elsewhere.
-      slow: slow steps of a run; None without.
+      error: type and message of the error; "" if there was none.
+      facts: facts about the environment that may affect measurements, and versions.
+      values: finite values by metric.
+      pair: seed of an experiment of `cnnbench ab`, and number of the pair; None for other runs.
+      slow: slow steps of a run; None if there are none.
     """
 
     run_id: str
@@ -73,7 +73,7 @@ class HistoryEntry:
     def all_of(
         cls, record: RunRecord | AllReduceRecord, metrics: Collection[str] = HISTORY
     ) -> list[HistoryEntry]:
-        """One entry for a run, one per row of an all-reduce measurement; with some metrics."""
+        """One entry for a run, or one for each row of an all-reduce benchmark."""
         (rows,) = measurements([record])
         labels = labels_of(record.config)
         facts = {
@@ -103,7 +103,7 @@ class HistoryEntry:
 
     @property
     def kind(self) -> str:
-        """Kind of the measurement, see `cnnbench.judge.metrics.measurement.KINDS`."""
+        """Kind of measurement; see `cnnbench.judge.metrics.measurement.KINDS`."""
         return self.configuration.kind
 
     @property
@@ -118,7 +118,10 @@ class HistoryEntry:
 
     @property
     def commit(self) -> str:
-        """The label `commit`, else the measured revision, else cnnbench's own, or ""."""
+        """The label `commit`, the measured revision, or cnnbench's revision; "" if unknown.
+
+        The first one that is known is used.
+        """
         return self.origin.revision
 
 
@@ -129,32 +132,33 @@ def _values(row: Measurement, metrics: Collection[str]) -> dict[str, float]:
 
 
 POINTS = ("commit", "day", "run")
-"""Values of --by, besides labels and facts."""
+"""Values of --by besides names of labels and facts."""
 
 _Points: TypeAlias = dict[tuple[str, Origin, str], list[HistoryEntry]]
-"""Measurements by name of their point, origin, and the commit that they were measured against."""
+"""Measurements by name of the point, origin, and the commit with which they were compared."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeriesPoint:
-    """The runs of one commit, day or label with the same side, code, TensorFlow and machine.
+    """Runs of one commit, day or label, with the same side, code, TensorFlow and machine.
 
     Attributes:
-      title: name, unique in its series.
-      commit: commit; None if unknown.
+      title: name of the point, unique in its series.
+      commit: commit of the first run; None if unknown.
       started_at: start of the first run, ISO 8601.
       value: median over the processes; None if no process has a value.
-      values: values, one per process.
+      values: one value for each process.
       failed: number of processes that did not succeed.
-      labels: labels of the first run, of --result_label.
+      labels: labels (--result_label) of the first run.
       hostnames: names of the hosts, sorted.
       run_ids: run_ids of all processes.
       subject: subject of the first run's record; absent if it has none.
-      runs: in order of their start.
-      detail: differences from points of the same name, or "": of origin, and of the commit that it
-        was measured against.
-      newest: whether it is of the newest revision, and not the base of an experiment with it.
-      hosts: name of the host for each value; "" where it is unknown.
+      runs: runs in order of their start.
+      detail: origin, and commit with which the point was compared, if they distinguish it from
+        points with the same name; otherwise "".
+      newest: whether the point is of the newest revision (and not the base in an experiment with
+        that revision).
+      hosts: name of the host for each value; "" if unknown.
     """
 
     name: str = field(metadata=HIDDEN)
@@ -170,7 +174,7 @@ class SeriesPoint:
 
     @property
     def value(self) -> float:
-        """The median over the processes of the point; at least one process is required."""
+        """Median over the processes of the point, at least one."""
         return median(self.values)
 
     @property
@@ -184,13 +188,13 @@ class SeriesPoint:
 
     @property
     def origin(self) -> Origin:
-        """Origin of all of its runs."""
+        """Origin of the runs, which is the same for all of them."""
         return self.runs[0].origin
 
     @property
     @computed(key="name", before="value")
     def title(self) -> str:
-        """The name with the detail: unique in its series."""
+        """The name and the detail, which are unique in a series."""
         return f"{self.name} ({self.detail})" if self.detail else self.name
 
     @property
@@ -202,49 +206,49 @@ class SeriesPoint:
     @property
     @computed(before="value")
     def commit(self) -> str | None:
-        """The commit of its first run; None if unknown."""
+        """Commit of the first run; None if unknown."""
         return self.runs[0].commit or None
 
     @property
     def started(self) -> datetime:
-        """Start of its first run, in UTC."""
+        """Start of the first run, in UTC."""
         return self.runs[0].started
 
     @property
     @computed(before="value", **TIME)
     def started_at(self) -> str:
-        """The same in ISO 8601."""
+        """Start of the first run in ISO 8601."""
         return self.started.isoformat()
 
     @property
     def slow(self) -> SlowSteps | None:
-        """The slow steps that most of its successful runs have."""
+        """The slow steps that most of the successful runs have in common."""
         return shared_slow_steps([run.slow for run in self.runs if run.status == "ok"])
 
     @property
     @computed(before="subject")
     def hostnames(self) -> tuple[str, ...]:
-        """Names of the hosts of its runs, sorted."""
+        """Sorted names of the hosts of the runs."""
         return tuple(sorted({run.hostname for run in self.runs if run.hostname}))
 
     @property
     @computed(before="subject")
     def run_ids(self) -> tuple[str, ...]:
-        """The run_ids of its runs."""
+        """The run_ids of all runs."""
         return tuple(run.run_id for run in self.runs)
 
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """One configuration with one network on one machine.
+    """A series: measurements of one configuration, with one network, on one machine.
 
     Attributes:
       configuration: name of the configuration.
-      key: hash of its flags.
+      key: hash of the configuration's flags.
       machine: name of the machine.
-      points: points with a value, in order.
-      empty: points without a successful run.
-      before: size of the network that this one has replaced, or "".
+      points: points that have a value, in order.
+      empty: points that have no successful run.
+      before: size of the earlier network that this network has replaced, or "".
     """
 
     configuration: str
@@ -257,7 +261,7 @@ class TimeSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Patterns, or parts of names, of selected runs, and their earliest start; empty: all runs."""
+    """Selects runs by patterns (or parts) of names, and by earliest start; empty: all runs."""
 
     model: str = ""
     configuration: str = ""
@@ -273,10 +277,10 @@ def all_series(
     selection: Selection | None = None,
     order: Mapping[str, int] | None = None,
 ) -> tuple[TimeSeries, ...]:
-    """Sorts measurements, in order of their start, into series of points.
+    """Sorts measurements, which must be in order of their start, into series of points.
 
-    `by` is "commit" (or day, where the commit is unknown), "day", "run", or the name of a label or
-    fact; FlagError if no measurement has it. For `order` see `Revisions`.
+    `by` is "commit" (day if the commit is unknown), "day", "run", or the name of a label or fact.
+    Raises FlagError if no measurement has this label or fact. For `order`, see `Revisions`.
     """
     found = _resolved([entry for entry in entries if entry.kind in metric.kinds])
     _check_by(by, found)
@@ -297,8 +301,8 @@ def all_series(
     newest = revisions.newest(measured)
     series = []
     for (configuration, machine), points in all_points.items():
-        # Sorted by revision. If labels name the commits: by the first run of each name, then by
-        # revision.
+        # Points are sorted by revision. If commits are named by labels, points are sorted by the
+        # first run of each name, and then by revision.
         first: dict[str, int] = {}
         for index, one in enumerate(points):
             first.setdefault(one.name, 0 if by == "commit" else index)
@@ -322,7 +326,7 @@ def all_series(
 def _chosen(
     entries: Sequence[HistoryEntry], networks: Mapping[str, Sequence[str]], wanted: Selection
 ) -> list[tuple[tuple[str, str], HistoryEntry]]:
-    """The selected entries with the names of their series: of configuration and machine."""
+    """The selected entries, each with the names of its configuration and machine."""
     configurations = labels(entry.configuration for entry in entries)
     machines = machine_names(entry.origin for entry in entries)
     chosen = []
@@ -337,7 +341,7 @@ def _chosen(
 
 
 def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
-    """Points of a series; equal names are distinguished by the parts of origins that vary."""
+    """Points of a series. Equal names are distinguished by parts of their origins."""
     alike: dict[str, list[Origin]] = {}
     others: dict[tuple[str, Origin], list[str]] = {}
     for name, origin, other in found:
@@ -393,7 +397,7 @@ def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     known, origins = tuple(whole.values()), resolved(entry.origin for entry in entries)
     found = []
-    # A run that ended before its network was known counts to the series of the run before it.
+    # A run that ended before its network was known belongs to the series of the previous run.
     last: dict[str, ModelInfo] = {}
     for entry in entries:
         configuration, origin = entry.configuration, origins[entry.origin]
@@ -430,13 +434,13 @@ def _matches(pattern: str, name: str, part: bool = True) -> bool:
 
 
 class Revisions:
-    """The revisions of measurements that are in order of their start; a base precedes its head.
+    """Orders the revisions of measurements. A base comes before the head that was compared with it.
 
-    The sides of `cnnbench ab` run in random order, so either may have been measured first; `pairs`
-    are those of the measurements.
+    Measurements must be in order of their start. Because `cnnbench ab` runs its sides in random
+    order, either side may have been measured first. `pairs` contains the pairs of such experiments.
 
-    `order` has places of commits, such as in the history of a repository; other commits follow the
-    one before them in time. None for the order of time.
+    `order` contains positions of commits, such as from the history of a repository. A commit that
+    is not in `order` follows the commit that was measured before it. None means the order of time.
     """
 
     def __init__(
@@ -460,11 +464,11 @@ class Revisions:
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def place(self, entry: HistoryEntry) -> tuple[int, str]:
-        """Sort key of a measurement: the place of its revision, then side A before side B."""
+        """Sort key of a measurement: position of its revision, then side A before side B."""
         return self._places[revision_of(entry)], entry.origin.side
 
     def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
-        """The last revision of some measurements; of an experiment its head."""
+        """The last revision of the given measurements; for an experiment, its head."""
         last = max(map(revision_of, entries), key=self._places.__getitem__, default=None)
         passed: set[Revision] = set()
         while last is not None and last in self._heads and last not in passed:
@@ -473,7 +477,7 @@ class Revisions:
         return last
 
     def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
-        """Whether a measurement is of the newest revision, and not of its base."""
+        """Whether a measurement is of the newest revision (not of its base in an experiment)."""
         revision = revision_of(entry)
         if newest is None or revision[:-1] != newest[:-1]:  # everything except the day
             return False
@@ -483,7 +487,7 @@ class Revisions:
 def _bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
-    """The revisions in their order, but each after all its bases, except in cycles."""
+    """Revisions in order, but each one after all its bases (except in cycles)."""
     placed: dict[Revision, None] = {}
     seen: set[Revision] = set()
     for revision in revisions:

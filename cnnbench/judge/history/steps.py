@@ -1,7 +1,7 @@
-"""Changes of a series: steps, trends, what was undone, outliers, and facts that changed there.
+"""Finds the changes of a series: steps, trends, undone changes, outliers and changed facts.
 
-`cnnbench.base.levels` finds the levels. Here they become changes that are for the better or worse,
-that persist or were undone, and that several series may share.
+`cnnbench.base.levels` finds the levels. This module derives the changes between levels: whether
+they are regressions or gains, whether they were undone, and which changes several series share.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ STEP, TREND, UNDONE, PLATEAU = "step", "trend", "undone", "plateau"
 """Kinds of changes, besides `TWO_MACHINES`."""
 
 OUTLIER = "outlier"
-"""Kind of a point far from its level."""
+"""Kind of an outlier."""
 
 _MOST_OF_PLATEAU = 6
-"""Most points of a plateau; a longer level that is left again is a change that was undone."""
+"""Maximum number of points in a plateau. A longer level that ends again is called an undone change.
+"""
 
 _OF_STATES = 1.5
-"""Outliers are farther from the level than this times the difference of two states."""
+"""If a machine has two states, outliers differ from the level by more than this factor times the
+difference of the states.
+"""
 
 _QUIET = {"hostname", "git_commit", "git_dirty", "git_changes", "git_unknown", "gpu_processes"}
-"""Facts that are not named as changed at a step."""
+"""Facts that are not reported as changed at a step."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class ChangedFact:
 
     Attributes:
       fact: name of the fact.
-      before, after: its values as text.
+      before, after: values of the fact as text.
     """
 
     fact: str
@@ -71,22 +74,24 @@ class LevelChange:
     """A change of level: a step, or a trend.
 
     Attributes:
-      kind: step; trend; undone, both ends of a level that was left again; plateau, the same of at
-        most six points; two_machines, a step between levels that were measured on two machines.
+      kind: step; trend; undone: a change that was undone later, or the change that undid it;
+        plateau: the same for a level of at most six points; two_machines: a step between levels
+        that were measured on different machines.
       index: index in `points` of the first point of the new level, or of the trend.
-      change: change as a share of the level before, or a difference if the metric is not relative.
+      change: change as a share of the previous level; a difference if the metric is not relative.
       before, after: values of the levels.
-      worse: whether the change is for the worse.
-      stands: whether the change persists in the last level.
+      worse: whether the change is a regression.
+      stands: whether the change has not been undone up to the last level.
       last_good, first_bad: names of the last point before and the first point after the change,
-        also if it is for the better; of a trend the point before it and its first point.
-      earliest, latest: points between which the new level begins with 95 % probability; of a trend
-        its first and its last point.
-      range_start: the point before `earliest`; it and `latest` are GOOD and BAD of cnnbench bisect.
-      undone: first point of the level that undid the change; null if it stands.
+        even if it is a gain. For a trend, the point before it and its first point.
+      earliest, latest: points between which the new level begins with 95 % probability. For a
+        trend, its first and last point.
+      range_start: the point before `earliest`. Pass it and `latest` as GOOD and BAD to cnnbench
+        bisect.
+      undone: first point of the level that undid the change; null if it was not undone.
       facts: other facts that changed between last_good and first_bad.
-      slow: slow steps of runs that explain a change of speed, in words: those that one level has
-        and the other one lacks; null without.
+      slow: text about slow steps that explain a change of speed, because the runs of only one of
+        the two levels have them; null if there are none.
     """
 
     kind: str = STEP
@@ -113,12 +118,12 @@ class LevelChange:
 
 @dataclass(frozen=True)
 class Outlier:
-    """A point far from its level.
+    """A point that is far from its level.
 
     Attributes:
       index: index in `points`.
-      change: difference from its level, in the unit of a step's change.
-      kind: outlier.
+      change: difference from the level, in the unit of a step's change.
+      kind: always "outlier".
     """
 
     index: int
@@ -128,7 +133,7 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """One configuration on one machine.
+    """A series with its levels and changes.
 
     Attributes:
       enough: whether there are enough points to look for steps.
@@ -136,7 +141,7 @@ class Trend:
       fitted: value of the level, or of the trend, at each point.
       steps: steps between levels.
       outliers: points far from their level.
-      noise: recognized kinds of noise that are easily taken for steps.
+      noise: recognized kinds of noise that are easily mistaken for steps.
     """
 
     series: TimeSeries = field(metadata=INLINE)
@@ -149,12 +154,12 @@ class Trend:
 
     @property
     def setbacks(self) -> tuple[LevelChange, ...]:
-        """Changes for the worse that persist."""
+        """Regressions that have not been undone."""
         return tuple(step for step in self.steps if step.worse and step.stands)
 
 
 def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) -> Trend:
-    """Levels and changes of a series; by default with the metric's threshold."""
+    """Finds levels and changes of a series; by default, with the metric's threshold."""
     least = Policy().threshold_of(metric) if threshold is None else threshold
     runs = [point.values for point in series.points]
     levels = find_levels(runs, metric.relative, least)
@@ -162,7 +167,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     floor = log_threshold(metric.relative, least)
     hosts = [point.hosts for point in series.points]
     noise = noisy.recognized(levels, hosts, floor) if levels else RecognizedNoise()
-    # The points of the rarer state are no outliers besides.
+    # Points in the rarer of two states are not also reported as outliers.
     far = max(least, _OF_STATES * abs(noise.states.change) if noise.states else 0.0)
     return Trend(
         series=series,
@@ -184,7 +189,7 @@ def _changes(
     metric: Metric,
     floor: float,
 ) -> list[LevelChange]:
-    """The changes between levels that exceed the floor, in order."""
+    """The changes between levels that are larger than the floor, in order."""
     found = []
     for number in range(1, len(levels)):
         before, after = levels[number - 1], levels[number]
@@ -204,7 +209,7 @@ def _changes(
         hosts = [_hosts(points[one.start : one.stop]) for one in (before, after)]
         changed = changed_facts(last_good, first_bad)
         is_step = levels[number] is after
-        # A pool with a new name for each measurement has several names at a level.
+        # If a pool assigns a new host name for each measurement, a level has several names.
         apart = is_step and len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
         if apart := apart and "" not in hosts[0] | hosts[1]:
             changed = (*changed, ChangedFact("hostname", *(one.pop() for one in hosts)))
@@ -234,7 +239,7 @@ def _changes(
 def _with_undone(
     points: Sequence[SeriesPoint], found: Sequence[LevelChange], metric: Metric, floor: float
 ) -> list[LevelChange]:
-    """The changes with the points at which they were undone; both ends are of the same kind."""
+    """Adds to each change the point at which it was undone. Both changes get the same kind."""
     told = list(found)
     for place, step in enumerate(found):
         if step.stands:
@@ -262,7 +267,7 @@ def _hosts(points: Sequence[SeriesPoint]) -> set[str]:
 def _slow_steps(
     points: Sequence[SeriesPoint], slower: SeriesLevel, faster: SeriesLevel
 ) -> SlowSteps | None:
-    """The slow steps of the slower of two levels, if the faster one lacks them."""
+    """The slow steps in the slower of two levels, if the faster level does not have them."""
     before, after = (
         shared_slow_steps([point.slow for point in points[level.start : level.stop]])
         for level in (faster, slower)
@@ -271,7 +276,7 @@ def _slow_steps(
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:
-    """Facts that differ between two points; facts that affect speed come first."""
+    """Facts that differ between two points. Facts that affect speed are first."""
     sides = (_facts(before), _facts(after))
     names = [
         name
@@ -299,16 +304,16 @@ def _change(before: float, after: float, metric: Metric) -> float:
 
 @dataclass(frozen=True)
 class SharedStep:
-    """Steps of one or several series that one commit explains.
+    """Steps in one or several series that one commit explains.
 
     Attributes:
       first_bad: name of the first point of the new level in most of these series.
-      series: indices in `series` of the document, ascending.
-      places: for each of these series, the index in its `steps`.
-      worse: whether the changes are for the worse.
-      stands: whether the changes persist in the last level.
+      series: indices in the document's `series`, ascending.
+      places: for each of these series, the index of the step in its `steps`.
+      worse: whether the changes are regressions.
+      stands: whether the changes have not been undone up to the last level.
       smallest, largest: the most negative and the most positive of the changes.
-      steps: the steps with their series.
+      steps: pairs of a step and its series.
     """
 
     first_bad: SeriesPoint = field(metadata=_TITLE)
@@ -322,11 +327,11 @@ class SharedStep:
 
 
 def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
-    """All steps by the commit that explains them, in the order of their first series.
+    """Groups all steps by the commit that explains them, in the order of their first series.
 
-    Steps in the same direction belong together if all persist or none does, and if one name of a
-    point begins the new level of one of them and lies in the 95 % ranges of the others. Each series
-    has at most one step in a group.
+    Steps with the same direction form a group if all of them or none of them have been undone, and
+    if the point at which the new level of one of them begins is in the 95 % ranges of the other
+    steps. A group contains at most one step of each series.
     """
     left = [(found, step) for found in trends for step in found.steps]
     places = {id(step): place for place, (_, step) in enumerate(left)}
@@ -360,7 +365,7 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
 
 @dataclass(frozen=True)
 class SharedOutlier:
-    """Outliers of one or several series at one point.
+    """Outliers at the same point in one or several series.
 
     Attributes:
       point: name of the point.
@@ -375,7 +380,7 @@ class SharedOutlier:
 
 
 def shared_outliers(trends: Sequence[Trend]) -> list[SharedOutlier]:
-    """All outliers by the names of their points, in the order of their first series."""
+    """Groups all outliers by the names of their points, in the order of their first series."""
     found = [
         (number, one.series.points[outlier.index], outlier.change)
         for number, one in enumerate(trends)
@@ -393,7 +398,7 @@ def _kind(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
 
 
 def _candidates(found: Trend, step: LevelChange) -> set[str]:
-    """Names of the points at which the new level may begin."""
+    """Names of the points at which the new level of a step may begin."""
     points = found.series.points
     ends = (points.index(step.earliest), step.index, points.index(step.latest))
     return {point.name for point in points[min(ends) : max(ends) + 1]}
