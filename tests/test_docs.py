@@ -10,6 +10,8 @@ import pytest
 from cnnbench.cli import main
 from cnnbench.errors import ExitCode
 from cnnbench.plan import parse_run
+from cnnbench.records.codec import parse_json
+from cnnbench.records.result_files import record_of
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -174,6 +176,20 @@ def test_the_architecture_names_classes_and_files_that_exist():
     packages = {name for row in _rows(page, "Packages") for name in PATH.findall(row[1])}
     wings = {f"cnnbench/{path.parent.name}/" for path in (ROOT / "cnnbench").glob("*/__init__.py")}
     assert packages == {*wings, "models/", "variable_mgr/"}
+
+
+def test_the_values_of_the_dictionary_that_run_returned_are_in_a_record():
+    text = (ROOT / "docs/migrating.md").read_text(encoding="utf-8")
+    table = text.partition("| key | value of the record |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)`[^|]*\| `([^`]+)`", table, re.MULTILINE)
+    record = record_of(parse_json((ROOT / "tests/frozen/runs/evaluation.json").read_bytes()))
+    found = {key: eval(code, {"record": record, "len": len}) for key, code in rows}
+    assert [*found] == [
+        *("num_workers", "num_steps", "average_wall_time", "images_per_sec"),
+        *("last_average_loss", "top_1_accuracy"),
+    ]
+    seconds = found["num_steps"] * found["average_wall_time"]
+    assert seconds == pytest.approx(record.measured.loop_seconds)
 
 
 def test_the_glossary_is_short_and_sorted():

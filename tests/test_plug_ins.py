@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -121,6 +122,22 @@ _READER = "from cnnbench.records.reader import register_reader as read\nread"
 def test_a_file_without_use_is_refused(text, reason, call, tmp_path):
     (tmp_path / "own.py").write_text(text)
     assert reason in call(f"--plugin={tmp_path}/own.py", code=2).err
+
+
+_INITIALISES = "INITIALISES_ONLY = True\nimport os\nos.environ['SOME_PLATFORM'] = 'on'\n"
+
+
+def test_a_file_may_only_initialise_something_if_it_says_so(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_PLATFORM", "off")
+    path = tmp_path / "own.py"
+    path.write_text(_INITIALISES)
+    call(f"--plugin={path}", "--only_check_args")
+    assert os.environ["SOME_PLATFORM"] == "on"
+    assert "registers no model" in call(f"--model_plugin={path}", code=2).err
+    path.write_text(_INITIALISES.replace("True", "1", 1))
+    assert "set INITIALISES_ONLY = True" in call(f"--plugin={path}", code=2).err
+    path.write_text(f"{_INITIALISES}{_READER}('own', b'x')(print)")
+    assert "INITIALISES_ONLY = True, but registers own" in call(f"--plugin={path}", code=2).err
 
 
 def test_what_an_edited_file_no_longer_registers_is_gone(tmp_path):

@@ -190,8 +190,10 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
+_INITIALISES = "INITIALISES_ONLY"
 # For each plug-in file: its name, its registered objects, and its FILES.
 _files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
+_initialising: set[Path] = set()  # files with INITIALISES_ONLY = True
 # name of the plug-in, by flag of the kind and key of the object
 _origins: dict[tuple[str, Any], str] = {}
 _groups: set[str] = set()  # loaded groups of entry points
@@ -485,7 +487,8 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
 
     The file may also register objects of other kinds. Loading an unchanged file again does nothing.
     If the file has changed, its new objects replace the old ones. If the file fails, none of its
-    objects remain registered.
+    objects remain registered. A file of --plugin that sets INITIALISES_ONLY = True registers no
+    object: it only prepares something, such as a platform.
 
     Raises:
       UsageError: the file does not exist, raises an error, registers no object of the kind, or
@@ -507,13 +510,21 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
             beside = _beside(file, module.__dict__.get("FILES", ()))
+        if module.__dict__.get(_INITIALISES) is True:
+            _initialising.add(file)
         _files[file], digests[name] = (name, added, beside), digest
     wanted = [kind for kind in _kinds.values() if flag in (FLAG, kind.flag)]
     keys = tuple(key for kind in wanted for key in _files[file][1].get(kind.flag, ()))
-    if not keys:
+    if file in _initialising and flag == FLAG:
+        if keys:
+            raise FlagError(flag, path, f"says {_INITIALISES} = True, but registers {keys[0]}")
+    elif not keys:
         noun = "nothing" if flag == FLAG else f"no {wanted[0].noun}"
         calls = " or ".join(sorted(kind.call for kind in wanted))
-        raise FlagError(flag, path, f"registers {noun}; call {calls}")
+        reason = f"registers {noun}; call {calls}"
+        if flag == FLAG:
+            reason += f", or set {_INITIALISES} = True if it only prepares something"
+        raise FlagError(flag, path, reason)
     return keys
 
 
@@ -604,6 +615,7 @@ def loaded() -> set[Path]:
 def forget(file: Path) -> None:
     """Removes what a file has registered."""
     name, added, _ = _files.pop(file, ("", {}, ()))
+    _initialising.discard(file)
     digests.pop(name, None)
     for flag, keys in added.items():
         for key in keys:
