@@ -171,6 +171,7 @@ _SMALL_RUN = ("--model=resnet20", "--data_name=cifar10", "--device=cpu", "--num_
 
 _FLAGS_BY_MODE = (
     "--gradient_accumulation_steps=2",
+    "--steps_per_execution=2",
     "--global_batch_size=4",
     "--image_size=48",
     "--num_classes=12",

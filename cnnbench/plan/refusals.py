@@ -39,6 +39,7 @@ from cnnbench.plan.place import (
 )
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import check_all_reduce
+from cnnbench.plan.training import whole
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared
 from cnnbench.variable_mgr.all_reduce.spec import groups_of, single
@@ -365,6 +366,10 @@ def _of_constants(
     )
 
 
+def _single_step(flag: str, verb: str) -> Rule[RunPlan]:
+    return refused("steps_per_execution", on(flag), f"{verb} a single step; leave out one of both")
+
+
 _WORK: tuple[Rule[RunPlan], ...] = (
     excluded("eval,forward_only", ", which already runs the forward pass only"),
     excluded(
@@ -453,6 +458,20 @@ _WORK: tuple[Rule[RunPlan], ...] = (
         on("staged_vars"),
         "cannot go with --staged_vars: all passes of an update use the same weights",
     ),
+    refused(
+        "steps_per_execution",
+        lambda p: p.work in (Work.EVALUATION, Work.INPUT),
+        "needs steps of a network, so leave out --eval or --input_only",
+    ),
+    refused(
+        "steps_per_execution",
+        lambda p: p.place.asynchronous or p.place.coordinated,
+        "works where workers update together; without, each update is a call of one worker",
+    ),
+    _single_step("profile_json", "explain, roofline and --profile_json divide"),
+    _single_step("profile_layers", "--profile_layers divides"),
+    _single_step("tfprof_file", "--tfprof_file divides"),
+    _single_step("partitioned_graph_file_prefix", "--partitioned_graph_file_prefix writes"),
     refused("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
 )
 
@@ -845,8 +864,23 @@ _BEFORE_WORK = (
     "job_name: there are no other workers to wait for",
 )
 
+
 # Of the rules for a flag, the first that applies gives the reason.
+def _rounded(flag: str) -> Rule[RunPlan]:
+    """A notice of a number of steps that is no multiple of --steps_per_execution."""
+
+    def reason(p: RunPlan) -> str:
+        given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
+        steps = whole(given, together)
+        multiple = f"to {steps}, the next multiple of --steps_per_execution={together}"
+        return "" if steps == given else multiple
+
+    return idle(flag, always, reason, says="is rounded up")
+
+
 UNUSED: tuple[Rule[RunPlan], ...] = (
+    _rounded("num_batches"),
+    _rounded("num_warmup_batches"),
     idle(
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),

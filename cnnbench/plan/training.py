@@ -53,11 +53,13 @@ class WarmUp:
       least: minimum number of steps.
       most: maximum number of steps; equal to least unless auto.
       auto: whether to continue after `least` until the steps are steady.
+      together: steps of an execution, which has one time; divides `least` and `most`.
     """
 
     least: int
     most: int
     auto: bool = False
+    together: int = 1
 
     @cached_property
     def checks(self) -> frozenset[int]:
@@ -69,11 +71,11 @@ class WarmUp:
         if not self.auto:
             return frozenset()
         found = []
-        step = max(self.least, MIN_STEPS)
-        while step < self.most:
-            found.append(step)
-            step = max(step + _SMALLEST_STRIDE, int(step * _GROWTH))
-        return frozenset([*found, self.most])
+        count, most = max(self.least // self.together, MIN_STEPS), self.most // self.together
+        while count < most:
+            found.append(count)
+            count = max(count + _SMALLEST_STRIDE, int(count * _GROWTH))
+        return frozenset(number * self.together for number in (*found, most))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,8 @@ class Length:
     Attributes:
       batch_per_device: images of a device and pass.
       passes: batches per device of an update.
+      steps_per_execution: steps in one call of the host. It divides the steps of warm-up and timed
+        loop, and those of a new training after which an evaluation is due.
       global_batch: images per training step, of all devices and passes.
       eval_batch_per_device: images per device in an evaluation step.
       num_batches, num_epochs: length of the timed loop (in evaluation mode: of the evaluation).
@@ -95,6 +99,7 @@ class Length:
 
     batch_per_device: int
     passes: int
+    steps_per_execution: int
     global_batch: int
     eval_batch_per_device: int
     num_batches: int
@@ -129,10 +134,13 @@ class Length:
             batches = _epoch_to_step("num_epochs", flags.num_epochs, global_batch, epoch)
         else:
             batches = flags.num_batches or DEFAULT_NUM_BATCHES
+        together = flags.steps_per_execution
+        batches = whole(batches, together)
         epochs = batches * global_batch / epoch
         return cls(
             batch_per_device=batch,
             passes=passes,
+            steps_per_execution=together,
             global_batch=global_batch,
             eval_batch_per_device=eval_batch,
             num_batches=batches,
@@ -141,7 +149,10 @@ class Length:
             train_examples=0 if evaluating else epoch,
             num_eval_batches=eval_batches,
             eval_examples=eval_examples,
-            eval_steps=_evaluation_steps(flags, batches, epochs, epoch, global_batch),
+            eval_steps=frozenset(
+                whole(step, together)
+                for step in _evaluation_steps(flags, batches, epochs, epoch, global_batch)
+            ),
             target=_target_of(flags, network.model),
         )
 
@@ -158,6 +169,11 @@ class Length:
                 "more batches or for another directory"
             )
             raise FlagError("num_batches", self.num_batches, reason)
+
+
+def whole(steps: int, together: int) -> int:
+    """The number of steps, rounded up to a multiple of `together`."""
+    return -(-steps // together) * together
 
 
 def _share(global_batch: int, devices: int, passes: int) -> int:
@@ -201,8 +217,10 @@ def _warm_up(params: Params) -> WarmUp:
         # The GPU convolution autotuner tries its candidates during the first steps.
         least = max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
         _check_count("autotune_threshold", params.autotune_threshold or 1, least, "warm-up steps")
+    together = params.steps_per_execution
+    least = whole(least, together)
     if params.warmup != "auto":
-        return WarmUp(least, least)
+        return WarmUp(least, least, together=together)
     if params.max_warmup_batches < least:
         raise FlagError(
             "max_warmup_batches",
@@ -210,7 +228,8 @@ def _warm_up(params: Params) -> WarmUp:
             f"is less than the {least} steps of --num_warmup_batches that come first; "
             f"use at least {least}",
         )
-    return WarmUp(least, params.max_warmup_batches, auto=True)
+    most = whole(params.max_warmup_batches, together)
+    return WarmUp(least, most, auto=True, together=together)
 
 
 def _target_of(params: Params, model: Model) -> Target | None:

@@ -36,6 +36,7 @@ from cnnbench.records.run import (
     TaskAddress,
     TurnTaking,
     WorkerShare,
+    steps_per_execution,
 )
 
 # Memory that a process shares with processes that it forks; Linux only.
@@ -236,48 +237,51 @@ class Measurements:
             setattr(self, name, _doubles())
         self._published, self._private = None, True
 
-    def longest_step(self) -> float:
-        """Seconds of the longest step so far. The first is ignored unless it is the only one."""
+    @property
+    def steps_per_execution(self) -> int:
+        """See `RunRecord.steps_per_execution`."""
+        return steps_per_execution(self.config)
+
+    def longest_execution(self) -> float:
+        """Seconds of the longest execution so far. The first is ignored unless it is the only
+        one.
+        """
         seconds = [*self.warmup_step_seconds, *self.step_seconds]
-        return max(seconds[1:] or seconds, default=0.0)
+        return max(seconds[1:] or seconds, default=0.0) * self.steps_per_execution
 
     def update_config(self, **values: object) -> None:
         """Replaces parameters by the values that they resolved to."""
         self.config.update({name: encode(value) for name, value in values.items()})
 
-    def add_warmup_step(
-        self, seconds: float, loss: float | None = None, *, skipped: bool = False
-    ) -> None:
-        """Adds a step before the timed loop; see `add_step`."""
+    def add_warmup_step(self, seconds: float, *losses: float, skipped: Sequence[bool] = ()) -> None:
+        """Adds the steps of an execution before the timed loop; see `add_step`."""
         self.warmup_step_seconds.append(seconds)
-        if loss is not None:
+        self.warmup_skipped_steps += _numbers(skipped, len(self.warmup_losses))
+        for loss in losses:
             self.warmup_losses.append(loss)
-        if skipped:
-            self.warmup_skipped_steps.append(len(self.warmup_step_seconds))
 
     def add_step(
         self,
         seconds: float,
-        loss: float | None = None,
-        *,
-        skipped: bool = False,
+        *losses: float,
+        skipped: Sequence[bool] = (),
         cpu_seconds: float | None = None,
     ) -> None:
-        """Adds a timed step.
+        """Adds the timed steps of an execution, which is one step without --steps_per_execution.
 
         Args:
-          seconds: wall time.
-          loss: may be NaN or infinite; None, for every step of the run, where none is computed.
-          skipped: whether it made no update because its gradients were not finite.
-          cpu_seconds: CPU time of this process; None, for every step, where unknown.
+          seconds: mean wall time of a step.
+          losses: may be NaN or infinite; none, for every step of the run, where none is computed.
+          skipped: of each loss, whether its step made no update because its gradients were not
+            finite.
+          cpu_seconds: mean CPU time of this process; None, for every step, where unknown.
         """
         if cpu_seconds is not None:
             self.step_cpu_seconds.append(cpu_seconds)
         self.step_seconds.append(seconds)
-        if loss is not None:
+        self.skipped_steps += _numbers(skipped, len(self.losses))
+        for loss in losses:
             self.losses.append(loss)
-        if skipped:
-            self.skipped_steps.append(len(self.step_seconds))
 
     def set_loop_time(self, wall: float, user: float, system: float) -> None:
         """Wall time, and user and system CPU time, of the timed loop; see `Measured`."""
@@ -307,9 +311,10 @@ class Measurements:
 
         ValueError if status and error contradict each other, or a measurement is impossible.
         """
-        # A Ctrl-C may leave a time without its loss.
-        warmup_steps = len(self.warmup_losses or self.warmup_step_seconds)
-        steps = len(self.losses or self.step_seconds)
+        executions, steps = self._complete(self.step_seconds, self.losses)
+        warmup_executions, warmup_steps = self._complete(
+            self.warmup_step_seconds, self.warmup_losses
+        )
         images = self.measured.loop_images
         if images is None and self.batch is not None and steps:
             images = self.batch.global_ * steps
@@ -330,16 +335,23 @@ class Measurements:
                 build=self.build_seconds,
                 first_step=self.first_step_seconds,
             ),
-            **{
-                name: tuple(getattr(self, name)[: warmup_steps if "warmup" in name else steps])
-                for name in _STEPS
-            },
+            "warmup_step_seconds": tuple(self.warmup_step_seconds[:warmup_executions]),
+            "warmup_losses": tuple(self.warmup_losses[:warmup_steps]),
+            "step_seconds": tuple(self.step_seconds[:executions]),
+            "step_cpu_seconds": tuple(self.step_cpu_seconds[:executions]),
+            "losses": tuple(self.losses[:steps]),
             "measured": replace(self.measured, loop_images=images),
             "loss_scaling": None if self.loss_scale_end is None else self._loss_scaling(),
             "cluster": self._cluster(steps) if self.task_addresses else None,
             "subject": self.subject.labelled(labels_of(self.config)),
         }
         return RunRecord(**{**same, **found})
+
+    def _complete(self, seconds: Sequence[float], losses: Sequence[float]) -> tuple[int, int]:
+        """Numbers of executions and steps; a Ctrl-C may leave a time without all of its losses."""
+        together = self.steps_per_execution
+        executions = len(losses) // together if len(losses) else len(seconds)
+        return executions, executions * together
 
     def _cluster(self, steps: int) -> Cluster:
         images = 0 if self.batch is None else self.batch.global_
@@ -375,6 +387,11 @@ class Measurements:
             warmup_skipped_steps=tuple(self.warmup_skipped_steps),
             skipped_steps=tuple(self.skipped_steps),
         )
+
+
+def _numbers(skipped: Sequence[bool], before: int) -> list[int]:
+    """Numbers, from 1, of the skipped steps that follow `before` steps."""
+    return [number for number, one in enumerate(skipped, before + 1) if one]
 
 
 _STEPS = tuple(one.name for one in fields(Measurements) if one.default_factory is _doubles)

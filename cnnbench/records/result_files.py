@@ -585,8 +585,8 @@ def run_row(record: RunRecord) -> dict[str, object]:
     error = record.error
     computed = {
         "model": record.config.get("model") if record.model is None else record.model.name,
-        "num_warmup_steps": len(record.warmup_step_seconds),
-        "num_steps": len(record.step_seconds),
+        "num_warmup_steps": record.warmup_steps,
+        "num_steps": record.steps,
         "error": None if error is None else f"{error.type}: {error.message}",
         "command": shlex.join(record.command),
     }

@@ -424,7 +424,7 @@ class TurnTaking:
 
     Attributes:
       turn_seconds: length of a turn that was asked for; the step under way ends it.
-      starts: numbers, from 1, of the timed steps that began a turn.
+      starts: numbers, from 1, of the step_seconds that began a turn.
       waited_seconds: wall time between turns; in no step's time, nor in that of the timed loop.
       waited_cpu_seconds: CPU time of this process while it waited.
     """
@@ -667,8 +667,9 @@ class RunRecord(Document):
       model, placement, batch: None where the run ended before they were known.
       startup_seconds: durations of import, build and first step.
       warmup_step_seconds, step_seconds: wall seconds of each warm-up step, and of each timed step.
-      step_cpu_seconds: CPU seconds of all threads of this process in each timed step; empty if
-        unknown.
+        With --steps_per_execution=N of `config`, one value for N steps: their mean.
+      step_cpu_seconds: CPU seconds of all threads of this process in each timed step, one for each
+        of step_seconds; empty if unknown.
       losses, warmup_losses: loss of each timed and each warm-up step; empty if not computed.
       latency_seconds: wall seconds of each batch that a forward-only run launched alone after its
         timed steps; empty on CPUs and in other runs.
@@ -740,7 +741,7 @@ class RunRecord(Document):
             raise ValueError(
                 f"warmup_status: {self.warmup_status!r} is none of {', '.join(WARMUP_STATUSES)}"
             )
-        steps, warmup_steps = len(self.step_seconds), len(self.warmup_step_seconds)
+        steps, warmup_steps = self.steps, self.warmup_steps
         for key in ("step_seconds", "warmup_step_seconds", "latency_seconds"):
             index = wrong_amount(getattr(self, key))
             if index is not None:
@@ -754,7 +755,7 @@ class RunRecord(Document):
         for key, of in (
             ("losses", steps),
             ("warmup_losses", warmup_steps),
-            ("step_cpu_seconds", steps),
+            ("step_cpu_seconds", len(self.step_seconds)),
         ):
             if (found := len(getattr(self, key))) not in (0, of):
                 raise ValueError(f"{key}: {found} values for {of} steps")
@@ -762,6 +763,21 @@ class RunRecord(Document):
             skipped = self.loss_scaling
             _check_numbers("skipped_steps", skipped.skipped_steps, steps)
             _check_numbers("warmup_skipped_steps", skipped.warmup_skipped_steps, warmup_steps)
+
+    @property
+    def steps_per_execution(self) -> int:
+        """Steps in one call of the host: each time is the mean of so many."""
+        return steps_per_execution(self.config)
+
+    @property
+    def steps(self) -> int:
+        """Number of timed steps."""
+        return len(self.step_seconds) * self.steps_per_execution
+
+    @property
+    def warmup_steps(self) -> int:
+        """Number of warm-up steps."""
+        return len(self.warmup_step_seconds) * self.steps_per_execution
 
     @computed()
     def summary(self) -> Summary:
@@ -793,6 +809,11 @@ class RunRecord(Document):
         if self.config.get("forward_only"):
             return self.model.forward_flops_per_image
         return self.model.training_flops_per_image
+
+
+def steps_per_execution(config: Mapping[str, Any]) -> int:
+    """Value of --steps_per_execution in the `config` of a record; 1 for earlier records."""
+    return int(config.get("steps_per_execution") or 1)
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:

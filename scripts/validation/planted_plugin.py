@@ -156,10 +156,10 @@ def _before_steps(pause: Callable[[], object], is_due: Callable[[], bool] = lamb
 
     usual = TrainStep.__call__
 
-    def call(self: Any, learning_rate: float) -> Any:
+    def call(self: Any, *learning_rates: float) -> Any:
         if is_due():
             pause()
-        return usual(self, learning_rate)
+        return usual(self, *learning_rates)
 
     TrainStep.__call__ = call  # type: ignore[method-assign]
 

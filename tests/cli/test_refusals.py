@@ -334,6 +334,14 @@ run --gradient_accumulation_steps=2 --forward_only | --gradient_acc*needs update
 run --gradient_accumulation_steps=2 --eval --train_dir=x | --gradient_acc*needs updates
 run --gradient_accumulation_steps=2 --staged_vars | --gradient_acc*cannot go with --staged_vars
 run --gradient_accumulation_steps=2 --variable_update=independent | --gradient_acc*one model
+run COORDINATED CHIEF --steps_per_execution=2 | --steps_per_exec*workers update together
+run ME ASYNCHRONOUS --steps_per_execution=2 | --steps_per_exec*workers update together
+run --steps_per_execution=2 --eval --train_dir=x | --steps_per_exec*needs steps of a network
+run --steps_per_execution=2 --input_only --data_dir=x | --steps_per_exec*needs steps of a network
+run --steps_per_execution=2 --profile_layers=x.txt | --steps_per_exec*divides a single step
+run --steps_per_execution=2 --tfprof_file=x | --steps_per_exec*divides a single step
+run --steps_per_execution=2 --partitioned_graph_file_prefix=x | --steps*writes a single step
+run --steps_per_execution=0              | --steps_per_execution=0: must be from 1
 run --gradient_accumulation_steps=0      | --gradient_accumulation_steps=0: must be from 1
 run --batch_size=4 --global_batch_size=8 | --global_batch_size=8: cannot go with --batch_size
 run --image_size=30 --model=vit_b16      | --image_size=30: *multiples of 16 from 16

@@ -72,7 +72,8 @@ def test_the_role_of_a_flag_decides_for_judge_and_campaigns(spec, runs):
         same = identity(usual, of_places=of_places) == identity(changed, of_places=of_places)
         assert same is not counts
     if spec.name != "use_fp16":  # compared as --precision
-        keys = {Configuration.of(replace(runs(), config=one)).key for one in (usual, changed)}
+        record = replace(runs(), losses=(), warmup_losses=())
+        keys = {Configuration.of(replace(record, config=one)).key for one in (usual, changed)}
         assert (len(keys) == 2) is counts
 
 

@@ -53,6 +53,10 @@ TABLE = """
 --aux_head                      | --forward_only | for the training loss |
 --conv_gradients=library        | --forward_only | they compute no gradients |
 --warmup=auto                   | EVAL | it has no warm-up |
+--num_batches=9                 | --steps_per_execution=4 | is rounded up to 12, | \
+    --steps_per_execution=3
+--num_warmup_batches=9          | --steps_per_execution=4 | is rounded up to 12, | \
+    --steps_per_execution=3
 --max_warmup_batches=99         | | without --warmup=auto | --warmup=auto
 --max_warmup_batches=99         | EVAL --warmup=auto | it has no warm-up | --warmup=auto
 --eval_interval_secs=9          | DURING | without --eval | EVAL

@@ -23,10 +23,10 @@ def start(**config):
 
 def test_skipped_steps_are_numbered_within_warm_up_and_loop():
     run = start()
-    run.add_warmup_step(0.5, 9.0, skipped=True)
+    run.add_warmup_step(0.5, 9.0, skipped=[True])
     run.add_warmup_step(0.5, 9.0)
     run.add_step(0.25, 8.0)
-    run.add_step(0.25, 8.0, skipped=True)
+    run.add_step(0.25, 8.0, skipped=[True])
     assert run.record().loss_scaling is None
     run.loss_scale_start, run.loss_scale_end = 128.0, 32.0
     scaling = run.record().loss_scaling

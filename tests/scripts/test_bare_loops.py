@@ -14,7 +14,8 @@ import tensorflow as tf
 from short_runs import build
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.run.step.train_step import TracedFunction, TrainStep
+from cnnbench.run.step.tracing import TracedFunction
+from cnnbench.run.step.train_step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 STEPS, WARMUP = 6, 2

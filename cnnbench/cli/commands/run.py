@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         supervised,
         partial(_leave_record, measurements, messages),
         measurements.share,
-        measurements.longest_step,
+        measurements.longest_execution,
         lambda: measurements.halves_batch,
     )
     measures_here(fork, MachinePlan(args.params), partial(plan_before_plugins, args.params))

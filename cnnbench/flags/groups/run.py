@@ -145,6 +145,16 @@ class RunParams:
         maximum=MOST_IMAGES,
         part=RunPart.UPDATE,
     )
+    steps_per_execution: int = flag(
+        1,
+        "Steps in one call of the host, in a loop of the traced function. Times are measured per "
+        "call and recorded as the mean of its steps. --num_batches and the warm-up are rounded up "
+        "to whole calls; checkpoints, evaluations, lines and conditions to stop wait for the end "
+        "of a call.",
+        minimum=1,
+        maximum=1_000_000,
+        part=RunPart.TUNABLE,
+    )
     eval_batch_size: int = flag(
         0,
         "Images per evaluation step and device; 0 takes --batch_size.",

@@ -237,6 +237,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "image_size": ("image_size", *MODEL_SIZE),
     "num_classes": ("num_classes", *MODEL_SIZE),
     "gradient_accumulation_steps": ("gradient_accumulation_steps", "global_batch", "num_epochs"),
+    "steps_per_execution": (
+        *("steps_per_execution", "num_batches", "num_epochs", "num_warmup_batches"),
+    ),
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 from cnnbench.base.stats import FEWEST_FOR_P99, nearest_rank, p99
@@ -24,7 +23,12 @@ def _latencies(record: RunRecord) -> Sequence[float]:
     # On a GPU, the next step is launched before a step completes. A step time is therefore the time
     # between two completions.
     on_cpu = record.placement is None or record.placement.kind == "cpu"
-    return record.latency_seconds or (record.step_seconds if on_cpu else ())
+    return record.latency_seconds or (_single_steps(record) if on_cpu else ())
+
+
+def _single_steps(record: RunRecord) -> Sequence[float]:
+    """Times of single steps, which a run of several steps per execution does not have."""
+    return record.step_seconds if record.steps_per_execution == 1 else ()
 
 
 def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
@@ -67,6 +71,6 @@ _register(
     f"; p99 takes --num_batches={FEWEST_FOR_P99} or more",
 )
 _register(
-    *("step", "step times", "Wall time of a timed step", attrgetter("step_seconds")),
+    *("step", "step times", "Wall time of a timed step", _single_steps),
     section="throughput",
 )

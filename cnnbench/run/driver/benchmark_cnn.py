@@ -336,7 +336,7 @@ class BenchmarkCNN(Run):
         """Progress of the run, for the watchdog's thread."""
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
-        warm_up, timed = len(measurements.warmup_step_seconds), len(measurements.step_seconds)
+        warm_up, timed = len(measurements.warmup_losses), len(measurements.losses)
         last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
         waiting = [shard for source in sources for shard in source.waiting()]
         task = job.task

@@ -462,6 +462,7 @@ def _step_config(plan: RunPlan, devices: runtime.Devices) -> StepConfig:
         # The seeds of draws count passes.
         training_steps=plan.length.training_steps * plan.length.passes,
         passes=plan.length.passes,
+        steps_per_execution=plan.length.steps_per_execution,
     )
 
 

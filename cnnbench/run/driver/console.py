@@ -49,11 +49,16 @@ class DisplayInterval:
     def __init__(self, every: int | Duration) -> None:
         self._every = every
         self._last = time.monotonic()
+        self._step = 0
 
     def is_over(self, step: int) -> bool:
-        """Whether a line is due after this step, counted from 1; the next interval then begins."""
+        """Whether a line is due after this step, counted from 1; the next interval then begins.
+
+        It is due where a multiple of the number is among the steps since the call before.
+        """
         if not isinstance(self._every, Duration):
-            return step % self._every == 0
+            before, self._step = self._step, step
+            return step // self._every > before // self._every
         now = time.monotonic()
         is_over = now - self._last >= self._every.seconds
         self._last = now if is_over else self._last
@@ -189,7 +194,7 @@ def notices(record: RunRecord) -> Iterator[tuple[str, bool]]:
             stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
             yield f"the pipeline up to each of its stages, in images/s: {stages}", False
     if record.warmup_status == "limit":
-        steps = len(record.warmup_step_seconds)
+        steps = record.warmup_steps
         text = f"step times were not steady after {steps} warm-up steps, the most that "
         yield text + "--max_warmup_batches allows; timing began nevertheless", True
     achieved, peak = summary.achieved_flops_per_sec, summary.peak_flops_per_sec
@@ -213,7 +218,7 @@ def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
     moved = f"the loss scale went from {exact(scaling.start)} to {exact(scaling.end)}"
     if not skipped:
         return [] if scaling.start == scaling.end else [moved]
-    steps = len(record.warmup_step_seconds) + len(record.step_seconds)
+    steps = record.warmup_steps + record.steps
     line = f"{skipped} of {steps} steps skipped for gradients that were not finite"
     if warmup:
         line += f" ({warmup} of them in the warm-up)"
@@ -229,30 +234,31 @@ def _steady_state_notice(record: RunRecord, found: SteadyState) -> tuple[str, bo
         text = "step times reached no steady state"
         if len(found.levels) > 1:
             before, last = found.levels[-2:]
-            place = _place(found, last.start)
+            place = _place(record, found, last.start)
             text += f": the last change, {_change(before, last)}, came at {place}"
         return f"{text}; a longer run or a quieter machine would give a clearer result", True
-    unsteady = found.unsteady_timed_steps
-    if not unsteady:
-        where = _place(found, found.start)
+    if not found.unsteady_timed_steps:
+        where = _place(record, found, found.start)
         return f"step times are steady from {where} on", False
+    unsteady = found.unsteady_timed_steps * record.steps_per_execution
     text = (
-        f"step times are steady only from {_place(found, found.start)} on, after "
-        f"{unsteady} of {len(record.step_seconds)} timed steps"
+        f"step times are steady only from {_place(record, found, found.start)} on, after "
+        f"{unsteady} of {record.steps} timed steps"
     )
     earlier = [level for level in found.levels if level.stop <= found.start]
     if found.shape is Shape.SLOWDOWN and earlier:
         text += f", and slower than before: {_change(earlier[-1], found.levels[-1])}"
     elif record.warmup_status == "fixed":
-        needed = found.warmup_steps + unsteady
+        needed = record.warmup_steps + unsteady
         text += f"; --num_warmup_batches={needed} or --warmup=auto would leave them out"
     return text, True
 
 
-def _place(found: SteadyState, index: int) -> str:
+def _place(record: RunRecord, found: SteadyState, index: int) -> str:
+    together = record.steps_per_execution
     if index < found.warmup_steps:
-        return f"warm-up step {index + 1}"
-    return f"step {index - found.warmup_steps + 1}"
+        return f"warm-up step {index * together + 1}"
+    return f"step {(index - found.warmup_steps) * together + 1}"
 
 
 def _change(before: StepTimeLevel, after: StepTimeLevel) -> str:

@@ -21,7 +21,7 @@ from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.step.tower import share_moving_averages
-from cnnbench.run.step.train_step import CopiedTowers, TracedFunction
+from cnnbench.run.step.tracing import CopiedTowers, TracedFunction
 from cnnbench.variable_mgr.base import VariableMgr
 
 # Name of the weights of examples, 0 for padding, among a model's own rows.

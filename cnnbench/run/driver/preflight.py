@@ -208,7 +208,9 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
         per_image = _activations(plan, plan.work.trains)
     waiting = plan.length.passes  # synthetic examples of all passes
     if plan.params.data_dir:
-        waiting = plan.input.training.datasets_prefetch_buffer_size + 1
+        together = plan.length.steps_per_execution
+        waiting = plan.input.training.datasets_prefetch_buffer_size
+        waiting += 1 if together == 1 else together * plan.length.passes
     example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.network.spec.elements)
     step = MemoryEstimate(
         fixed, towers * (per_image + waiting * example), plan.length.batch_per_device

@@ -91,7 +91,10 @@ def _report(
 ) -> None:
     """Writes the requested files of a profile."""
     model, batch = plan.network.model, plan.length.batch_per_device
-    title = f"warm-up step {step} of {model.name}, {batch} images per device"
+    together = plan.length.steps_per_execution
+    before = (step - 1) // together * together
+    steps = f"step {step}" if together == 1 else f"steps {before + 1} to {before + together}"
+    title = f"warm-up {steps} of {model.name}, {batch} images per device"
     if plan.outputs.trace_file and plan.outputs.use_chrome_trace_format:
         trace = chrome_trace(planes, {"step": title, "cnnbench": __version__})
         content = json.dumps(trace, allow_nan=False).encode("ascii")

@@ -20,6 +20,7 @@ from cnnbench.base.interrupts import obey, uninterrupted
 from cnnbench.base.text import number
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError, ReplicaDivergenceError
+from cnnbench.plan.training import whole
 from cnnbench.records import files
 from cnnbench.records.files import check_written, writing_output
 from cnnbench.records.measurements import Measurements
@@ -45,7 +46,7 @@ from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.runtime.turns import Turns
-from cnnbench.run.step.train_step import TracedFunction
+from cnnbench.run.step.tracing import TracedFunction
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -383,7 +384,7 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
             "ask "
             "for more --num_batches"
         )
-    return restored, max(0, steps)
+    return restored, whole(max(0, steps), plan.length.steps_per_execution)
 
 
 def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Sequence[int]) -> None:

@@ -61,9 +61,10 @@ class StepTime(NamedTuple):
         """Readings of the clocks."""
         return cls(time.perf_counter(), time.process_time())
 
-    def since(self, start: StepTime) -> StepTime:
-        """The time from the reading `start` of the clocks to this one."""
-        return StepTime(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
+    def since(self, start: StepTime, steps: int = 1) -> StepTime:
+        """The time from the reading `start` of the clocks to this one, divided by `steps`."""
+        cpu_seconds = self.cpu_seconds - start.cpu_seconds
+        return StepTime((self.seconds - start.seconds) / steps, cpu_seconds / steps)
 
 
 def never(step: int) -> bool:
@@ -73,14 +74,15 @@ def never(step: int) -> bool:
 
 
 class StepLoop(Generic[Handle, Values]):
-    """Launches steps, reads their results `lag` steps later and times them.
+    """Launches executions of steps, reads their results `lag` executions later and times them.
 
     Attributes:
-      launch: fetches input, starts one step, returns a handle on its results.
-      read: turns a handle into values; blocks until the step is over. Steps launched before
-        its `issued` may delay it; without a call of `arrived` the step ends when it returns.
-      lag: 1 on asynchronous devices, where a step is launched while the one before runs; 0 where a
-        launched step has finished, or must finish before the next.
+      launch: fetches input, starts one execution, returns a handle on its results.
+      read: turns a handle into values; blocks until the execution is over. Executions launched
+        before its `issued` may delay it; without a call of `arrived` it ends when `read` returns.
+      lag: 1 on asynchronous devices, where one is launched while the one before runs; 0 where a
+        launched one has finished, or must finish before the next.
+      together: steps of an execution, which divides the number of steps of `run`.
     """
 
     def __init__(
@@ -88,10 +90,12 @@ class StepLoop(Generic[Handle, Values]):
         launch: Callable[[], Handle],
         read: Callable[[Handle, ReadEvents], Values],
         lag: int,
+        together: int = 1,
     ) -> None:
         self.launch = launch
         self.read = read
         self.lag = lag
+        self.together = together
 
     def run(
         self,
@@ -103,18 +107,19 @@ class StepLoop(Generic[Handle, Values]):
         """Runs `steps` steps; returns how many: fewer when `pause` ended the loop.
 
         Args:
-          done: called after each step, in order, with its number (from 1), its
-            time and its values.
-          pause_due: whether `pause` must be called after the step of that number.
+          done: called after each execution, in order, with the number (from 1) of its last step,
+            the mean time of its steps and its values.
+          pause_due: whether `pause` must be called after the step of that number, an execution's
+            last.
           pause: called with nothing in flight, outside any step's time; True ends the
             loop.
         """
         if self.lag:
             return self._run_lagged(steps, done, pause_due, pause)
-        for step in range(1, steps + 1):
+        for step in range(self.together, steps + 1, self.together):
             start = StepTime.now()
             values, end = self._read(self.launch(), lambda: None)
-            done(step, end.since(start), values)
+            done(step, end.since(start, self.together), values)
             if pause_due(step) and pause(step):
                 return step
         return steps
@@ -136,24 +141,24 @@ class StepLoop(Generic[Handle, Values]):
                 max(end.seconds, start.seconds + RESOLUTION),
                 max(end.cpu_seconds, start.cpu_seconds),
             )
-            done(step, end.since(start), values)
+            done(step, end.since(start, self.together), values)
             start = end
 
         # A step's read is called while that of the step before still waits.
         threads = ThreadPoolExecutor(2, "cnnbench-reader")
         try:
             before: Future[tuple[Values, StepTime]] | None = None
-            for step in range(1, steps + 1):
+            for step in range(self.together, steps + 1, self.together):
                 issued = threading.Event()
                 try:
                     handle = self.launch()
                 except Exception:
                     if before is not None:
-                        finish(step - 1, before)  # the step was launched, so it is measured
+                        finish(step - self.together, before)  # launched, so it is measured
                     raise
                 reading = threads.submit(self._read, handle, issued.set)
                 if before is not None:
-                    finish(step - 1, before)
+                    finish(step - self.together, before)
                 before = reading
                 due = pause_due(step)
                 if due or step == steps:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from cnnbench.base.interrupts import obey, uninterrupted
@@ -65,7 +66,7 @@ _INTERRUPTED = 1.0 + len(ENDINGS)
 
 
 class StepValues(NamedTuple):
-    """A step's results on the host.
+    """Results of one step on the host.
 
     Attributes:
       metrics: the model's, in its order; empty where they are not computed.
@@ -80,6 +81,9 @@ class StepValues(NamedTuple):
     stop: float = 0.0
     staleness: int | None = None
     worker: str = ""
+
+
+_Loop: TypeAlias = "StepLoop[StepResult, Sequence[StepValues]] | AsyncLoop[Sequence[StepValues]]"
 
 
 class Training:
@@ -111,6 +115,7 @@ class Training:
         self._probes = probes
         self._observers = observers
         self._interrupts = Interrupts(built.group)
+        self._together = run.plan.length.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.outputs.display_perf_ewma)
         self._display: DisplayInterval | None = None  # only in the timed loop
         self._timer = LoopTimer()
@@ -173,7 +178,7 @@ class Training:
                     run.measurements.set_loop_time(*spent)
                     run.measurements.note(input_wait_seconds=self._waited() - waited)
                     run.output.progress.finish()
-            if self._built.lag and not plan.work.trains:
+            if self._built.lag and not plan.work.trains and self._together == 1:
                 self._measure_latency()
             membership.activity = Doing.END
             with membership.doing(Doing.OTHERS):
@@ -185,8 +190,8 @@ class Training:
         latencies, progress = self._run.measurements.latency_seconds, self._run.output.progress
         batches = min(len(self._run.measurements.step_seconds), FEWEST_FOR_P99)
 
-        def done(step: int, spent: StepTime, values: StepValues) -> None:
-            self._check_stop(values)
+        def done(step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+            self._check_stop(values[-1])
             latencies.append(spent.seconds)
             progress.update(step)
 
@@ -202,10 +207,10 @@ class Training:
             return self._inputs.wait_seconds
         return fmean(step.input_wait_seconds for step in self._built.workers.values())
 
-    def _make_loop(self) -> StepLoop[StepResult, StepValues] | AsyncLoop[StepValues]:
+    def _make_loop(self) -> _Loop:
         steps, place = self._built.workers, self._run.plan.place
         if not steps:
-            return StepLoop(self._launch, self._read, self._built.lag)
+            return StepLoop(self._launch, self._read, self._built.lag, self._together)
         works = {name: partial(self._update, name, step) for name, step in steps.items()}
         names = [str(worker) for worker in place.job.workers]
         gone = self._run.membership.gone
@@ -218,11 +223,11 @@ class Training:
             return CoordinatedLoop(works, names, self._lost, gone, stuck)
         return AsyncLoop(works, self._lost, gone, stuck, begin=use_own_executor)
 
-    def _update(self, worker: str, step: TrainStep, number: int) -> StepValues:
+    def _update(self, worker: str, step: TrainStep, number: int) -> tuple[StepValues, ...]:
         """Runs one update of an asynchronous worker; called in that worker's thread."""
         rate = self._run.plan.rates.schedule(self._before_loop + number - 1)
         values = self._values(step(rate))
-        return values if values.worker else values._replace(worker=worker)
+        return (values if values.worker else values._replace(worker=worker),)
 
     def _lost(self, worker: str, error: Exception) -> None:
         self._run.measurements.lost_workers.append(worker)
@@ -230,7 +235,7 @@ class Training:
             f"{worker} is lost, the others continue: {first_line(error)}"
         )
 
-    def _warm_up(self, loop: StepLoop[StepResult, StepValues] | AsyncLoop[StepValues]) -> None:
+    def _warm_up(self, loop: _Loop) -> None:
         run, warm_up, measurements = (
             self._run,
             self._run.plan.length.warm_up,
@@ -240,16 +245,17 @@ class Training:
         run.output.progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
         steady = False
 
-        # A probe is entered in the pause before its step and left in the pause after it.
-        edges = {edge for step, _ in self._probes for edge in (step - 1, step)}
+        # A probe is entered in the pause before its execution and left in the pause after it.
+        begins = [(step - 1) // self._together * self._together for step, _ in self._probes]
+        edges = {edge for begin in begins for edge in (begin, begin + self._together)}
 
         def pause(step: int) -> bool:
             nonlocal steady
             looking.close()
             if step and self._pause_due(step) and self._pause(step):
                 return True
-            for number, look in self._probes:
-                if number == step + 1:
+            for begin, (_, look) in zip(begins, self._probes, strict=True):
+                if begin == step:
                     looking.enter_context(look)
             if step in warm_up.checks:
                 steady = steady_state(measurements.warmup_step_seconds).reached
@@ -280,15 +286,17 @@ class Training:
         if stop:
             assert isinstance(self._step, TrainStep)  # with a group of workers
             self._step.request_stop(stop)
-        result = self._step(self._run.plan.rates.schedule(self.global_step))
-        self.global_step += 1
+        steps = range(self.global_step, self.global_step + self._together)
+        result = self._step(*map(self._run.plan.rates.schedule, steps))
+        self.global_step = steps.stop
         return result
 
-    def _warmup_done(self, step: int, spent: StepTime, values: StepValues) -> None:
+    def _warmup_done(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
         measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
-        if step == 1:
-            measurements.first_step_seconds = spent.seconds
-        measurements.add_warmup_step(spent.seconds, values.loss, skipped=values.skipped)
+        if measurements.first_step_seconds is None:
+            measurements.first_step_seconds = spent.seconds * self._together
+        losses, skipped = zip(*((one.loss, one.skipped) for one in values), strict=True)
+        measurements.add_warmup_step(spent.seconds, *losses, skipped=skipped)
         # Numbered -W to -1, so that the first timed step is step 1; W is the maximum length
         # with --warmup=auto.
         self._ended(step - 1 - most, values)
@@ -298,36 +306,38 @@ class Training:
             self._run.output.messages.notice(f"warm-up step {step} of {most}, {left} left")
             self._silent_since = time.monotonic()
 
-    def _step_done(self, step: int, spent: StepTime, values: StepValues) -> None:
-        measurements = self._run.measurements
-        if values.worker:
-            measurements.updates.append((values.worker, values.staleness or 0))
+    def _step_done(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+        measurements, last = self._run.measurements, values[-1]
+        if last.worker:
+            measurements.updates.append((last.worker, last.staleness or 0))
         if measurements.first_step_seconds is None:
-            measurements.first_step_seconds = spent.seconds
+            measurements.first_step_seconds = spent.seconds * self._together
+        losses, skipped = zip(*((one.loss, one.skipped) for one in values), strict=True)
         measurements.add_step(
-            spent.seconds, values.loss, skipped=values.skipped, cpu_seconds=spent.cpu_seconds
+            spent.seconds, *losses, skipped=skipped, cpu_seconds=spent.cpu_seconds
         )
         self._speed.add(spent.seconds)
         self._ended(step, values)
         assert self._display is not None
-        if self._display.is_over(step) or step == 1:
+        if self._display.is_over(step) or step == self._together:
             speed = self._speed.current()
-            self._run.output.console.row(step, speed, values.loss, values.metrics)
+            self._run.output.console.row(step, speed, last.loss, last.metrics)
             for observer in self._observers:
                 names = self._run.plan.network.model.metric_names
                 # no target without the flag
-                metrics = dict(zip(names, values.metrics, strict=False))
+                metrics = dict(zip(names, last.metrics, strict=False))
                 observer.displayed(step, speed.mean, metrics)
         self._run.output.progress.update(step)
 
-    def _ended(self, step: int, values: StepValues) -> None:
-        """Ends the run after an interrupt, or a step whose loss is not finite."""
-        if values.worker:  # synchronous steps are counted when launched
+    def _ended(self, step: int, values: Sequence[StepValues]) -> None:
+        """Ends the run after an interrupt, or steps of which a loss is not finite."""
+        self._last = values[-1]
+        if self._last.worker:  # synchronous steps are counted when launched
             self.global_step += 1
-        self._last = values
-        self._check_stop(values)
-        if not math.isfinite(values.loss) and not self._run.plan.params.allow_nonfinite:
-            raise NonFiniteLossError(step, values.loss)
+        self._check_stop(self._last)
+        for number, one in enumerate(values, step - len(values) + 1):
+            if not math.isfinite(one.loss) and not self._run.plan.params.allow_nonfinite:
+                raise NonFiniteLossError(number, one.loss)
 
     def _check_stop(self, values: StepValues) -> None:
         if values.stop >= _INTERRUPTED:
@@ -352,19 +362,29 @@ class Training:
             self._ending = self._ending or self._reached()
         return (
             (self._ending > 0 and step < self._steps)
-            or global_step in self._run.plan.length.eval_steps
+            or self._evaluation_due(global_step)
             or self._save_due(global_step)
             or (self._results is not None and self._results.ready)
             or (step < self._steps and self._run.membership.turns.due())
-            or any(observer.due(global_step) for observer in self._observers)
+            or any(self._observer_due(observer, global_step) for observer in self._observers)
         )
+
+    def _execution_of(self, global_step: int) -> range:
+        """Global steps of the execution that ends with this one."""
+        return range(global_step - self._together + 1, global_step + 1)
+
+    def _evaluation_due(self, global_step: int) -> bool:
+        return not self._run.plan.length.eval_steps.isdisjoint(self._execution_of(global_step))
+
+    def _observer_due(self, observer: Observer, global_step: int) -> bool:
+        return any(map(observer.due, self._execution_of(global_step)))
 
     def _save_due(self, global_step: int) -> bool:
         if self._run.plan.saves_into is None:
             return False
         outputs = self._run.plan.outputs
         if outputs.save_model_steps:
-            return global_step % outputs.save_model_steps == 0
+            return global_step % outputs.save_model_steps < self._together
         if outputs.save_model_secs:
             return time.monotonic() - self._last_save >= outputs.save_model_secs
         return False
@@ -377,7 +397,7 @@ class Training:
             if self._results is not None:
                 self._results.publish()
             for observer in self._observers:
-                if observer.due(global_step):
+                if self._observer_due(observer, global_step):
                     observer.paused(self._moment())
             if self._ending and step < self._steps:
                 flag = [*ENDINGS][self._ending - 1]
@@ -388,7 +408,7 @@ class Training:
                 return True
             if step < self._steps and self._run.membership.turns.due():
                 self._let_others()
-            if global_step not in self._run.plan.length.eval_steps:
+            if not self._evaluation_due(global_step):
                 return False
             loop_seconds = self._timer.loop().wall if self._steps else None
             with self._timer.away():
@@ -491,15 +511,19 @@ class Training:
             self._results.finish()
         if not steps:
             return None
-        images = len(self._run.measurements.step_seconds) * plan.length.global_batch
-        total = images / elapsed
+        total = steps * plan.length.global_batch / elapsed
         for observer in self._observers:
             observer.ended(self.global_step, steps, total)
         return None if self._built.evaluator is not None else total
 
-    def _read(self, result: StepResult, events: ReadEvents) -> StepValues:
-        """Waits for the end of a step."""
-        return self._values(self._step.on_host(result, events))
+    def _read(self, result: StepResult, events: ReadEvents) -> list[StepValues]:
+        """Waits for the end of an execution; returns the values of its steps."""
+        found = self._step.on_host(result, events)
+        if self._together == 1:
+            return [self._values(found)]
+        parts = [None if x is None else np.asarray(x) for x in tf.nest.flatten(found)]
+        rows = ([None if x is None else x[n] for x in parts] for n in range(self._together))
+        return [self._values(tf.nest.pack_sequence_as(found, row)) for row in rows]
 
     def _values(self, result: StepResult) -> StepValues:
         plan, loss = self._run.plan, float(result.loss)

@@ -350,6 +350,7 @@ class StepConfig:
       training_steps: from the first step of the first run to the end of training, for layers that
         change on the way; 0 if training counts as over.
       passes: forward and backward passes of a step, whose gradients are added (`PassSums`).
+      steps_per_execution: steps in one call of the host.
     """
 
     host: str = "/device:CPU:0"
@@ -369,6 +370,7 @@ class StepConfig:
     first_tower: int = 0
     training_steps: int = 0
     passes: int = 1
+    steps_per_execution: int = 1
 
     @property
     def synchronises(self) -> bool:

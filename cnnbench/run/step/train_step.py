@@ -1,13 +1,5 @@
 """The traced training step of all towers.
 
-Tracing again would take seconds of a timed step, and later steps would run another graph than the
-one that was warmed up. What is called between timed steps is therefore traced for one signature,
-and a call with another one is an error that names it.
-
-Tracing makes operations, and the gradients of each, one by one from Python; an import makes all of
-them at once. ResNet-50: 1.1 s of CPU time for a tower traced, 0.2 s for a copy. A copy has its own
-tower's values of variables, batch and seed.
-
 for each tower, on its device:   forward, loss, gradients
     manager:                         reduce the gradients over the towers
     loss scale:                      skip the updates below if a gradient is not finite
@@ -19,21 +11,19 @@ The returned loss has a control dependency on every update, so the step is over 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
 
-from cnnbench.base.interrupts import restored
 from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.data.pipeline import ReadEvents, ScalarReader
 from cnnbench.data.prefetch import CoordinatedInput
-from cnnbench.errors import RetraceError, first_line
-from cnnbench.models.graph import Reader
 from cnnbench.models.int8 import Calibration
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
@@ -47,243 +37,12 @@ from cnnbench.run.step.tower import (
     inverse_of,
     unscaled,
 )
+from cnnbench.run.step.tracing import CopiedTowers, TracedFunction, in_loop, one_of
 from cnnbench.run.step.update import Optimizer, UpdateCounter, Updater, signals
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr
-
-# Functions that are traced once, before anything is timed.
-
-
-class TracedFunction:
-    """A function traced for one signature.
-
-    Args:
-      name: for messages, such as "the training step".
-      function: takes and returns nests of tensors; makes no variables, or it is traced twice.
-      signature: for each argument a nest of tf.TensorSpec.
-    """
-
-    def __init__(
-        self, name: str, function: Callable[..., Any], signature: Sequence[Any] = ()
-    ) -> None:
-        self._name = name
-        self._signature = tuple(signature)
-        self.traces = 0
-
-        def counted(*arguments: Any) -> Any:
-            self.traces += 1
-            return function(*arguments)
-
-        traced = tf.function(counted, autograph=False)
-        self.concrete = traced.get_concrete_function(*self._signature)
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Calls it with arguments of its signature; RetraceError for others."""
-        try:
-            return self.concrete(*arguments)
-        except TypeError as error:
-            changed = _changed(self._signature, arguments)
-            if not changed:
-                raise
-            raise RetraceError(
-                f"{self._name} would have to be traced again: {'; '.join(changed)}"
-            ) from error
-
-
-def _changed(signature: Any, arguments: Any) -> list[str]:
-    before, now = (dict(_parts(value, "")) for value in (signature, arguments))
-    return [
-        f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"
-        for path in dict.fromkeys((*before, *now))
-        if before.get(path) != now.get(path)
-    ]
-
-
-def _parts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Path and "dtype[shape]" of every tensor in a nest, such as "0.features"."""
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, (list, tuple)):
-        value = dict(enumerate(value))
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _parts(part, f"{path}.{name}" if path else f"{name}")
-    elif value is not None:
-        sizes = ", ".join("?" if size is None else str(size) for size in value.shape)
-        yield path, f"{tf.as_dtype(value.dtype).name}[{sizes}]"
-
-
-# Copies of the first tower's graph, which are built faster than by tracing each tower.
-
-_R = TypeVar("_R")
-
-_WITH_BODIES = frozenset({"StatelessWhile", "StatelessIf", "StatelessCase"})
-
-
-class CopiedTowers(Generic[_R]):
-    """Builds the towers of one traced function, which differ in device and inputs.
-
-    Args:
-      trace: makes the first tower in the current name scope and on the current device: trace(read,
-        *given) returns a nest of tensors and of values that are the same for all towers.
-      tell: prints a line if TensorFlow rejects a copy; all towers are traced then.
-    """
-
-    def __init__(self, trace: Callable[..., _R], tell: Callable[[str], object]) -> None:
-        self._trace = trace
-        self._tell = tell
-        self._traced = False
-        self._original: _Original | None = None
-
-    def __call__(self, read: Reader, *given: Any) -> _R:
-        """Builds one tower, in the current name scope and on the current device.
-
-        `given` are nests of the tower's other inputs; their tensors, at least one, are made within
-        the function.
-        """
-        tensors = [x for x in tf.nest.flatten(given) if isinstance(x, tf.Tensor)]
-        assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
-        if self._original is not None:
-            try:
-                with restored():
-                    return self._original.copy(read, tensors)  # type: ignore[no-any-return]
-            except Exception as error:  # whatever another version of TensorFlow may raise
-                self._give_up(error)
-        if self._traced:
-            return self._trace(read, *given)
-        graph = tensors[0].graph
-        reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
-        of_reads: set[int] = set()  # numbers of operations
-
-        def recorded(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-            begin = len(graph.get_operations())
-            reads.append((spec, dtype, read(spec, dtype)))
-            of_reads.update(range(begin, len(graph.get_operations())))
-            return reads[-1][-1]
-
-        start = len(graph.get_operations())
-        result = self._trace(recorded, *given)
-        self._traced = True
-        try:
-            with restored():
-                made = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
-                body = _body(made[start:])
-                if body:
-                    self._original = _Original(graph, body, reads, tensors, result)
-        except Exception as error:
-            self._give_up(error)
-        return result
-
-    def _give_up(self, error: Exception) -> None:
-        self._original = None
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        self._tell(f"every tower is traced, which takes longer: its graph has no copy ({reason})")
-
-
-def _body(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """The operations of a tower that a copy repeats; empty if the tower cannot be copied."""
-    # A captured tensor is a placeholder of the function, the same for all towers.
-    body = [operation for operation in operations if operation.type != "Placeholder"]
-    # A stateful operation, such as tf.random.uniform, would share its state with its copies or
-    # draw the same numbers. Bodies of loops and branches name the first tower's device. For an
-    # operation on another device than the tower's, the device in another tower is unknown.
-    if any(one.op_def.is_stateful or one.type in _WITH_BODIES for one in body):
-        return []
-    return body if len({operation.device for operation in body}) == 1 else []
-
-
-class _Original:
-    """A definition, without devices, of the tower traced in the current name scope and device.
-
-    `body` has its operations except those that read variables; `reads` has variable, dtype and
-    value of each read; `given` are its other inputs, flat.
-    """
-
-    def __init__(
-        self,
-        graph: tf.Graph,
-        body: Sequence[tf.Operation],
-        reads: Sequence[tuple[VariableSpec, tf.DType, tf.Tensor]],
-        given: Sequence[tf.Tensor],
-        result: Any,
-    ) -> None:
-        self._graph = graph
-        self._reads = reads
-        self._given = given
-        self._result = result
-        self._scope = f"{graph.get_name_scope()}/"
-        self._inside = {operation.name for operation in body}
-        # Inputs from outside the tower, by their names in the definition.
-        self._outer: dict[str, str] = {}
-        self._nodes = [self._node(operation) for operation in body]
-
-    def copy(self, read: Reader, given: Sequence[tf.Tensor]) -> Any:
-        """Adds a copy of the tower, in the current name scope and on the current device."""
-        own = {before.name: now for before, now in zip(self._given, given, strict=True)}
-        for spec, dtype, before in self._reads:
-            own[before.name] = read(spec, dtype)
-        parts = tf.nest.flatten(self._result, expand_composites=True)
-        shapes = {part.name: part.shape for part in parts if isinstance(part, tf.Tensor)}
-        wanted = [name for name in shapes if name.partition(":")[0] in self._inside]
-        found = {name: self._outside(name, own) for name in shapes if name not in wanted}
-        scope = f"{self._graph.get_name_scope()}/"
-
-        def renamed(name: str) -> str:
-            return name.replace(self._scope, scope, 1)
-
-        made = tf.graph_util.import_graph_def(
-            self._definition(renamed),
-            input_map={key: self._outside(name, own) for key, name in self._outer.items()},
-            return_elements=[renamed(name) for name in wanted],
-            name="",  # keeps the names that a trace would have
-        )
-        for name, tensor in zip(wanted, made, strict=True):
-            tensor.set_shape(shapes[name])  # a definition has no shapes from set_shape
-            found[name] = tensor
-        own_parts = [found[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
-        return tf.nest.pack_sequence_as(self._result, own_parts, expand_composites=True)
-
-    def _outside(self, name: str, own: dict[str, tf.Tensor]) -> tf.Tensor:
-        if name.startswith("^"):
-            return self._graph.get_operation_by_name(name[1:]).outputs[0]
-        return own[name] if name in own else self._graph.get_tensor_by_name(name)
-
-    def _node(self, operation: tf.Operation) -> Any:
-        node = operation.node_def
-        node.input[:] = [self._input(name) for name in node.input]
-        node.device = ""
-        if "_class" in node.attr:
-            kept = [c for c in node.attr["_class"].list.s if c.decode()[5:] in self._inside]
-            del node.attr["_class"]
-            if kept:
-                node.attr["_class"].list.s.extend(kept)
-        return node
-
-    def _input(self, name: str) -> str:
-        operation, _, number = name.removeprefix("^").partition(":")
-        if operation in self._inside:
-            return name
-        elsewhere = f"elsewhere/{operation.replace('/', '.')}"
-        if name.startswith("^"):
-            self._outer[f"^{elsewhere}"] = name
-            return f"^{elsewhere}"
-        self._outer[f"{elsewhere}:{number or 0}"] = f"{operation}:{number or 0}"
-        return f"{elsewhere}:{number or 0}"
-
-    def _definition(self, renamed: Callable[[str], str]) -> Any:
-        definition = tf.Graph().as_graph_def()
-        for original in self._nodes:
-            node = definition.node.add()
-            node.CopyFrom(original)
-            node.name = renamed(node.name)
-            node.input[:] = [renamed(name) for name in node.input]
-            if "_class" in node.attr:
-                old = node.attr["_class"].list.s
-                old[:] = [renamed(c.decode()).encode() for c in old]
-        return definition
-
 
 # One training step of all towers as a single traced function.
 
@@ -293,7 +52,7 @@ _PASS = tf.TensorSpec([], tf.int64, name="pass")
 
 
 class StepResult(NamedTuple):
-    """Scalars of one step over all towers.
+    """Scalars of one step over all towers; vectors with a value per step for several steps.
 
     Attributes:
       loss: float32.
@@ -320,7 +79,7 @@ class TrainStep:
 
     The slots of `optimizer` (None with `forward_only`) have been created; `counter` counts the
     updates where other steps update the same variables. `function` takes the learning rate
-    (float32) and the batches; `notices` are lines for the user.
+    (float32) and the batches of one step; `notices` are lines for the user.
     """
 
     _counts_steps = True
@@ -347,7 +106,7 @@ class TrainStep:
         self._trainables = [v for v in spec.variables if v.trainable]
         self.loss_scale = loss_scale
         self._updates_counter = counter
-        self._rate_tensors: dict[float, tf.Tensor] = {}
+        self._rate_tensors: dict[tuple[float, ...], tf.Tensor] = {}
         if self._counts_steps:
             # Not while tracing: a function that creates variables is traced twice.
             with tf.device(self._devices[0]):
@@ -372,6 +131,12 @@ class TrainStep:
             signature = (_PASS, *inputs.signature)
             self._earlier = TracedFunction("a pass", self._earlier_pass, signature)
         self.function = self._traced()
+        self._execution: TracedFunction | None = None
+        if config.steps_per_execution > 1:
+            rates = tf.TensorSpec([config.steps_per_execution], tf.float32)
+            batches = inputs.signature * (config.steps_per_execution * config.passes)
+            name = "the steps of an execution"
+            self._execution = TracedFunction(name, self._steps, (rates, *batches))
 
     def _traced(self) -> TracedFunction:
         """Traces the step (seconds for a deep network); nothing runs yet."""
@@ -407,15 +172,24 @@ class TrainStep:
         """Sets the number of steps done, on which random draws depend."""
         self._counter.assign(global_step)
 
-    def __call__(self, learning_rate: float) -> StepResult:
-        """Fetches a batch per tower and pass, and launches one step."""
+    def __call__(self, *learning_rates: float) -> StepResult:
+        """Fetches a batch per tower and pass, and launches a step for each learning rate.
+
+        There are as many as an execution has steps.
+        """
+        if self._execution is not None:
+            fetches = len(learning_rates) * self._config.passes
+            fetched = [self._inputs.next() for _ in range(fetches)]
+            self._batches = fetched[-1] if self._keeps_batches else None
+            rates, flat = self._rate_tensor(*learning_rates), itertools.chain(*fetched)
+            return cast("StepResult", self._execution(rates, *flat))
         if self._earlier is not None:
             for number in self._passes:
                 self._earlier(number, *self._inputs.next())
         batches = self._inputs.next()
         if self._keeps_batches:
             self._batches = batches
-        result: StepResult = self.function(self._rate_tensor(learning_rate), *batches)
+        result: StepResult = self.function(self._rate_tensor(*learning_rates), *batches)
         return result
 
     def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
@@ -434,14 +208,42 @@ class TrainStep:
         traced = TracedFunction(name, self._tower_0, self._inputs.signature)
         return lambda: traced(*self._batches)
 
-    def _rate_tensor(self, rate: float) -> tf.Tensor:
-        """The rate of an update by reduced gradients; the same tensor for the same rate."""
-        found = self._rate_tensors.get(rate)
+    def _rate_tensor(self, *rates: float) -> tf.Tensor:
+        """Rates of updates by reduced gradients; the same tensor for the same rates."""
+        found = self._rate_tensors.get(rates)
         if found is None:
+            scaled = [rate * self._config.update.rate_factor for rate in rates]
             with tf.device(self._config.host):
-                found = tf.constant(rate * self._config.update.rate_factor, tf.float32)
-            self._rate_tensors = {rate: found}
+                found = tf.constant(scaled if len(scaled) > 1 else scaled[0], tf.float32)
+            self._rate_tensors = {rates: found}
         return found
+
+    def _steps(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
+        """The steps of an execution, one after the other: each by a call of the traced step."""
+        passes, signature = self._config.passes, self._inputs.signature
+        per_tower = len(signature) == len(self._devices)
+        devices = self._devices if per_tower else [self._config.host] * len(signature)
+
+        def of_pass(number: tf.Tensor) -> Iterator[TowerBatch]:
+            for place, device in enumerate(devices):
+                with tf.device(device):
+                    yield one_of(number, batches[place :: len(devices)])
+
+        def step(number: tf.Tensor) -> StepResult:
+            first = number * passes
+
+            def earlier(one: tf.Tensor) -> None:
+                assert self._earlier is not None
+                self._earlier.concrete(tf.cast(one, tf.int64), *of_pass(first + one))
+
+            if passes > 1:
+                in_loop(passes - 1, earlier, None)
+            made = self.function.concrete(rates[number], *of_pass(first + passes - 1))
+            return cast("StepResult", made)
+
+        with tf.device(self._config.host):
+            result = in_loop(rates.shape[0], step, self.function.concrete.structured_outputs)
+            return cast("StepResult", result)
 
     def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self.loss_scale.factor()
@@ -621,14 +423,14 @@ class CoordinatedStep(TrainStep):
         assert self._updates_counter is not None
         self._updates_counter.resume(global_step)
 
-    def __call__(self, learning_rate: float) -> StepResult:
+    def __call__(self, *learning_rates: float) -> StepResult:
         """Schedules an update and waits for it; thread-safe.
 
         An update whose worker is killed is made again on another worker, though the first may have
         been applied.
         """
         self._inputs.next()
-        arguments = (self._rate_tensor(learning_rate),)
+        arguments = (self._rate_tensor(*learning_rates),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
         fetched = zip(tf.nest.flatten(self._fields), self._table(remote).numpy(), strict=True)
         found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]

@@ -126,8 +126,8 @@ def summary(**values):
 def _scaled_record(start, end, warmup=(), timed=()):
     run = Measurements(command=[], config={})
     for step in range(1, 4):
-        run.add_warmup_step(1.0, 1.0, skipped=step in warmup)
-        run.add_step(1.0, 1.0, skipped=step in timed)
+        run.add_warmup_step(1.0, 1.0, skipped=[step in warmup])
+        run.add_step(1.0, 1.0, skipped=[step in timed])
     run.loss_scale_start, run.loss_scale_end = start, end
     return run.record()
 

@@ -13,7 +13,7 @@ from data_sets import WEATHER
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.step import train_step
 from cnnbench.run.step.tower import Tower
-from cnnbench.run.step.train_step import CopiedTowers
+from cnnbench.run.step.tracing import CopiedTowers
 
 ROOT = Path(__file__).parents[3]
 POISON = {"model": "poison"}

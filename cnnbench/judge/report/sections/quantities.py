@@ -310,7 +310,7 @@ def warmup(one: Configured) -> Row:
     (median over processes). A test for a steady state uses warm-up and timed steps together: 1
     means that all timed steps were steady.
     """
-    counts = sorted({len(record.warmup_step_seconds) for record in one.good})
+    counts = sorted({record.warmup_steps for record in one.good})
     starts = [
         max(1, state.start - state.warmup_steps + 1)
         for state in one.steady_states

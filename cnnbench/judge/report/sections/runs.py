@@ -105,10 +105,10 @@ def _charts(one: Configured) -> tuple[Lines, Rows]:
 
 def _series(name: str, record: RunRecord) -> ChartSeries:
     seconds = (*record.warmup_step_seconds, *record.step_seconds)
-    first = 1 - len(record.warmup_step_seconds)
+    first, together = 1 - len(record.warmup_step_seconds), record.steps_per_execution
     return ChartSeries(
         name=f"{name}, {time_text(record.started_at)} UTC",
-        points=_thinned([(float(step), 1000 * s) for step, s in enumerate(seconds, first)]),
+        points=_thinned([(float(n * together), 1000 * s) for n, s in enumerate(seconds, first)]),
         marks=False,
     )
 
@@ -257,7 +257,7 @@ def _table(
 def _cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
     steps, speed = "", None
     if isinstance(record, RunRecord):
-        steps = f"{len(record.step_seconds)} of {record.config.get('num_batches') or '?'}"
+        steps = f"{record.steps} of {record.config.get('num_batches') or '?'}"
         speed = throughput(record)
     return {
         "configuration": name,

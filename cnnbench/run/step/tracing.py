@@ -1,0 +1,298 @@
+"""Functions that are traced once, copies of traced towers, and loops of a traced function.
+
+Tracing again would take seconds of a timed step, and later steps would run another graph than the
+one that was warmed up. What is called between timed steps is therefore traced for one signature,
+and a call with another one is an error that names it.
+
+Tracing makes operations, and the gradients of each, one by one from Python; an import makes all of
+them at once. ResNet-50: 1.1 s of CPU time for a tower traced, 0.2 s for a copy. A copy has its own
+tower's values of variables, batch and seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import tensorflow as tf
+
+from cnnbench.base.interrupts import restored
+from cnnbench.errors import RetraceError, first_line
+from cnnbench.models.graph import Reader
+from cnnbench.models.spec import VariableSpec
+
+# Functions that are traced once, before anything is timed.
+
+
+class TracedFunction:
+    """A function traced for one signature.
+
+    Args:
+      name: for messages, such as "the training step".
+      function: takes and returns nests of tensors; makes no variables, or it is traced twice.
+      signature: for each argument a nest of tf.TensorSpec.
+    """
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], signature: Sequence[Any] = ()
+    ) -> None:
+        self._name = name
+        self._signature = tuple(signature)
+        self.traces = 0
+
+        def counted(*arguments: Any) -> Any:
+            self.traces += 1
+            return function(*arguments)
+
+        traced = tf.function(counted, autograph=False)
+        self.concrete = traced.get_concrete_function(*self._signature)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls it with arguments of its signature; RetraceError for others."""
+        try:
+            return self.concrete(*arguments)
+        except TypeError as error:
+            changed = _changed(self._signature, arguments)
+            if not changed:
+                raise
+            raise RetraceError(
+                f"{self._name} would have to be traced again: {'; '.join(changed)}"
+            ) from error
+
+
+def _changed(signature: Any, arguments: Any) -> list[str]:
+    before, now = (dict(_parts(value, "")) for value in (signature, arguments))
+    return [
+        f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"
+        for path in dict.fromkeys((*before, *now))
+        if before.get(path) != now.get(path)
+    ]
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Path and "dtype[shape]" of every tensor in a nest, such as "0.features"."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _parts(part, f"{path}.{name}" if path else f"{name}")
+    elif value is not None:
+        sizes = ", ".join("?" if size is None else str(size) for size in value.shape)
+        yield path, f"{tf.as_dtype(value.dtype).name}[{sizes}]"
+
+
+# Copies of the first tower's graph, which are built faster than by tracing each tower.
+
+_R = TypeVar("_R")
+
+_WITH_BODIES = frozenset({"StatelessWhile", "StatelessIf", "StatelessCase"})
+
+
+class CopiedTowers(Generic[_R]):
+    """Builds the towers of one traced function, which differ in device and inputs.
+
+    Args:
+      trace: makes the first tower in the current name scope and on the current device: trace(read,
+        *given) returns a nest of tensors and of values that are the same for all towers.
+      tell: prints a line if TensorFlow rejects a copy; all towers are traced then.
+    """
+
+    def __init__(self, trace: Callable[..., _R], tell: Callable[[str], object]) -> None:
+        self._trace = trace
+        self._tell = tell
+        self._traced = False
+        self._original: _Original | None = None
+
+    def __call__(self, read: Reader, *given: Any) -> _R:
+        """Builds one tower, in the current name scope and on the current device.
+
+        `given` are nests of the tower's other inputs; their tensors, at least one, are made within
+        the function.
+        """
+        tensors = [x for x in tf.nest.flatten(given) if isinstance(x, tf.Tensor)]
+        assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
+        if self._original is not None:
+            try:
+                with restored():
+                    return self._original.copy(read, tensors)  # type: ignore[no-any-return]
+            except Exception as error:  # whatever another version of TensorFlow may raise
+                self._give_up(error)
+        if self._traced:
+            return self._trace(read, *given)
+        graph = tensors[0].graph
+        reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
+        of_reads: set[int] = set()  # numbers of operations
+
+        def recorded(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+            begin = len(graph.get_operations())
+            reads.append((spec, dtype, read(spec, dtype)))
+            of_reads.update(range(begin, len(graph.get_operations())))
+            return reads[-1][-1]
+
+        start = len(graph.get_operations())
+        result = self._trace(recorded, *given)
+        self._traced = True
+        try:
+            with restored():
+                made = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
+                body = _body(made[start:])
+                if body:
+                    self._original = _Original(graph, body, reads, tensors, result)
+        except Exception as error:
+            self._give_up(error)
+        return result
+
+    def _give_up(self, error: Exception) -> None:
+        self._original = None
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        self._tell(f"every tower is traced, which takes longer: its graph has no copy ({reason})")
+
+
+def _body(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """The operations of a tower that a copy repeats; empty if the tower cannot be copied."""
+    # A captured tensor is a placeholder of the function, the same for all towers.
+    body = [operation for operation in operations if operation.type != "Placeholder"]
+    # A stateful operation, such as tf.random.uniform, would share its state with its copies or
+    # draw the same numbers. Bodies of loops and branches name the first tower's device. For an
+    # operation on another device than the tower's, the device in another tower is unknown.
+    if any(one.op_def.is_stateful or one.type in _WITH_BODIES for one in body):
+        return []
+    return body if len({operation.device for operation in body}) == 1 else []
+
+
+class _Original:
+    """A definition, without devices, of the tower traced in the current name scope and device.
+
+    `body` has its operations except those that read variables; `reads` has variable, dtype and
+    value of each read; `given` are its other inputs, flat.
+    """
+
+    def __init__(
+        self,
+        graph: tf.Graph,
+        body: Sequence[tf.Operation],
+        reads: Sequence[tuple[VariableSpec, tf.DType, tf.Tensor]],
+        given: Sequence[tf.Tensor],
+        result: Any,
+    ) -> None:
+        self._graph = graph
+        self._reads = reads
+        self._given = given
+        self._result = result
+        self._scope = f"{graph.get_name_scope()}/"
+        self._inside = {operation.name for operation in body}
+        # Inputs from outside the tower, by their names in the definition.
+        self._outer: dict[str, str] = {}
+        self._nodes = [self._node(operation) for operation in body]
+
+    def copy(self, read: Reader, given: Sequence[tf.Tensor]) -> Any:
+        """Adds a copy of the tower, in the current name scope and on the current device."""
+        own = {before.name: now for before, now in zip(self._given, given, strict=True)}
+        for spec, dtype, before in self._reads:
+            own[before.name] = read(spec, dtype)
+        parts = tf.nest.flatten(self._result, expand_composites=True)
+        shapes = {part.name: part.shape for part in parts if isinstance(part, tf.Tensor)}
+        wanted = [name for name in shapes if name.partition(":")[0] in self._inside]
+        found = {name: self._outside(name, own) for name in shapes if name not in wanted}
+        scope = f"{self._graph.get_name_scope()}/"
+
+        def renamed(name: str) -> str:
+            return name.replace(self._scope, scope, 1)
+
+        made = tf.graph_util.import_graph_def(
+            self._definition(renamed),
+            input_map={key: self._outside(name, own) for key, name in self._outer.items()},
+            return_elements=[renamed(name) for name in wanted],
+            name="",  # keeps the names that a trace would have
+        )
+        for name, tensor in zip(wanted, made, strict=True):
+            tensor.set_shape(shapes[name])  # a definition has no shapes from set_shape
+            found[name] = tensor
+        own_parts = [found[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
+        return tf.nest.pack_sequence_as(self._result, own_parts, expand_composites=True)
+
+    def _outside(self, name: str, own: dict[str, tf.Tensor]) -> tf.Tensor:
+        if name.startswith("^"):
+            return self._graph.get_operation_by_name(name[1:]).outputs[0]
+        return own[name] if name in own else self._graph.get_tensor_by_name(name)
+
+    def _node(self, operation: tf.Operation) -> Any:
+        node = operation.node_def
+        node.input[:] = [self._input(name) for name in node.input]
+        node.device = ""
+        if "_class" in node.attr:
+            kept = [c for c in node.attr["_class"].list.s if c.decode()[5:] in self._inside]
+            del node.attr["_class"]
+            if kept:
+                node.attr["_class"].list.s.extend(kept)
+        return node
+
+    def _input(self, name: str) -> str:
+        operation, _, number = name.removeprefix("^").partition(":")
+        if operation in self._inside:
+            return name
+        elsewhere = f"elsewhere/{operation.replace('/', '.')}"
+        if name.startswith("^"):
+            self._outer[f"^{elsewhere}"] = name
+            return f"^{elsewhere}"
+        self._outer[f"{elsewhere}:{number or 0}"] = f"{operation}:{number or 0}"
+        return f"{elsewhere}:{number or 0}"
+
+    def _definition(self, renamed: Callable[[str], str]) -> Any:
+        definition = tf.Graph().as_graph_def()
+        for original in self._nodes:
+            node = definition.node.add()
+            node.CopyFrom(original)
+            node.name = renamed(node.name)
+            node.input[:] = [renamed(name) for name in node.input]
+            if "_class" in node.attr:
+                old = node.attr["_class"].list.s
+                old[:] = [renamed(c.decode()).encode() for c in old]
+        return definition
+
+
+# Several calls in one call of the host.
+
+
+def in_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
+    """Builds a loop in the function that is traced. A call begins when the one before has ended.
+
+    Args:
+      count: number of calls.
+      call: called once, to trace the body: with the number of the call from 0, an int32 scalar. It
+        returns a nest of tensors, of which parts may be None.
+      like: a nest with the shapes and dtypes of that nest.
+
+    Returns:
+      A nest like `like`; its tensors have the results of all calls as rows, [count, ...].
+    """
+    parts = tf.nest.flatten(like)
+    kept = [place for place, part in enumerate(parts) if part is not None]
+    rows = [
+        tf.TensorArray(parts[place].dtype, count, element_shape=parts[place].shape)
+        for place in kept
+    ]
+
+    def turn(number: tf.Tensor, rows: list[tf.TensorArray]) -> tuple[tf.Tensor, Any]:
+        made = tf.nest.flatten(call(number))
+        found = [made[place] for place in kept]
+        with tf.control_dependencies(found):
+            return number + 1, [
+                row.write(number, value) for row, value in zip(rows, found, strict=True)
+            ]
+
+    first = (tf.constant(0), rows)
+    _, rows = tf.while_loop(lambda number, _: number < count, turn, first, parallel_iterations=1)
+    for place, row in zip(kept, rows, strict=True):
+        parts[place] = row.stack()
+    return tf.nest.pack_sequence_as(like, parts)
+
+
+def one_of(number: tf.Tensor, nests: Sequence[Any]) -> Any:
+    """The nest of a number, an int32 scalar; all have the same structure, shapes and dtypes."""
+    lists = [[part for part in tf.nest.flatten(nest) if part is not None] for nest in nests]
+    branches = [lambda parts=parts: [tf.identity(part) for part in parts] for parts in lists]
+    values = iter(tf.nest.flatten(tf.switch_case(number, branches)))
+    return tf.nest.map_structure(lambda part: None if part is None else next(values), nests[0])
