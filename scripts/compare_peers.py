@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from command_line import options_of
-from peers import table
-from peers.demands import judge
-from peers.emulated import work_table
-from peers.measurement import (
+from peers.demands import demands_table, judge, neighbours, subjects_table, work_table
+from peers.process import Process, ProcessError, run, run_in_turn
+from peers.readings import (
     ENVIRONMENT,
     FAILED,
     NOT_RUN,
@@ -34,13 +33,18 @@ from peers.measurement import (
     Measurement,
     Measurements,
     Reading,
+    between_step_lines,
     orders,
 )
-from peers.options import Options
-from peers.process import Process, ProcessError, run, run_in_turn
-from peers.programs import CHILDREN, RECORD, Subject
-from peers.readers import between_step_lines
-from peers.scenarios import demands_of, scenario_subjects
+from peers.scenarios import (
+    CHILDREN,
+    RECORD,
+    SCENARIOS,
+    Options,
+    Subject,
+    demands_of,
+    scenario_subjects,
+)
 
 from cnnbench.flags.declare import words
 from cnnbench.machine.cpu import Host, processor
@@ -195,11 +199,11 @@ def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
         for word in m.reading.versions.split(", ")
         if word
     }
-    lines = ["Medians over rounds", *table.subjects_table(measurements), ""]
+    lines = ["Medians over rounds", *subjects_table(measurements, [*SCENARIOS]), ""]
     lines += work_table(measurements)
-    lines += ["Within rounds, averaged over them", *table.demands_table(findings), ""]
+    lines += ["Within rounds, averaged over them", *demands_table(findings), ""]
     lines.append(f"Versions: {', '.join(versions) or 'unknown'}")
-    return lines + table.neighbours(measurements, os.cpu_count() or 1)
+    return lines + neighbours(measurements, os.cpu_count() or 1)
 
 
 def main(argv: Sequence[str]) -> int:

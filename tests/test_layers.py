@@ -67,11 +67,24 @@ def _modules():
 MODULES = dict(_modules())
 
 
+FOLDER = ROOT / "scripts"
+SCRIPTS = {
+    ".".join(path.relative_to(folder).with_suffix("").parts): path
+    for folder in (FOLDER, FOLDER / "peers/children")
+    for path in folder.rglob("*.py")
+}
+"""Modules of scripts, by the names that they import each other by."""
+
+
 @cache
 def _contents():
     """What every module imports anywhere in its text, and its classes."""
+    return _read(MODULES)
+
+
+def _read(modules):
     imports, classes = defaultdict(set), {}
-    for name, path in MODULES.items():
+    for name, path in modules.items():
         nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
         classes[name] = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
         for node in nodes:
@@ -80,7 +93,7 @@ def _contents():
             elif isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     inner = f"{node.module}.{alias.name}"
-                    imports[name].add(inner if inner in MODULES else node.module)
+                    imports[name].add(inner if inner in modules else node.module)
     return imports, classes
 
 
@@ -168,6 +181,14 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     # The root's lazy attributes (cnnbench.BenchmarkCNN) are for users, and nobody inside.
     inner = {name: others - {"cnnbench"} for name, others in _graph().items() if name != "cnnbench"}
     TopologicalSorter(inner).prepare()  # CycleError names a cycle
+
+
+def test_no_script_imports_itself_by_way_of_others() -> None:
+    imports, _ = _read(SCRIPTS)
+    graph = {name: imports[name] & SCRIPTS.keys() for name in SCRIPTS}
+    assert graph["validation.races"] == {"validation.studies"}
+    assert "steps" in graph["bare_input"]
+    TopologicalSorter(graph).prepare()
 
 
 def test_no_package_hides_a_module_behind_another_object_of_its_name():

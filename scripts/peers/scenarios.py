@@ -1,40 +1,220 @@
-"""The scenarios: their subjects, and the requirements of each."""
+"""The scenarios: the programs that each compares, and what is required of them.
+
+A subject of reductions alone is a process of ``cnnbench allreduce`` in which the compared
+reductions are interleaved: ratios are formed within it. Emulated GPUs compute nothing: durations of
+their work are set, not measured, and CPU time is the host's.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import operator
+import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from cnnbench.errors import FlagError, PathError, UsageError
+from cnnbench.flags.declare import flag, words
+from cnnbench.machine.repository import GitError, git
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 from peers.demands import Demand, against, alone
-from peers.emulated import exposed, host
 from peers.process import is_step_line
-from peers.programs import (
-    RECORD,
-    RESULT,
-    Subject,
-    ancestor,
-    child,
-    cnnbench,
-    matmul,
-    peer,
-    shared_flags,
-    trained,
-)
-from peers.readers import (
+from peers.readings import (
+    Key,
+    Reader,
+    Reading,
+    ancestor_reader,
     memory_reader,
+    over,
+    read_child,
+    read_document,
     read_duration,
     read_first_line,
+    read_first_step,
     read_loop,
+    read_record,
+    read_reductions,
 )
-from peers.reductions import build, gradients, large, small
 
-if TYPE_CHECKING:
-    from peers.options import Options
+CHILDREN = Path(__file__).resolve().parent / "children"
 
-DTYPES = ("fp32", "bf16")
+# Stands for the file of the run record in a command.
+RECORD = "{record}"
+RESULT = f"--result_json={RECORD}"
+
+# The same for all programs; small enough that random images never diverge.
+LEARNING_RATE = 0.001
+WEIGHT_DECAY = 0.00004
+_SGD = (f"--init_learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}")
+
+_OWN = ("cnnbench", "tensorflow")
+# Modules that peers with an interpreter of their own need.
+_PEERS = {"keras": ("keras", "tensorflow"), "torch": ("torch",)}
+_OF_CIFAR10 = ("densenet", "resnet20")
+_TRAINED = "trained"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program that is measured once per round.
+
+    Attributes:
+      name: Name in the table.
+      parts: Words of its command line, and its requirements, in any order.
+      read: Turns the finished process and that file into a reading; ValueError if it cannot.
+      missing: Why it cannot be run, if that is known beforehand.
+      watch_memory: Selects the lines of output at which resident memory is noted.
+      group: Subjects of one group run in turn, those without one after the other: they cannot be
+        stopped between two steps.
+      in_bursts: Whether steps end in bursts, so that the median step says little.
+    """
+
+    name: str
+    dtype: str
+    parts: Sequence[Part]
+    read: Reader
+    python: str
+    modules: tuple[str, ...] = _OWN
+    environment: Mapping[str, str] = field(default_factory=dict)
+    status: int = 0
+    missing: str = ""
+    watch_memory: Callable[[str], bool] | None = None
+    group: str = ""
+    in_bursts: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Name and dtype."""
+        return self.name, self.dtype
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line."""
+        return tuple(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def demands(self) -> tuple[Demand, ...]:
+        """The requirements."""
+        return tuple(part for part in self.parts if isinstance(part, Demand))
+
+
+Part: TypeAlias = "str | Demand"
+Subjects: TypeAlias = Iterator[Subject]
+
+
+# Programs: how each is started and read.
+
+
+def shared_flags(options: Options) -> tuple[str, ...]:
+    """Flags that cnnbench and tf_cnn_benchmarks share; batch size 0 is the model's own."""
+    data = "cifar10" if options.model.startswith(_OF_CIFAR10) else "imagenet"
+    return (
+        *(f"--model={options.model}", f"--data_name={data}", "--device=cpu"),
+        *(f"--batch_size={options.batch_size}", f"--num_batches={options.batches}"),
+        *(f"--num_warmup_batches={options.warmup}", "--optimizer=sgd"),
+    )
+
+
+def cnnbench(
+    options: Options,
+    name: str,
+    *parts: Part,
+    read: Reader = read_first_step,
+    dtype: str = "fp32",
+    **more: Any,
+) -> Subject:
+    """A command line of cnnbench: of the installed command beside an interpreter, or the module."""
+    python = options.cnnbench_python
+    installed = Path(python).parent / "cnnbench"
+    command = (str(installed),) if installed.is_file() else (python, "-m", "cnnbench")
+    return Subject(name, dtype, (*command, *parts), read, python, **more)
+
+
+def trained(
+    options: Options,
+    name: str,
+    *parts: Part,
+    launch: Sequence[str] = (),
+    dtype: str = "fp32",
+    **more: Any,
+) -> Subject:
+    """A training, or the launch of one."""
+    flags = (*shared_flags(options), *_SGD, f"--precision={dtype}")
+    more = {"read": read_record, "group": _TRAINED, **more}
+    display = ("--display_every=1", RESULT)
+    return cnnbench(options, name, *launch, *flags, *parts, *display, dtype=dtype, **more)
+
+
+def child(
+    options: Options,
+    script: str,
+    *parts: Part,
+    name: str = "",
+    dtype: str = "fp32",
+    read: Reader = read_child,
+    **more: Any,
+) -> Subject:
+    """A program of children/."""
+    kind = script.partition("_")[0]
+    python: str = getattr(options, f"{kind}_python", options.cnnbench_python)
+    command = (python, str(CHILDREN / f"{script}.py"), *parts)
+    return Subject(name or kind, dtype, command, read, python, _PEERS.get(kind, _OWN), **more)
+
+
+def peer(options: Options, script: str, *parts: Part, dtype: str = "fp32", **more: Any) -> Subject:
+    """A peer that trains step by step."""
+    flags = (
+        *(f"--model={options.model}", f"--dtype={dtype}", f"--batch_size={options.batch_size}"),
+        *(f"--batches={options.batches}", f"--warmup={options.warmup}"),
+        *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"),
+    )
+    return child(options, script, *flags, *parts, dtype=dtype, **{"group": _TRAINED, **more})
+
+
+def ancestor(
+    options: Options, *flags: str, towers: int = 1, name: str = "ancestor", group: str = _TRAINED
+) -> Subject:
+    """tf_cnn_benchmarks."""
+    python, folder, missing = options.ancestor_python, Path(options.ancestor or "").resolve(), ""
+    script = folder / "tf_cnn_benchmarks.py"
+    if options.ancestor is None:
+        missing = "no --ancestor=FOLDER was given"
+    elif not script.is_file():
+        missing = f"there is no {script.name} in --ancestor={options.ancestor}"
+    try:
+        commit = git("rev-parse", "--short", "HEAD", folder=folder)
+    except GitError:
+        commit = "?"
+    display = ("--data_format=NHWC", "--display_every=1")
+    return Subject(
+        name,
+        "fp32",
+        (python, str(script), *shared_flags(options), *_SGD, *display, *flags),
+        ancestor_reader(towers * options.batch_size, f"{script.stem} {commit}"),
+        python,
+        modules=("tensorflow", "tf_keras"),
+        environment={"TF_USE_LEGACY_KERAS": "1"},
+        missing=missing,
+        group=group,
+    )
+
+
+def matmul(options: Options, dtype: str) -> Subject:
+    """A matrix product; not in turn with others, since it has no steps."""
+    flags = (f"--dtype={dtype}", f"--size={options.matmul_size}")
+    return child(options, "matmul", *flags, dtype=dtype)
+
+
+# Trainings.
+
 OF_WORKERS = ("collective", "controller", "coordinator")
+_DTYPES = ("fp32", "bf16")
 
 _FLOPS = "achieved_flops_per_sec"
 _MEMORY = against("ancestor", 0.9, "peak_bytes", "peak memory, ", at_most=True)
@@ -46,10 +226,11 @@ _CLASSIC = {
     "inception3": (against("ancestor", 1.0), _KERAS),
     "densenet40": (against("ancestor", 1.0),),
 }
-# Batch size of the classic networks; --batch_size is that of the others.
+# Batch size of the classic networks; --batch_size is for the other networks.
 _CLASSIC_BATCH = 16
 
 _XRING = ("--variable_update=replicated", "--all_reduce_spec=xring")
+_TWO_TOWERS = ("resnet50", 4, 1, 2, 1.1)
 # Trainings that are compared with tf_cnn_benchmarks only: network, batch size, steps for each of
 # --batches where they are short, towers, bound, and flags.
 _AGAINST: dict[str, tuple[str, int, int, int, float, tuple[str, ...]]] = {
@@ -58,15 +239,10 @@ _AGAINST: dict[str, tuple[str, int, int, int, float, tuple[str, ...]]] = {
     "lenet": ("lenet", 32, 10, 1, 1.1, ()),
     "trivial": ("trivial", 32, 10, 1, 1.2, ()),
     "trivial, 4 towers": ("trivial", 32, 4, 4, 1.4, _XRING),
-    **{
-        f"2 towers, {name}": ("resnet50", 4, 1, 2, 1.1, flags)
-        for name, flags in {
-            "parameter_server": ("--variable_update=parameter_server",),
-            "xring": _XRING,
-            "pscpu": ("--variable_update=replicated", "--all_reduce_spec=pscpu"),
-            "independent": ("--variable_update=independent",),
-        }.items()
-    },
+    "2 towers, parameter_server": (*_TWO_TOWERS, ("--variable_update=parameter_server",)),
+    "2 towers, xring": (*_TWO_TOWERS, _XRING),
+    "2 towers, pscpu": (*_TWO_TOWERS, (_XRING[0], "--all_reduce_spec=pscpu")),
+    "2 towers, independent": (*_TWO_TOWERS, ("--variable_update=independent",)),
 }
 # Of these, the networks whose gradients of convolutions take most of a step.
 _CONVOLUTIONAL = ("resnet50_v1.5", "resnet20")
@@ -81,47 +257,36 @@ _INPUT_BATCH, _INPUT_STEPS = 64, 5
 # Images of a step of ResNet-20 that is observed: so few that what comes between steps would show.
 _OBSERVED_BATCH = 32
 
-Subjects: TypeAlias = Iterator[Subject]
-
 
 def _library(options: Options, *flags: str, case: str = "", **more: Any) -> Subject:
     """A training with TensorFlow's own gradients of convolutions, those of tf_cnn_benchmarks."""
     name, other = (f"{one} {case}".strip() for one in ("library", "ancestor"))
-    demands = (against(other, 1.0),)
-    return trained(options, name, "--conv_gradients=library", *flags, demands=demands, **more)
+    parts = ("--conv_gradients=library", *flags, against(other, 1.0))
+    return trained(options, name, *parts, **more)
 
 
 def _resnet50(options: Options) -> Subjects:
-    bf16: dict[str, Any] = {"needs_bf16": True}
-    yield trained(
-        options,
-        "cnnbench",
-        demands=(
-            *(against("ancestor", 1.05), against("torch", 1.1), against("keras", 1.3)),
-            *(against("matmul", 0.85, _FLOPS), _MEMORY),
-        ),
-    )
-    yield trained(
-        options,
-        "cnnbench",
-        dtype="bf16",
-        demands=(
-            *(against("cnnbench", 1.6, **bf16), against("torch:bf16", 1.1, **bf16)),
-            against("matmul:bf16", 0.80, _FLOPS, **bf16),
-        ),
-    )
+    def in_bf16(other: str, bound: float, *attribute: str) -> Demand:
+        return against(other, bound, *attribute, needs_bf16=True)
+
+    bounds = {"ancestor": 1.05, "torch": 1.1, "keras": 1.3}
+    speeds = itertools.starmap(against, bounds.items())
+    yield trained(options, "cnnbench", *speeds, against("matmul", 0.85, _FLOPS), _MEMORY)
+    speeds = (in_bf16("cnnbench", 1.6), in_bf16("torch:bf16", 1.1))
+    flops = in_bf16("matmul:bf16", 0.80, _FLOPS)
+    yield trained(options, "cnnbench", *speeds, flops, dtype="bf16")
     for script in ("keras_steps", "torch_steps"):
-        yield from (peer(options, script, dtype=dtype) for dtype in DTYPES)
+        yield from (peer(options, script, dtype=dtype) for dtype in _DTYPES)
     yield _library(options)
     yield ancestor(options)
-    yield from (matmul(options, dtype) for dtype in DTYPES)
+    yield from (matmul(options, dtype) for dtype in _DTYPES)
 
 
 def _classic(network: str, options: Options) -> Subjects:
     model = "densenet40_k12" if network == "densenet40" else network
     options = options.but(model=model, batch_size=_CLASSIC_BATCH)
     others = {name for demand in _CLASSIC[network] for name, _ in demand.subjects}
-    yield trained(options, "cnnbench", demands=_CLASSIC[network])
+    yield trained(options, "cnnbench", *_CLASSIC[network])
     yield _library(options)
     yield ancestor(options)
     if "keras" in others:
@@ -132,27 +297,25 @@ def _classic(network: str, options: Options) -> Subjects:
 
 def _against_ancestor(options: Options) -> Subjects:
     for case, (model, batch, times, towers, bound, own) in _AGAINST.items():
-        batches, warmup = times * options.batches, times * options.warmup
-        of_case = options.but(model=model, batch_size=batch, batches=batches, warmup=warmup)
+        steps = {name: times * getattr(options, name) for name in ("batches", "warmup")}
+        of_case = options.but(model=model, batch_size=batch, **steps)
         flags = (f"--num_gpus={towers}", "--local_parameter_device=cpu", *own)
         name = f"ancestor {case}"
-        demands = (against(name, bound),)
-        yield trained(of_case, f"cnnbench {case}", *flags, group=case, demands=demands)
+        yield trained(of_case, f"cnnbench {case}", *flags, against(name, bound), group=case)
         if case in _CONVOLUTIONAL:
             yield _library(of_case, *flags, case=case, group=case)
         yield ancestor(of_case, *flags, towers=towers, name=name, group=case)
 
 
 def _forward(options: Options) -> Subjects:
-    def forward(name: str, dtype: str, *demands: Demand) -> Subject:
-        frozen = ("--freeze_when_forward_only",) if name == "frozen" else ()
-        return trained(options, name, "--forward_only", *frozen, dtype=dtype, demands=demands)
-
-    yield forward("cnnbench", "fp32", against("ancestor", 1.15))
-    yield forward("cnnbench", "bf16", against("cnnbench", 1.6, needs_bf16=True))
-    yield forward("frozen", "fp32", against("cnnbench", 1.0))
-    yield forward("frozen", "int8", against("frozen", 1.6))
-    yield ancestor(options, "--forward_only")
+    flags = ("--forward_only",)
+    frozen = (*flags, "--freeze_when_forward_only")
+    in_bf16 = against("cnnbench", 1.6, needs_bf16=True)
+    yield trained(options, "cnnbench", *flags, against("ancestor", 1.15))
+    yield trained(options, "cnnbench", *flags, in_bf16, dtype="bf16")
+    yield trained(options, "frozen", *frozen, against("cnnbench", 1.0))
+    yield trained(options, "frozen", *frozen, against("frozen", 1.6), dtype="int8")
+    yield ancestor(options, *flags)
 
 
 def _input(options: Options) -> Subjects:
@@ -160,29 +323,27 @@ def _input(options: Options) -> Subjects:
     of_input = options.but(model="resnet50", batch_size=_INPUT_BATCH, **steps)
     files = f"--data_dir={Path(options.data_dir or '').resolve()}"
     missing = "" if options.data_dir else "there are no ImageNet files"
-    flags = (*shared_flags(of_input), "--input_only", files, RESULT)
-    demands = (against("tf.data", 0.97),)
-    yield cnnbench(options, "cnnbench", *flags, read=read_loop, missing=missing, demands=demands)
-    how: dict[str, Any] = {"name": "tf.data", "group": "", "missing": missing}
-    yield peer(of_input, "bare_input", files, **how)
+    parts = (*shared_flags(of_input), "--input_only", files, RESULT, against("tf.data", 0.97))
+    yield cnnbench(options, "cnnbench", *parts, read=read_loop, missing=missing)
+    yield peer(of_input, "bare_input", files, name="tf.data", group="", missing=missing)
 
 
-def _two(options: Options, name: str, mode: str, *flags: str, **more: Any) -> Subject:
+def _two(options: Options, name: str, mode: str, *parts: Part) -> Subject:
     """A training on two towers, which divide the batch."""
     of_tower = options.but(batch_size=options.batch_size // 2)
-    return trained(of_tower, name, "--num_gpus=2", f"--variable_update={mode}", *flags, **more)
+    return trained(of_tower, name, "--num_gpus=2", f"--variable_update={mode}", *parts)
 
 
 def _towers(options: Options) -> Subjects:
     yield trained(options, "one tower")
     for mode in ("parameter_server", "replicated", "independent"):
-        yield _two(options, f"two {mode}", mode, demands=(against("one tower", 0.97),))
+        yield _two(options, f"two {mode}", mode, against("one tower", 0.97))
 
 
 def _reductions(options: Options) -> Subjects:
     yield _two(options, "none", "independent")
     for name, flags in _REDUCTIONS.items():
-        yield _two(options, name, "replicated", *flags, demands=(against("none", 0.97),))
+        yield _two(options, name, "replicated", *flags, against("none", 0.97))
 
 
 def _of_workers(
@@ -199,30 +360,22 @@ def _of_workers(
     of_worker = options.but(batch_size=options.batch_size // options.workers)
     launch = ("launch", workers, *tasks, "--")
     for mode, bound in modes.items():
-        words = (*flags, f"--variable_update={mode}")
-        demands = (against(loop, bound),)
-        yield trained(of_worker, mode, *words, launch=launch, demands=demands, **more)
+        parts = (*flags, f"--variable_update={mode}", against(loop, bound))
+        yield trained(of_worker, mode, *parts, launch=launch, **more)
     in_bursts = more.get("in_bursts", False)
     yield peer(options, "loop_steps", f"--strategy={loop}", workers, name=loop, in_bursts=in_bursts)
-
-
-_COLLECTIVE = {"collective_all_reduce": 1 / 1.05, "multi_worker_mirrored_strategy": 0.97}
-_CONTROLLER = {"distributed_all_reduce": 1 / 1.05}
-_COORDINATOR = {"parameter_server_strategy": 0.97}
 
 
 def _strategies(options: Options) -> Subjects:
     options = _of_two_networks(options)
     strategies = ("mirrored_strategy", "central_storage_strategy", "one_device_strategy")
-    demands = (against("mirrored_strategy", 1.0),)
-    yield _two(options, "replicated", "replicated", demands=demands)
+    yield _two(options, "replicated", "replicated", against("mirrored_strategy", 1.0))
     for mode in strategies:
-        demands = (against(f"bare {mode}", 0.97),)
+        bare = against(f"bare {mode}", 0.97)
         if mode == "one_device_strategy":
-            flags = ("--num_gpus=1", f"--variable_update={mode}")
-            yield trained(options, mode, *flags, demands=demands)
+            yield trained(options, mode, "--num_gpus=1", f"--variable_update={mode}", bare)
         else:
-            yield _two(options, mode, mode, demands=demands)
+            yield _two(options, mode, mode, bare)
     for mode in strategies:
         yield peer(options, "loop_steps", f"--strategy={mode}", name=f"bare {mode}")
 
@@ -232,44 +385,59 @@ def _of_two_networks(options: Options) -> Options:
     return options if options.model == "resnet50" else options.but(model="resnet20")
 
 
+def _observed(options: Options) -> Subjects:
+    often, seldom = max(1, options.batches // 4), max(1, options.batches // 2)
+    options = options.but(model="resnet20", batch_size=_OBSERVED_BATCH)
+    watched = (
+        *(f"--trace_file={RECORD}.trace", f"--train_dir={RECORD}.train"),
+        *("--summary_verbosity=2", f"--save_summaries_steps={often}"),
+        f"--save_model_steps={seldom}",
+    )
+    yield trained(options, "cnnbench")
+    yield trained(options, "observed", *watched, against("cnnbench", 0.99))
+
+
+# Starts, memory and the harness alone.
+
+_SECONDS: Mapping[str, bool] = {"at_most": True, "is_ratio": False}
+
+
 def _trivial(options: Options, batches: int = 1, warmup: int = 1) -> tuple[str, ...]:
     """Flags of the trivial network."""
-    work = {"batch_size": 0, "batches": batches, "warmup": warmup}
-    return shared_flags(options.but(model="trivial", **work))
+    return shared_flags(options.but(model="trivial", batch_size=0, batches=batches, warmup=warmup))
 
 
 def _start_cluster(options: Options) -> Subjects:
     job = ("launch", "--workers=2", "--ps=1", "--", "--variable_update=parameter_server")
-    demands = (against("three processes", 1 / 1.8, "seconds"),)
-    yield cnnbench(options, "one process", *_trivial(options), demands=demands)
+    faster = against("three processes", 1 / 1.8, "seconds")
+    yield cnnbench(options, "one process", *_trivial(options), faster)
     yield cnnbench(options, "three processes", *job, *_trivial(options))
 
 
 def _overhead(options: Options) -> Subjects:
     flags = _trivial(options, options.overhead_batches, 10)
-    demands = (alone("harness / bare loop", "share_of_bare_loop", 0.97),)
-    yield child(options, "bare_loop.py", *flags, name="harness", demands=demands)
+    share = alone("harness / bare loop", "share_of_bare_loop", 0.97)
+    yield child(options, "bare_loop", *flags, share, name="harness")
 
 
 def _startup(options: Options) -> Subjects:
     start, imported = "start to first step", "import tensorflow"
-    time: dict[str, Any] = {"at_most": True, "is_ratio": False}
 
     def after_import(start: Any, imported: Any) -> float:
         return float(start.seconds - imported.seconds)
 
-    others = ((imported, "fp32"),)
-    later = Demand(after_import, 1.0, f"{start} - {imported}, s", others, **time)
-    yield cnnbench(options, start, *_trivial(options), demands=(later,))
+    text = f"{start} - {imported}, s"
+    later = Demand(after_import, 1.0, text, ((imported, "fp32"),), **_SECONDS)
+    yield cnnbench(options, start, *_trivial(options), later)
     code = "import tensorflow; print('MEASURED', {}, flush=True)"
     python = options.cnnbench_python
     yield Subject(imported, "fp32", (python, "-c", code), read_first_line, python)
-    for name, flag, text, status in (
+    for name, word, text, status in (
         ("--help", "--help", "cnnbench --help, s", 0),
         ("refused flag", "--batch_size=-1", "cnnbench with a refused flag, s", 2),
     ):
-        demands = (alone(text, "seconds", 0.5, **time),)
-        yield cnnbench(options, name, flag, read=read_duration, status=status, demands=demands)
+        quick = alone(text, "seconds", 0.5, **_SECONDS)
+        yield cnnbench(options, name, word, quick, read=read_duration, status=status)
 
 
 def _memory(options: Options) -> Subjects:
@@ -288,21 +456,206 @@ def _memory(options: Options) -> Subjects:
         ("cnnbench", plain, 1, 1.02, text),
         ("saving", saving, tenth, 1.03, of_saving),
     ):
+        growth = alone(shown, "memory_growth", bound, at_most=True)
         how: dict[str, Any] = {"read": memory_reader(first, steps), "watch_memory": is_step_line}
-        demands = (alone(shown, "memory_growth", bound, at_most=True),)
-        yield cnnbench(options, name, *flags, demands=demands, **how)
+        yield cnnbench(options, name, *flags, growth, **how)
 
 
-def _observed(options: Options) -> Subjects:
-    often, seldom = max(1, options.batches // 4), max(1, options.batches // 2)
-    options = options.but(model="resnet20", batch_size=_OBSERVED_BATCH)
-    watched = (
-        *(f"--trace_file={RECORD}.trace", f"--train_dir={RECORD}.train"),
-        *("--summary_verbosity=2", f"--save_summaries_steps={often}"),
-        f"--save_model_steps={seldom}",
+# Reductions alone, compared with TensorFlow's.
+
+_OURS = ("copy", "pscpu", "rechd", "xring")
+_LARGE = (16, 64, 256)
+_PACKS = 1
+_BUILDS = {"resnet50": (2, 4, 8), "trivial": (8, 16, 32, 64)}
+# "Well under a minute".
+_BUILD_SECONDS = 30.0
+
+Figure: TypeAlias = Callable[[Reading], "float | None"]
+
+
+def _reduced(
+    options: Options, name: str, specs: Sequence[str], devices: Sequence[int], *parts: Part
+) -> Subject:
+    command = ("allreduce", "--device=cpu", f"--num_gpus={','.join(map(str, devices))}")
+    specs = (f"--all_reduce_spec={','.join(specs)}", RESULT)
+    return cnnbench(options, name, *command, *specs, *parts, read=read_reductions)
+
+
+def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Figure:
+    """Speed of the point with one key relative to the point with another."""
+
+    def figure(reading: Reading) -> float | None:
+        # A wrong sum has no speed.
+        rows = reading.document.rows
+        times = {key(point): point.median for point in rows if not point.failed}
+        return over(times.get(other), times.get(mine))
+
+    return figure
+
+
+def _gradients(options: Options) -> Subjects:
+    """The gradients of ResNet-50, by each algorithm and by TensorFlow."""
+    peers = ("collective", "reduction_to_one_device")
+    flags = ("--model=resnet50", f"--peers={peers[1]}", f"--num_batches={options.batches}")
+    for devices in options.devices:
+        text = f"ResNet-50, {devices} devices: speed of"
+        demands = [
+            Demand(_speed_up(operator.attrgetter("spec"), *pair), 1.0, f"{text} {' / '.join(pair)}")
+            for pair in itertools.product(_OURS, peers)
+        ]
+        name = f"gradients on {devices} devices"
+        yield _reduced(options, name, (*_OURS, peers[0]), [devices], *flags, *demands)
+
+
+def _small(options: Options) -> Subjects:
+    """Small tensors, packed and not."""
+    flags = (
+        *("--sizes=4K*1000", f"--num_batches={options.batches}", "--iters_per_step=2"),
+        f"--gradient_repacking=0,{_PACKS}",
     )
-    yield trained(options, "cnnbench")
-    yield trained(options, "observed", *watched, demands=(against("cnnbench", 0.99),))
+
+    def key(point: Point) -> object:
+        return point.spec, point.packing.gradient_repacking
+
+    for devices in options.devices:
+        text = f"1000 x 4 KiB, {devices} devices:"
+        packed = {spec: _speed_up(key, (spec, _PACKS), (spec, 0)) for spec in _OURS}
+        demands = (
+            Demand(one, 3.0, f"{text} {spec} packed / unpacked") for spec, one in packed.items()
+        )
+        yield _reduced(
+            options, f"small tensors on {devices} devices", _OURS, [devices], *flags, *demands
+        )
+
+
+def _large(options: Options) -> Subjects:
+    """Large tensors, beside the estimate by copies of memory."""
+
+    def share(size: int) -> Figure:
+        def figure(reading: Reading) -> float | None:
+            record: AllReduceRecord = reading.document
+            found = [p for p in record.points if p.bytes == size << 20 and not p.failed]
+            return record.share_of_estimate(found[-1]) if found else None
+
+        return figure
+
+    sizes = f"--sizes={','.join(f'{size}M' for size in _LARGE)}"
+    for devices in options.devices:
+        text = f"MiB, {devices} devices: xring / memory-copy estimate"
+        demands = (Demand(share(size), 0.6, f"{size} {text}") for size in _LARGE)
+        name = f"large tensors on {devices} devices"
+        batches = f"--num_batches={options.batches}"
+        yield _reduced(options, name, ["xring"], [devices], sizes, batches, *demands)
+
+
+def _build(options: Options) -> Subjects:
+    """Tracing and building a step on more and more devices."""
+
+    def seconds(spec: str, counts: Sequence[int], growth: bool) -> Figure:
+        def figure(reading: Reading) -> float | None:
+            points: Sequence[Point] = reading.document.points
+            found = {p.devices: p.build_seconds or 0.0 for p in points if p.spec == spec}
+            first, *_, last = (found.get(count, 0.0) for count in counts)
+            if not all(found.get(count) for count in counts):
+                return None
+            return last / first * counts[0] / counts[-1] if growth else last
+
+        return figure
+
+    for model, counts in _BUILDS.items():
+        demands = []
+        for spec in _OURS:
+            text = f"{model}, {counts[-1]} devices: {spec} traced and built, s"
+            demands.append(Demand(seconds(spec, counts, False), _BUILD_SECONDS, text, **_SECONDS))
+            text = f"{model}, {counts[0]} to {counts[-1]} devices: {spec} build time over devices"
+            demands.append(Demand(seconds(spec, counts, True), 1.0, text, at_most=True))
+        flags = (f"--model={model}", "--build_only")
+        yield _reduced(options, f"build of {model}", _OURS, counts, *flags, *demands)
+
+
+# Emulated GPUs: work of the host for them in a step, and the part of reductions in it.
+
+_EMULATOR = Path(__file__).parents[2] / "tests" / "gpu_emulator" / "build.py"
+# Flags of cnnbench on eight GPUs.
+_MODES = {
+    "cnnbench": ("--variable_update=replicated", "--all_reduce_spec=nccl"),
+    "cnnbench mirrored_strategy": ("--variable_update=mirrored_strategy",),
+    "cnnbench parameter_server": ("--variable_update=parameter_server",),
+}
+# Programs of children/emulated_steps.py.
+_PROGRAMS = {"bare tf.function": "bare", "bare MirroredStrategy": "mirrored", "Keras fit": "keras"}
+
+# Ten times those of a machine whose links have 25 GB/s, so that the host's threads are not in the
+# way: small kernels, convolutions, copies, and an all-reduce of a gradient of average size.
+_DURATIONS = {
+    "KERNEL_US": "100",
+    "COPY_US": "100",
+    "COPY_MB_PER_S": "2500",
+    "RULES": "Conv2D=3000;NcclAllReduce=450;CollectiveReduce=450",
+}
+_MOST = 8
+
+
+def _exposed(options: Options) -> Subjects:
+    """Runs with each reduction, and with none, on eight GPUs."""
+
+    def milliseconds(mine: Reading, none: Reading) -> float:
+        return 1e3 * float(mine.document["wall"] - none.document["wall"])
+
+    emulated = partial(_emulated, options, gpus=_MOST, settings=_DURATIONS)
+    yield emulated("none", "--variable_update=independent")
+    for spec in ("nccl", "collective", "xring", "pscpu"):
+        text, none = f"step with {spec} - without, ms", (("none", "fp32"),)
+        longer = Demand(milliseconds, None, text, none, is_ratio=False)
+        yield emulated(spec, _XRING[0], f"--all_reduce_spec={spec}", longer)
+
+
+def _host(options: Options) -> Subjects:
+    """Programs on one and on eight GPUs."""
+
+    def cpu_time(mine: Reading, other: Reading) -> float:
+        return float(mine.document["cpu"] / other.document["cpu"])
+
+    def name_of(program: str, gpus: int) -> str:
+        return f"{program} on {gpus} GPU{'s' * (gpus > 1)}"
+
+    def demands(gpus: int, others: Mapping[str, float | None]) -> Iterator[Demand]:
+        for name, bound in others.items():
+            text = f"CPU time, {name_of('cnnbench', gpus)} / {name}"
+            yield Demand(cpu_time, bound, text, ((name_of(name, gpus), "fp32"),), at_most=True)
+
+    peers = dict.fromkeys(_PROGRAMS, 1.0)
+    others = {**peers, **{name: None for name in _MODES if name != "cnnbench"}}
+    yield _emulated(options, name_of("cnnbench", 1), *demands(1, peers), gpus=1)
+    for name, flags in _MODES.items():
+        own = demands(_MOST, others) if name == "cnnbench" else ()
+        yield _emulated(options, name_of(name, _MOST), *flags, *own, gpus=_MOST)
+    for gpus in (1, _MOST):
+        for name, program in _PROGRAMS.items():
+            yield _emulated(options, name_of(name, gpus), gpus=gpus, program=program)
+
+
+def _emulated(
+    options: Options,
+    name: str,
+    *parts: Part,
+    gpus: int,
+    program: str = "cnnbench",
+    settings: Mapping[str, str] | None = None,
+) -> Subject:
+    """A program; every GPU has an eighth of the images of --batch_size."""
+    of_gpus = options.but(batch_size=max(1, options.batch_size // _MOST) * gpus)
+    given = {"SKIP": "1", "TRACE": ".", **(settings or {"KERNEL_US": "50"})}
+    environment = {
+        **{f"HOSTGPU_{name}": value for name, value in given.items()},
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    words = (f"--program={program}", f"--workers={gpus}", *parts)
+    how: dict[str, Any] = {"read": read_document, "environment": environment, "group": ""}
+    made = peer(of_gpus, "emulated_steps", *words, name=name, **how)
+    start = (made.python, str(_EMULATOR), str(gpus))
+    return dataclasses.replace(made, parts=(*start, *made.parts))
 
 
 SCENARIOS: dict[str, Callable[[Options], Subjects]] = {
@@ -313,15 +666,22 @@ SCENARIOS: dict[str, Callable[[Options], Subjects]] = {
     "input": _input,
     "towers": _towers,
     "reductions": _reductions,
-    "collective": partial(_of_workers, "workers", _COLLECTIVE),
+    "collective": partial(
+        _of_workers,
+        "workers",
+        {"collective_all_reduce": 1 / 1.05, "multi_worker_mirrored_strategy": 0.97},
+    ),
     "controller": partial(
-        _of_workers, "controller", _CONTROLLER, flags=("--all_reduce_spec=copy",)
+        _of_workers,
+        "controller",
+        {"distributed_all_reduce": 1 / 1.05},
+        flags=("--all_reduce_spec=copy",),
     ),
     # An update has the images of one worker.
     "coordinator": partial(
         _of_workers,
         "coordinator",
-        _COORDINATOR,
+        {"parameter_server_strategy": 0.97},
         tasks=("--ps=1",),
         read=read_loop,
         in_bursts=True,
@@ -332,13 +692,14 @@ SCENARIOS: dict[str, Callable[[Options], Subjects]] = {
     "startup": _startup,
     "memory": _memory,
     "observed": _observed,
-    "gradients": gradients,
-    "small": small,
-    "large": large,
-    "build": build,
-    "host": host,
-    "exposed": exposed,
+    "gradients": _gradients,
+    "small": _small,
+    "large": _large,
+    "build": _build,
+    "host": _host,
+    "exposed": _exposed,
 }
+"""Takes the options, gives the subjects."""
 
 
 def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
@@ -357,3 +718,75 @@ def demands_of(options: Options) -> list[Demand]:
         for subject in scenario_subjects(scenario, options)
         for demand in subject.demands
     ]
+
+
+def _python(contents: str) -> str:
+    """A field for an interpreter; absolute, because measurements run elsewhere."""
+    found: str = flag(sys.executable, f"Interpreter with {contents}.", path="file")
+    return found
+
+
+@dataclasses.dataclass(kw_only=True)
+class Options:
+    """Scenarios to compare, and durations."""
+
+    scenarios: str = flag(",".join(SCENARIOS), "Scenarios, with commas.")
+    only: str = flag(
+        "", "The only subjects, with commas, such as cnnbench,torch or cnnbench:bf16; all if empty."
+    )
+    model: str = flag("", "Network; if empty resnet50, of strategies resnet20.")
+    rounds: int = flag(5, "Rounds; the interval needs 2.", minimum=1)
+    batches: int = flag(20, "Timed steps of a measurement.", minimum=1)
+    warmup: int = flag(5, "Steps before them.", minimum=1)
+    batch_size: int = flag(8, "Images per step, of all towers together.", minimum=1)
+    workers: int = flag(2, "Workers of collective, controller and coordinator.", minimum=1)
+    devices: tuple[int, ...] = flag(
+        (2, 4), "Numbers of logical devices of gradients, small and large.", minimum=2
+    )
+    turn_seconds: float = flag(
+        0.0,
+        "Seconds of a turn, for subjects of a round that are started together and run in turn; "
+        "memory must be enough for all. With 0 they run one after the other.",
+        minimum=0,
+    )
+    overhead_batches: int = flag(2000, "Steps of overhead.", minimum=1)
+    memory_batches: int = flag(10000, "Steps of memory.", minimum=1)
+    matmul_size: int = flag(2048, "Side of the matrices.", minimum=1)
+    seed: int = flag(1, "Seed of the orders.")
+    timeout: float = flag(1200.0, "Seconds until a process is killed.", above=0)
+    csv: str | None = flag(None, "Write every measurement to this new file.", path="file")
+    keep: str | None = flag(None, "Keep every process's record in this folder.", path="folder")
+    data_dir: str | None = flag(
+        None, "ImageNet files for input; generated photographs without it.", path="folder"
+    )
+    ancestor: str | None = flag(None, "Folder of tf_cnn_benchmarks.py.", path="folder")
+    cnnbench_python: str = _python("cnnbench")
+    keras_python: str = _python("Keras 3")
+    torch_python: str = _python("PyTorch")
+    ancestor_python: str = _python("TensorFlow and tf_keras")
+
+    def __post_init__(self) -> None:
+        for name in ("cnnbench_python", "keras_python", "torch_python", "ancestor_python"):
+            # Not resolved: that would leave a virtual environment.
+            given = getattr(self, name)
+            setattr(self, name, os.path.abspath(shutil.which(given) or given))
+
+    def check(self) -> None:
+        """Raises UsageError where options do not fit each other."""
+        if not self.chosen or set(self.chosen) - set(SCENARIOS):
+            raise FlagError("scenarios", self.scenarios, f"choose from {', '.join(SCENARIOS)}")
+        if self.batch_size % 2 and {"towers", "strategies"} & {*self.chosen}:
+            raise UsageError("--batch_size must be even: two towers take half of it each")
+        if self.batch_size % self.workers and set(OF_WORKERS) & {*self.chosen}:
+            raise UsageError("--batch_size must be a multiple of --workers: each takes its part")
+        if self.keep is not None and not Path(self.keep).is_dir():
+            raise PathError(self.keep, "--keep needs a folder that exists")
+
+    def but(self, **changes: Any) -> Options:
+        """A copy of these options with other values."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The scenarios."""
+        return words(self.scenarios)

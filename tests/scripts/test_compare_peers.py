@@ -10,11 +10,10 @@ from pathlib import Path
 import compare_peers
 import pytest
 from command_line import options_of
-from peers import readers
-from peers.measurement import COLUMNS, Reading
-from peers.options import Options
+from peers import readings
 from peers.process import Line, Process
-from peers.scenarios import SCENARIOS, demands_of, scenario_subjects
+from peers.readings import COLUMNS, Reading
+from peers.scenarios import SCENARIOS, Options, demands_of, scenario_subjects
 
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.variable_mgr.spec import Packing
@@ -322,7 +321,7 @@ def test_ancestor_steps_are_timed_by_the_arrival_of_their_lines(total, problem):
     steps = [f"{i}\timages/sec: 4.0 +/- 0.0 (jitter = 0.0)\t8.1" for i in range(1, 5)]
     texts = ("Step\tImg/sec\ttotal_loss", *steps, f"total images/sec: {total}")
     lines = [Line(2.0 * i, text) for i, text in enumerate(texts)]
-    read = readers.ancestor_reader(8, "tf_cnn_benchmarks abc")
+    read = readings.ancestor_reader(8, "tf_cnn_benchmarks abc")
     if problem:
         with pytest.raises(ValueError, match=problem):
             read(Process(status=0, lines=lines), Path())
@@ -339,12 +338,12 @@ def test_a_reading_at_two_steps_and_of_a_start():
         Line(2.0, "50\timages/sec: 3", 104),
     ]
     ended = Process(status=0, seconds=9.0, lines=lines)
-    assert readers.memory_reader(1, 50)(ended, Path()).memory_growth == 1.04
-    assert readers.read_first_step(ended, Path()).seconds == 1.0
-    assert readers.read_first_line(ended, Path()).seconds == 0.5
-    assert readers.read_duration(ended, Path()).seconds == 9.0
+    assert readings.memory_reader(1, 50)(ended, Path()).memory_growth == 1.04
+    assert readings.read_first_step(ended, Path()).seconds == 1.0
+    assert readings.read_first_line(ended, Path()).seconds == 0.5
+    assert readings.read_duration(ended, Path()).seconds == 9.0
     with pytest.raises(ValueError, match="nothing"):
-        readers.read_first_line(Process(status=0), Path())
+        readings.read_first_line(Process(status=0), Path())
 
 
 REDUCTIONS = {

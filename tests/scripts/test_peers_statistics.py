@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from peers import demands, table
+from peers import demands
 from peers.demands import estimate, judge
-from peers.measurement import OK, Measurement, Reading, orders
-from peers.options import Options
-from peers.scenarios import demands_of
+from peers.readings import OK, Measurement, Reading, orders
+from peers.scenarios import Options, demands_of
 
 
 def test_every_subject_runs_once_per_round_and_once_at_every_position_of_a_turn():
@@ -113,6 +112,6 @@ def test_bf16_is_demanded_only_of_cpus_that_have_it():
 def test_a_busy_machine_is_warned_about():
     quiet = Measurement("memory", 1, 1, "cnnbench", "fp32", OK, others_cpus=0.05)
     busy = Measurement("memory", 2, 1, "cnnbench", "fp32", OK, others_cpus=1.0)
-    assert len(table.neighbours([quiet], 2)) == 1
-    assert "WARNING" in table.neighbours([quiet, busy], 2)[1]
-    assert table.neighbours([], 2) == ["Other processes: unknown"]
+    assert len(demands.neighbours([quiet], 2)) == 1
+    assert "WARNING" in demands.neighbours([quiet, busy], 2)[1]
+    assert demands.neighbours([], 2) == ["Other processes: unknown"]

@@ -12,11 +12,9 @@ from pathlib import Path
 import compare_peers
 import pytest
 from forked import finished, gone, until
-from peers.measurement import FAILED, NOT_RUN, OK, Measurement, Reading
-from peers.options import Options
 from peers.process import Process, ProcessError, is_step_line, run, run_in_turn
-from peers.programs import Subject
-from peers.scenarios import scenario_subjects
+from peers.readings import FAILED, NOT_RUN, OK, Measurement, Reading
+from peers.scenarios import Options, Subject, scenario_subjects
 
 SCRIPTS = str(Path(compare_peers.__file__).parent)
 
