@@ -31,6 +31,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import tensorflow as tf
+from command_line import run_script
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.errors import UsageError
@@ -167,6 +168,9 @@ def main(arguments: Sequence[str]) -> int:
     unknown = [name for name in names if name not in APPLICATIONS]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is no name of keras.applications")
+    known = ("--speed", "--devices=1", "--devices=2")
+    if wrong := [word for word in arguments if word.startswith("--") and word not in known]:
+        raise UsageError(f"unknown option {wrong[0]}: there are {', '.join(known)}")
     speed = "--speed" in arguments
     given = [word for word in arguments if word.startswith("--devices=")]
     if not given or len(names) > 1:
@@ -182,8 +186,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    run_script(main, __doc__)

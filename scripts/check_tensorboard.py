@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from command_line import run_script
+
 from cnnbench.errors import ExitCode, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,9 +62,6 @@ def page_of(folder: Path, tensorboard: str, browser: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Makes the profile, if it is missing, and reads the page; the exit status."""
-    if {"--help", "-h"} & {*arguments}:
-        print(__doc__)
-        return ExitCode.OK
     if len(arguments) != 1:
         raise UsageError("takes one folder for the profile")
     folder, browser, tensorboard = Path(arguments[0]), chromium.program(), "tensorboard"
@@ -79,8 +78,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UsageError as error:
-        print(f"scripts/check_tensorboard: error: {error}", file=sys.stderr)
-        sys.exit(ExitCode.USAGE)
+    run_script(main, __doc__)

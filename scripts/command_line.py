@@ -1,11 +1,12 @@
-"""Options of the scripts: declared and read as the flags of cnnbench's commands are."""
+"""Command lines of the scripts; options are declared and read as flags of cnnbench's commands."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
@@ -32,13 +33,34 @@ def options_of(
     if {"--help", "-h"} & {*argv}:
         print(command_help(about or "", [("Options", specs)]))
         sys.exit(ExitCode.OK)
-    try:
+    with _refusals():
         given, stray = parse_command(argv, specs)
         if stray:
             raise UsageError(f"stray argument {stray[0]!r}: options are written --option=value")
         options = group(**given)
         check(options)
+    return options
+
+
+def run_script(main: Callable[[Sequence[str]], int], about: str | None) -> NoReturn:
+    """Runs a script that declares no options, with --help, and ends the process.
+
+    Args:
+      main: takes the arguments and returns the exit status; UsageError is printed in one line.
+      about: the text of --help.
+    """
+    if {"--help", "-h"} & {*sys.argv[1:]}:
+        print(about)
+        sys.exit(ExitCode.OK)
+    with _refusals():
+        sys.exit(main(sys.argv[1:]))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Ends the process with one line and status 2 after a UsageError."""
+    try:
+        yield
     except UsageError as error:
         print(f"{Path(sys.argv[0]).stem}: error: {error}", file=sys.stderr)
         sys.exit(ExitCode.USAGE)
-    return options

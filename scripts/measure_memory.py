@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
+from command_line import run_script
 from measuring import measure
 
 from cnnbench.campaigns.ab.side import Side
@@ -67,16 +68,8 @@ def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the cases and prints a line for each."""
-    if {"--help", "-h"} & {*arguments}:
-        print(__doc__)
-        return ExitCode.OK
-    try:
-        chosen = [*cases(arguments)]
-    except UsageError as error:
-        print(f"measure_memory: error: {error}", file=sys.stderr)
-        return ExitCode.USAGE
     worst = 0.0
-    for case in chosen:
+    for case in [*cases(arguments)]:
         name = "{} {} batch {} devices {}".format(*case)
         try:
             estimate, peak = measured(*case)
@@ -91,4 +84,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, __doc__)

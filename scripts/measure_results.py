@@ -9,12 +9,10 @@ is, without its table of values. The exit status is 0, or 4 if a command failed.
 from __future__ import annotations
 
 import json
-import os
+import math
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import options_of
+from peers.process import run
 
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags.declare import flag
@@ -93,20 +92,13 @@ def made(folder: Path, number: int) -> Path:
 
 def measured(title: str, *arguments: str | Path) -> None:
     """Runs a command and prints its row; BenchmarkError if it failed."""
-    begin = time.monotonic()
-    command = [*CNNBENCH, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        output = len(process.stdout.read())
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.monotonic() - begin
-    if process.returncode not in (ExitCode.OK, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
-        raise BenchmarkError(f"{title}: exit status {process.returncode}")
-    used = usage.ru_utime + usage.ru_stime
+    done = run([*CNNBENCH, *map(str, arguments)], timeout=math.inf)
+    if done.status not in (ExitCode.OK, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
+        raise BenchmarkError(f"{title}: exit status {done.status}")
+    output = sum(len(line.text.encode()) + 1 for line in done.lines)
     print(
-        f"{title:34} {seconds:7.1f} s {used:7.1f} s CPU {usage.ru_maxrss / 1024:6.0f} MiB "
-        f"{output:10,} bytes",
+        f"{title:34} {done.seconds:7.1f} s {done.cpu_seconds:7.1f} s CPU "
+        f"{(done.peak_bytes or 0) / 2**20:6.0f} MiB {output:10,} bytes",
         flush=True,
     )
 

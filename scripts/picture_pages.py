@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from command_line import run_script
+
 from cnnbench.errors import ExitCode, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,11 +65,8 @@ def take(browser: Any, page: Path, part: str, picture: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Makes all pictures; the exit status."""
-    if {"--help", "-h"} & {*arguments}:
-        print(__doc__)
-        return ExitCode.OK
     if len(arguments) != 1:
-        raise UsageError("scripts/picture_pages takes one folder for records and pages")
+        raise UsageError("takes one folder for records and pages")
     path = chromium.program()
     if path is None:
         raise UsageError(f"none of {', '.join(chromium.NAMES)} is on the PATH")
@@ -91,8 +90,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UsageError as error:
-        print(f"scripts/picture_pages: error: {error}", file=sys.stderr)
-        sys.exit(ExitCode.USAGE)
+    run_script(main, __doc__)

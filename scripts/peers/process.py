@@ -59,6 +59,7 @@ class Process:
       waited: Seconds for which it was stopped; not included in other times.
       counted: Index of the first line that counts: the last one before its first turn.
       peak_bytes: Peak resident memory of the process, or of a child that it waited for.
+      cpu_seconds: CPU time of the process and of children that it waited for.
       stopped: Time at which it was stopped; None while it runs.
       turn: Time at which its latest turn began; None before the first.
     """
@@ -75,6 +76,7 @@ class Process:
     waited: float = 0.0
     counted: int = 0
     peak_bytes: int | None = None
+    cpu_seconds: float = 0.0
     stopped: float | None = None
     turn: float | None = None
 
@@ -163,6 +165,7 @@ class Process:
         self._popen.returncode = self.status = os.waitstatus_to_exitcode(end[1])
         self.seconds = time.perf_counter() - self._begun - self.waited
         self.peak_bytes = end[2].ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        self.cpu_seconds = end[2].ru_utime + end[2].ru_stime
         self._errors.seek(0)
         self.errors = self._errors.read()
         self._errors.close()

@@ -59,6 +59,9 @@ _PEERS = {"keras": ("keras", "tensorflow"), "torch": ("torch",)}
 _OF_CIFAR10 = ("densenet", "resnet20")
 _TRAINED = "trained"
 
+Part: TypeAlias = str | Demand
+"""A word of a command line, or a requirement."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -104,7 +107,6 @@ class Subject:
         return tuple(part for part in self.parts if isinstance(part, Demand))
 
 
-Part: TypeAlias = "str | Demand"
 Subjects: TypeAlias = Iterator[Subject]
 
 
@@ -261,7 +263,7 @@ _OBSERVED_BATCH = 32
 def _library(options: Options, *flags: str, case: str = "", **more: Any) -> Subject:
     """A training with TensorFlow's own gradients of convolutions, those of tf_cnn_benchmarks."""
     name, other = (f"{one} {case}".strip() for one in ("library", "ancestor"))
-    parts = ("--conv_gradients=library", *flags, against(other, 1.0))
+    parts: tuple[Part, ...] = ("--conv_gradients=library", *flags, against(other, 1.0))
     return trained(options, name, *parts, **more)
 
 
@@ -270,8 +272,8 @@ def _resnet50(options: Options) -> Subjects:
         return against(other, bound, *attribute, needs_bf16=True)
 
     bounds = {"ancestor": 1.05, "torch": 1.1, "keras": 1.3}
-    speeds = itertools.starmap(against, bounds.items())
-    yield trained(options, "cnnbench", *speeds, against("matmul", 0.85, _FLOPS), _MEMORY)
+    others = (against(*bound) for bound in bounds.items())
+    yield trained(options, "cnnbench", *others, against("matmul", 0.85, _FLOPS), _MEMORY)
     speeds = (in_bf16("cnnbench", 1.6), in_bf16("torch:bf16", 1.1))
     flops = in_bf16("matmul:bf16", 0.80, _FLOPS)
     yield trained(options, "cnnbench", *speeds, flops, dtype="bf16")
@@ -323,7 +325,13 @@ def _input(options: Options) -> Subjects:
     of_input = options.but(model="resnet50", batch_size=_INPUT_BATCH, **steps)
     files = f"--data_dir={Path(options.data_dir or '').resolve()}"
     missing = "" if options.data_dir else "there are no ImageNet files"
-    parts = (*shared_flags(of_input), "--input_only", files, RESULT, against("tf.data", 0.97))
+    parts: tuple[Part, ...] = (
+        *shared_flags(of_input),
+        "--input_only",
+        files,
+        RESULT,
+        against("tf.data", 0.97),
+    )
     yield cnnbench(options, "cnnbench", *parts, read=read_loop, missing=missing)
     yield peer(of_input, "bare_input", files, name="tf.data", group="", missing=missing)
 
@@ -360,7 +368,7 @@ def _of_workers(
     of_worker = options.but(batch_size=options.batch_size // options.workers)
     launch = ("launch", workers, *tasks, "--")
     for mode, bound in modes.items():
-        parts = (*flags, f"--variable_update={mode}", against(loop, bound))
+        parts: tuple[Part, ...] = (*flags, f"--variable_update={mode}", against(loop, bound))
         yield trained(of_worker, mode, *parts, launch=launch, **more)
     in_bursts = more.get("in_bursts", False)
     yield peer(options, "loop_steps", f"--strategy={loop}", workers, name=loop, in_bursts=in_bursts)
@@ -399,7 +407,7 @@ def _observed(options: Options) -> Subjects:
 
 # Starts, memory and the harness alone.
 
-_SECONDS: Mapping[str, bool] = {"at_most": True, "is_ratio": False}
+_SECONDS: Mapping[str, Any] = {"at_most": True, "is_ratio": False}
 
 
 def _trivial(options: Options, batches: int = 1, warmup: int = 1) -> tuple[str, ...]:

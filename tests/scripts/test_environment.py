@@ -263,6 +263,15 @@ def test_a_shuffled_suite_without_a_failed_test_is_not_repeated(shuffled, status
     assert (found, calls) == (int(status), [WHOLE.format(seed)])
 
 
+def test_python_programs_start_by_one_script():
+    folder = ROOT / "scripts"
+    starts = {one.stem: one.with_suffix("") for one in folder.glob("*.py")}
+    linked = {name for name, path in starts.items() if path.is_symlink()}
+    assert {os.readlink(starts[name]) for name in linked} == {"script.sh"}
+    # This one chooses a Python and makes its own environments.
+    assert {name for name, path in starts.items() if path.exists()} - linked == {"check_install"}
+
+
 def test_range_of_the_scripts_is_the_range_of_the_package():
     text = (ROOT / "scripts" / "environment.sh").read_text()
     oldest, newest = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import measure_memory
 import pytest
+from command_line import run_script
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,18 @@ def test_an_estimate_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("wrong", ["lenet", "lenet:imagenet:1", "lenet:imagenet:1:x", "--model=x"])
-def test_wrong_use_is_one_line(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert measure_memory.main(["lenet:imagenet:1:1", wrong]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"measure_memory: error: '{wrong}' is not MODEL:DATA:BATCH:DEVICES")
+def test_wrong_use_is_one_line(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = ["scripts/measure_memory.py", "lenet:imagenet:1:1"]
+    for words, status in (([*script, wrong], 2), ([*script, "--help"], 0)):
+        monkeypatch.setattr("sys.argv", words)
+        with pytest.raises(SystemExit) as stopped:
+            run_script(measure_memory.main, measure_memory.__doc__)
+        assert stopped.value.code == status
+    out, err = capsys.readouterr()
+    assert err == (
+        f"measure_memory: error: '{wrong}' is not MODEL:DATA:BATCH:DEVICES, such as "
+        "lenet:imagenet:256:1\n"
+    )
+    assert out == f"{measure_memory.__doc__}\n"
