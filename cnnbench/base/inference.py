@@ -44,6 +44,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
@@ -170,17 +171,24 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
     return min(1.0, 2 / math.comb(base + new, base))
 
 
-def holm(p_values: Values) -> list[float]:
+def holm(p_values: Values, weights: Values | None = None) -> list[float]:
     """Holm's step-down adjustment (1979) of p-values. Reject if an adjusted p is below alpha.
 
     In ascending order, p-value i of n (from 0) is multiplied by n - i. An adjusted value is never
     below its predecessor.
+
+    Args:
+      p_values: with weights: each p-value divided by its weight.
+      weights: parts of alpha in the weighted procedure: a p-value is multiplied by the sum of its
+        weight and of the following ones. None: 1 each.
     """
+    weights = [1.0] * len(p_values) if weights is None else weights
     adjusted = [0.0] * len(p_values)
     highest = 0.0
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    for place, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+    rests = [*accumulate(weights[index] for index in reversed(order))][::-1]
+    for rest, index in zip(rests, order, strict=True):
+        highest = max(highest, min(1.0, rest * p_values[index]))
         adjusted[index] = highest
     return adjusted
 

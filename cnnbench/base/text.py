@@ -197,6 +197,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, names, 1, cutoff) or longer), "")
 
 
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The message for an unknown key: the nearest known one, or all if they are few."""
+    names = tuple(known)
+    close = nearest(key, names)
+    if close:
+        return f'unknown key "{key}"; did you mean "{close}"?'
+    few = f"; there are {', '.join(names)}" if len(names) <= 20 else ""
+    return f'unknown key "{key}"{few}'
+
+
 def fatal_message(log: str) -> str:
     """The last fatal message of TensorFlow or OpenBLAS in a log, as one line; "" if none."""
     found = _FATAL.findall(log)

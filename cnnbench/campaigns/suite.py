@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from cnnbench.base.files import read_file
-from cnnbench.base.text import exact, nearest, parse_integer, parse_number
+from cnnbench.base.text import exact, parse_integer, parse_number, unknown_key
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS
@@ -476,16 +476,6 @@ def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
 def keys_of(declared: type) -> dict[str, Field[Any]]:
     """The fields of a dataclass that are keys of the file, by key."""
     return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
-
-
-def unknown_key(key: str, known: Iterable[str]) -> str:
-    """The message for an unknown key: the nearest known one, or all if they are few."""
-    names = tuple(known)
-    close = nearest(key, names)
-    if close:
-        return f'unknown key "{key}"; did you mean "{close}"?'
-    few = f"; there are {', '.join(names)}" if len(names) <= 20 else ""
-    return f'unknown key "{key}"{few}'
 
 
 def _shown(node: Node) -> str:

@@ -31,7 +31,7 @@ from cnnbench.base.document import Row, Text, numeric, table, writers
 from cnnbench.base.inference import mann_whitney_p, standard_deviation
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count, duration, first_few, labels_of, number, percent
+from cnnbench.base.text import count, duration, first_few, labels_of, number, percent, unknown_key
 from cnnbench.campaigns.launch import command_words, resolve_run, run_words
 from cnnbench.campaigns.processes.campaign import (
     Campaign,
@@ -71,7 +71,6 @@ from cnnbench.campaigns.suite import (
     Node,
     Suite,
     SuiteEntry,
-    unknown_key,
 )
 from cnnbench.errors import DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import args_of, values_of

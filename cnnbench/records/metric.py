@@ -131,6 +131,11 @@ class Metric:
     def _digits(self) -> int:
         return 1 if self.relative else 2
 
+    @property
+    def scale(self) -> float:
+        """What 1 means in a threshold that a user gives: per cent of changes or of shares."""
+        return 0.01 if self.relative or self._is_share else 1.0
+
     def _change_number(self, change: float, signed: bool) -> str:
         if self.relative or self._is_share:
             return hundredths(change, self._digits, signed=signed)

@@ -51,6 +51,7 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
 from cnnbench.judge.metrics.measurement import CPU_TIME, THROUGHPUT, Policy
+from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import AbPlace, LostProcess, RunRecord, Subject, with_subject
@@ -240,6 +241,11 @@ def begun_below(folder: Path) -> Begun | None:
     return found[0] if len(found) == 1 else None
 
 
+def rules_of(begin: Mapping[str, Any]) -> Rules:
+    """The rules in the `Experiment.facts`."""
+    return decode(Rules, begin.get("rules", {}))
+
+
 def compare_pairs(
     base: Iterable[RunRecord],
     new: Iterable[RunRecord],
@@ -266,6 +272,7 @@ def compare_pairs(
         paired=True,
         plan=plan,
         allow_changed_work=begin["allow_changed_work"],
+        rules=rules_of(begin),
         base_label=labels[0],
         new_label=labels[1],
     )
@@ -321,6 +328,7 @@ class Experiment:
       metrics: those that are asked for; None: the usual ones, see `compare_records`.
       allow_different: facts that may differ besides those in which the sides differ.
       allow_changed_work: a network or batch of another size is no regression.
+      rules: rules by configuration and metric.
       aa: A/A runs, to estimate the noise from.
     """
 
@@ -340,6 +348,7 @@ class Experiment:
     metrics: tuple[str, ...] | None = None
     allow_different: tuple[str, ...] = ()
     allow_changed_work: bool = False
+    rules: Rules = field(default_factory=Rules)
     aa: tuple[RunRecord, ...] | None = None
 
     @cached_property
@@ -407,8 +416,9 @@ class Experiment:
             "metrics_asked": self.metrics is not None,
             "looks": [vars(analysis) for analysis in self.analyses],
             "allowed": (*side_differences(*self.sides.values()), *self.allow_different),
-            "policy": encode(vars(self.policy)),
+            "policy": encode(self.policy.constants),
             "baseline_aa": self.aa is not None,
+            **({"rules": encode(self.rules)} if self.rules.source else {}),
         }
 
 
@@ -536,7 +546,6 @@ class Pairs:
         """The smallest chance of a clear verdict over results without one."""
         pairs = len(self.records["a"])
         left = [one for one in self.experiment.analyses if one.pairs > pairs]
-        policy = self.experiment.policy
         chances = []
         for entry in entries:
             for result in entry.asked:
@@ -550,12 +559,13 @@ class Pairs:
                         metric=one.metric,
                         paired=True,
                         noise=one.judgement.noise,
+                        policy=one.policy,
                     )
                     for one in (result, *others)
                     if one.judgement.p is not None
                 ]
                 if result.verdict is Verdict.INCONCLUSIVE and cases:
-                    chances.append(max(chance(case, left, policy) for case in cases))
+                    chances.append(max(chance(case, left, case.policy) for case in cases))
         return min(chances, default=1.0)
 
     def _compare(self, alpha: float) -> Comparison:
@@ -692,6 +702,6 @@ def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) ->
     drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
     clear = np.zeros(_DRAWS, bool)
     for analysis in left:
-        low, high = paired_bounds(drawn[:, : analysis.pairs], 1 - analysis.alpha)
+        low, high = paired_bounds(drawn[:, : analysis.pairs], 1 - case.part * analysis.alpha)
         clear |= (low > floor) | (high < -floor) | ((-margin <= low) & (high <= margin))
     return float(clear.mean())

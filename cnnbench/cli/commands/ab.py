@@ -23,6 +23,7 @@ from cnnbench.campaigns.ab.pairs import (
     Pairs,
     begun,
     resumable,
+    rules_of,
 )
 from cnnbench.campaigns.ab.side import LENGTHS, Side, turn_seconds
 from cnnbench.campaigns.launch import command_words
@@ -38,6 +39,7 @@ from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
 from cnnbench.judge.compare.estimate import spread_of, usable_values
 from cnnbench.judge.compare.result import undecided
+from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine import facts
 from cnnbench.records.codec import encode
 from cnnbench.records.profiles import Explanation
@@ -166,6 +168,8 @@ def main(argv: Sequence[str], publish: Publish = lambda comparison: None) -> int
             raise FlagError("pairs", given["pairs"], reason)
     options = AbFlags(**given)
     options.check()
+    # The rules of an experiment are those with which it began.
+    rules = options.load_rules() if earlier is None else rules_of(earlier.facts)
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
         if name in given:
             value = "..." if name in sides.VARIABLES else given[name]
@@ -174,7 +178,7 @@ def main(argv: Sequence[str], publish: Publish = lambda comparison: None) -> int
     names = "aa" if options.aa else "ab"
     with sides.sides_of(options, options.layout_if_several, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
-        experiment = _experiment(options, both, campaign, command, earlier)
+        experiment = _experiment(options, both, campaign, command, earlier, rules)
         return _run(experiment, options, campaign, argv, publish)
 
 
@@ -233,6 +237,7 @@ def _experiment(
     campaign: Campaign,
     command: Sequence[str],
     earlier: Begun | None,
+    rules: Rules,
 ) -> Experiment:
     """The experiment. Its command leaves out environment variables: they may be secrets."""
     found = sides.checked(both, "ab", campaign.reporter)
@@ -264,6 +269,7 @@ def _experiment(
         metrics=options.metric_names,
         allow_different=options.allowed,
         allow_changed_work=options.allow_changed_work,
+        rules=rules,
         aa=None if loaded is None else loaded.records,
         most_pairs=options.pairs,
         earlier=earlier,
@@ -352,7 +358,7 @@ def _question(experiment: Experiment, facts: Mapping[str, Any]) -> Question:
     return Question(
         plans={name: side.plan() for name, side in sides.items()},
         facts=facts,
-        policy={"name": "pairs", "seed": experiment.seed, **vars(experiment.policy)},
+        policy={"name": "pairs", "seed": experiment.seed, **experiment.policy.constants},
         own=any(side.is_this_cnnbench for side in sides.values()),
     )
 
@@ -405,6 +411,7 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
         "baseline_aa": options.baseline_aa,
         "metrics": ",".join(options.metric_names or ()),
         "fail_on": ",".join(options.fail_on or ()),
+        "rules": options.rules,
     }
     flags["allow_changed_work"] = options.allow_changed_work
     given = command_words({name: value for name, value in flags.items() if value})

@@ -166,7 +166,7 @@ def _run(
         "build": setting.build,
         "first_parent": options.first_parent,
         "seed": setting.experiment.seed,
-        **vars(setting.experiment.policy),
+        **setting.experiment.policy.constants,
     }
     plans = {"": replace(setting.side.plan(), config=None)}
     # Of what does not come with the commits: plug-ins by their absolute paths.

@@ -16,6 +16,7 @@ from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import Comparison, compare_records
 from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.configuration import measurements
+from cnnbench.judge.metrics.rules import Rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     options = CompareFlags(**given)
     options.check(arguments)
     earlier = continued(*arguments)
-    comparison = options.failing_on(_compare(arguments, options, earlier))
+    comparison = options.failing_on(_compare(arguments, options, earlier, options.load_rules()))
     warn_of_skipped(comparison.skipped)
     comparison, commands = with_next_step(comparison, earlier)
     options.write(comparison)
@@ -70,7 +71,9 @@ def main(argv: Sequence[str]) -> int:
     return comparison.exit_code
 
 
-def _compare(sides: Sequence[str], options: CompareFlags, earlier: Begun | None) -> Comparison:
+def _compare(
+    sides: Sequence[str], options: CompareFlags, earlier: Begun | None, rules: Rules
+) -> Comparison:
     base, new = (load(path) for path in sides)
     aa = options.load_aa()
     if options.allowed:
@@ -87,6 +90,7 @@ def _compare(sides: Sequence[str], options: CompareFlags, earlier: Begun | None)
         paired=options.paired,
         plan=next_experiment(options.policy) if earlier is None else earlier.plan,
         allow_changed_work=options.allow_changed_work,
+        rules=rules,
         base_label=sides[0],
         new_label=sides[1],
         skipped=tuple({one.path: one for one in skipped}.values()),

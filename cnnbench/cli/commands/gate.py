@@ -18,6 +18,7 @@ from cnnbench.cli.commands import ab, sides
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare import Comparison
+from cnnbench.judge.metrics.rules import rules_at
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine import repository
 from cnnbench.machine.repository import GitError, commit_of, git, why_missing
@@ -107,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
     if len(commits) not in ((0,) if is_resumed else (1, 2)):
         wants = "no commits with --resume" if is_resumed else "BASE, and HEAD if it is another one"
         raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
-    own = [] if is_resumed else _checkouts(*commits)
+    own = [] if is_resumed else _checkouts(given.get("rules"), *commits)
     results = given.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed and results is None:
         raise FlagError(
@@ -115,12 +116,16 @@ def main(argv: Sequence[str]) -> int:
         )
     with _folder(results, is_resumed) as folder:
         added = [*own, f"--results={folder / _RUNS}"]
-        words = sides.without(argv, _SPECS, ("init", "results"), added)[len(commits) :]
+        left_out = ("init", "results", *(() if is_resumed else ("rules",)))
+        words = sides.without(argv, _SPECS, left_out, added)[len(commits) :]
         return ab.main(words, partial(_publish, folder))
 
 
-def _checkouts(base: str, head: str = "HEAD") -> list[str]:
-    """Flags for the sides: the commit that a change started from, not what BASE has since."""
+def _checkouts(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
+    """Flags for the sides: the commit that a change started from, not what BASE has since.
+
+    The rules are those of that commit: a change must not loosen the rules by which it is judged.
+    """
     try:
         commit_of(base)
         tip = commit_of(head)
@@ -133,7 +138,8 @@ def _checkouts(base: str, head: str = "HEAD") -> list[str]:
     except GitError as error:
         raise UsageError(f"{base} {head}: {error}") from None
     name = tip[:12] if os.path.isdir(head) else head
-    return [f"--a_checkout={start[:12]}", f"--b_checkout={name}"]
+    rules = rules_at(start[:12], rules)
+    return [f"--a_checkout={start[:12]}", f"--b_checkout={name}", f"--rules={rules}"]
 
 
 @contextlib.contextmanager

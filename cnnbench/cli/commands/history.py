@@ -17,7 +17,7 @@ from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.cli.commands.judging import (
     exported,
     fail_on_flag,
-    failing,
+    failing_words,
     warn_of_skipped,
     warn_of_unknown,
 )
@@ -136,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
     SPECS["metric"].check(options.metric)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
-    since, fails_on = _since(options.since), failing(options.fail_on, ())
+    since, fails_on = _since(options.since), failing_words(options.fail_on) or ()
     _check_outputs(options, arguments[0])
     folder = Path(arguments[0])
     if not os.path.isdir(folder):

@@ -15,8 +15,8 @@ from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, flag_of, words
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
-from cnnbench.judge.compare.result import USUAL_FAIL_ON
 from cnnbench.judge.metrics.measurement import DEFAULT_METRICS
+from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, failing, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.judge.report.exports import Figure, of_comparison
 from cnnbench.judge.report.renderers import render, table_text, wants_colour
@@ -30,16 +30,12 @@ def fail_on_flag(help: str, *words: str) -> Any:
     return flag(None, help, choices=("slower", "faster", *words, "never"))
 
 
-def failing(given: Sequence[str] | None, usual: Sequence[str]) -> tuple[str, ...]:
-    """What sets exit code 1, by the value of --fail_on; () for never. FlagError if unclear."""
-    if given is None:
-        return tuple(usual)
-    found = tuple(dict.fromkeys(given))
-    never = {"never", "nothing"}.intersection(found)
-    if not found or (never and len(found) > 1):
-        reason = "must be one or more of its values, or never without other values"
-        raise FlagError("fail_on", ",".join(given), reason)
-    return () if never else found
+def failing_words(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """What sets exit code 1, by the value of --fail_on; None if not given."""
+    try:
+        return None if given is None else failing(given)
+    except ValueError as error:
+        raise FlagError("fail_on", ",".join(given or ()), str(error)) from None
 
 
 _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
@@ -87,6 +83,11 @@ class JudgingFlags:
         "--allow_changed_work is given. The other exit codes stay.",
         "changed",
     )
+    rules: str | None = flag(
+        None,
+        "Rules by configuration and metric: a TOML file, COMMIT:FILE, or none. Not given: those of "
+        f"{FILE} in the current folder, else of [tool.cnnbench] of {PROJECT} (docs/rules.md).",
+    )
     baseline_aa: str | None = flag(
         None, "Runs of an A/A measurement; their spread raises the threshold.", path="folder"
     )
@@ -95,7 +96,7 @@ class JudgingFlags:
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
         """Refuses unknown metrics, unclear --fail_on, and an output that cannot be written."""
-        if "changed" in failing(self.fail_on, ()) and self.allow_changed_work:
+        if "changed" in (failing_words(self.fail_on) or ()) and self.allow_changed_work:
             reason = "contradicts --allow_changed_work; leave out one of them"
             raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
         plugins.load_all(vars(self))
@@ -139,7 +140,12 @@ class JudgingFlags:
 
     def failing_on(self, comparison: Comparison) -> Comparison:
         """The comparison with the exit code that --fail_on asks for."""
-        return replace(comparison, fail_on=failing(self.fail_on, USUAL_FAIL_ON))
+        return replace(comparison, fail_on=failing_words(self.fail_on))
+
+    def load_rules(self) -> Rules:
+        """The rules of --rules or of the current folder; --threshold overrides theirs."""
+        found = load_rules(self.rules)
+        return found if self.threshold is None else found.without_thresholds()
 
     def write(self, comparison: Comparison) -> None:
         """Prints the comparison, or writes it to the file and prints the table."""

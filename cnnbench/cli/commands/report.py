@@ -17,7 +17,7 @@ from cnnbench.cli.commands.history import HistoryFlags, commits_of
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     fail_on_flag,
-    failing,
+    failing_words,
     warn_of_skipped,
     warn_of_unknown,
 )
@@ -73,6 +73,7 @@ class ReportFlags:
     )
     threshold: float | None = flag_of(JudgingFlags, "threshold")
     allow_different: str = flag_of(JudgingFlags, "allow_different")
+    rules: str | None = flag_of(JudgingFlags, "rules")
     fail_on: tuple[str, ...] | None = fail_on_flag(
         "What sets exit code 1, comma-separated: slower, faster or changed, the verdict on NEW; "
         "step, a regression over commits that has not been undone; never, as if not given.",
@@ -104,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
     loaded = _load(arguments)
     order = None if commits is None else commits.places
     results = _gather(options, loaded, arguments, order)
-    fails_on = failing(options.fail_on, ())
+    fails_on = failing_words(options.fail_on) or ()
     verdicts = tuple(word for word in fails_on if word in FAIL_ON)
     if verdicts and results.comparison is None:
         raise FlagError("fail_on", ",".join(fails_on), _NO_VERDICT)
@@ -135,7 +136,7 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
     if options.format != "csv" and "table" in given:
         raise FlagError("table", options.table, "is for --format=csv")
     if options.baseline is None:
-        for name in ("threshold", "allow_different"):
+        for name in ("threshold", "allow_different", "rules"):
             if name in given:
                 raise FlagError(name, given[name], "needs --baseline")
 
@@ -213,7 +214,11 @@ def _gather(
         baseline = _load([options.baseline])
     except PathError as error:
         raise FlagError("baseline", error.path, error.reason) from None
-    judging = JudgingFlags(threshold=options.threshold, allow_different=options.allow_different)
+    judging = JudgingFlags(
+        threshold=options.threshold,
+        allow_different=options.allow_different,
+        rules=options.rules,
+    )
     if judging.allowed:
         check_facts(judging.allowed, chain(*measurements(baseline.everything, loaded.everything)))
     return gather(
@@ -222,6 +227,7 @@ def _gather(
         policy=judging.policy,
         plan=next_experiment(judging.policy),
         allow_different=judging.allowed,
+        rules=judging.load_rules(),
         labels=(options.baseline, " ".join(paths)),
         order=order,
     )

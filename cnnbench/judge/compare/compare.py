@@ -61,11 +61,13 @@ from cnnbench.judge.metrics.measurement import (
     SPEEDS,
     THROUGHPUT,
     Measurement,
+    Origin,
     Policy,
     judged,
     kind_of,
     varying,
 )
+from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import gathered
@@ -100,6 +102,8 @@ def _draft(
     patterns: tuple[str, ...],
     paired: bool | None,
     plan: Continuation | PlanOf | None,
+    rules: Rules,
+    name: str,
 ) -> tuple[ComparedConfiguration, list[TwoSamples]]:
     """A configuration without its results, and the values by metric, in the order of `METRICS`.
 
@@ -108,10 +112,11 @@ def _draft(
       names: metrics that were asked for; None: the usual ones, of which the speed is asked for.
       paired: None: runs are paired where records name pairs.
       plan: how further pairs are judged, or a function of both sides that says it.
+      name: name of the configuration, for the rules.
     """
     plan, aa = plan(base, new) if callable(plan) else plan, alike.records if alike else ()
     metrics = judged(DEFAULT_METRICS if names is None else names, {base.configuration.kind})
-    asked = {one.name for one in (metrics[:1] if names is None else metrics)}
+    asked = metrics[:1] if names is None else metrics
     unlike = differences(base, new, patterns) if base.records and new.records else ()
     kept = in_pairs(base, new)
     if paired is None:
@@ -128,8 +133,9 @@ def _draft(
         kept, paired = (base, new), False
     cases: dict[str, TwoSamples] = {}
     for metric in metrics:
-        of: dict[str, Any] = {"paired": paired, "plan": plan, "asked": metric.name in asked}
-        case = _case(metric, *kept, aa, policy, **of)
+        own = rules.policy(policy, name, metric, asked)
+        of: dict[str, Any] = {"paired": paired, "plan": plan, "asked": metric in asked}
+        case = _case(metric, *kept, aa, own, **of)
         known = outcome or _lacking(*kept, metric, case.asked) or incomplete
         missing = outcome or incomplete or not (case.base or case.new)
         if case.asked or not (known and missing):
@@ -137,9 +143,13 @@ def _draft(
     throughput = cases.get(THROUGHPUT.name)
     if throughput is not None and throughput.known is None:
         for one in cpu_time_cases(throughput, *kept, aa, policy) or ():
-            cases[one.metric.name] = replace(one, asked=one.metric.name in asked)
+            own = cases.get(one.metric.name, one).policy
+            cases[one.metric.name] = replace(one, asked=one.metric in asked, policy=own)
     runs = (*kept[0].records, *kept[1].records)
+    number, _ = rules.of(name)
     draft = ComparedConfiguration(
+        name=name,
+        rule=rules.title(number) if number else "",
         configuration=base.configuration,
         base=kept[0].records,
         new=kept[1].records,
@@ -161,7 +171,7 @@ def _case(
         for side in (values[:of_base], values[of_base:])
     )
     noise = spread_of(aa, metric, policy)
-    return TwoSamples(metric=metric, base=before, new=after, noise=noise, **more)
+    return TwoSamples(metric=metric, base=before, new=after, noise=noise, policy=policy, **more)
 
 
 def _lacking(base: Group, new: Group, metric: Metric, asked: bool) -> _Outcome | None:
@@ -325,6 +335,7 @@ def compare_records(
     paired: bool | None = None,
     plan: Continuation | PlanOf | None = None,
     allow_changed_work: bool = False,
+    rules: Rules | None = None,
     base_label: str = "BASE",
     new_label: str = "NEW",
     skipped: Sequence[SkippedFile] = (),
@@ -343,23 +354,29 @@ def compare_records(
         them.
       plan: how further pairs are judged, of each configuration or by its runs of BASE and of NEW;
         None: together with these, by the same policy.
+      rules: rules by configuration and metric; `metrics` override theirs.
     """
     if unknown := set(metrics or ()).difference(METRICS):
         raise KeyError(", ".join(sorted(unknown)))
+    rules = rules or Rules()
     patterns = expand(tuple(allow_different))
     processes = (tuple(base), tuple(new))
-    names = DEFAULT_METRICS if metrics is None else metrics
+    names: set[str] = {*(DEFAULT_METRICS if metrics is None else metrics)}
+    if metrics is None:
+        names.update(one.name for rule in rules.rules for one in rule.metrics)
     sides = groups(*measurements(*processes, aa or (), patterns=patterns))
     known = [[one for one in side if judged(names, {one.configuration.kind})] for side in sides]
     alike, aa_notes = _usable_groups(known[0], known[2], policy, patterns)
     matched = match(known[0], known[1], patterns)
-    drafts = [
-        _draft(
-            one, other, alike.get(one.configuration.key), metrics, policy, patterns, paired, plan
-        )
-        for one, other in matched
-    ]
-    entries = _judged(drafts, policy)
+    named = labels(one.configuration for one, _ in matched)
+    drafts = []
+    for one, other in matched:
+        key, kind = one.configuration.key, one.configuration.kind
+        own = rules.metrics(named[key]) if metrics is None else metrics
+        asked = own if metrics is not None or judged(own, {kind}) else None
+        of: tuple[Any, ...] = (asked, policy, patterns, paired, plan, rules, named[key])
+        drafts.append(_draft(one, other, alike.get(key), *of))
+    entries = [_with_accepted(one, rules) for one in _judged(drafts, policy)]
     tested = [case for _, cases in drafts for case in cases if case.known is None]
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
@@ -367,7 +384,12 @@ def compare_records(
         metrics=_shown(names, entries),
         paired=bool(tested) and all(one.paired for one in tested) if paired is None else paired,
         allow_changed_work=allow_changed_work,
-        notes=(*_left_out(sides[:2], names), *_notes(processes, matched, entries, aa_notes)),
+        rules=rules if rules.source else None,
+        notes=(
+            *_left_out(sides[:2], names),
+            *_notes(processes, matched, entries, aa_notes),
+            *_of_rules(rules, entries),
+        ),
         base_label=base_label,
         new_label=new_label,
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
@@ -386,16 +408,40 @@ def _judged(
     drafts: Sequence[tuple[ComparedConfiguration, Sequence[TwoSamples]]], policy: Policy
 ) -> list[ComparedConfiguration]:
     """The configurations with their names and results; all cases are judged together."""
-    judgements = iter(judge_all([case for _, cases in drafts for case in cases], policy))
-    names = labels(draft.configuration for draft, _ in drafts)
+    judgements = iter(judge_all([case for _, cases in drafts for case in cases]))
     return [
-        replace(
-            draft,
-            name=names[draft.configuration.key],
-            results=_results(draft, cases, judgements, policy),
-        )
+        replace(draft, results=_results(draft, cases, judgements, policy))
         for draft, cases in drafts
     ]
+
+
+def _with_accepted(entry: ComparedConfiguration, rules: Rules) -> ComparedConfiguration:
+    """The configuration, with the commits that rules accept in its bad results."""
+    if not rules.accept:
+        return entry
+    base, new = ([Origin.of(one).revision for one in side] for side in (entry.base, entry.new))
+    results = [
+        replace(one, accepted=rules.accepted(entry.name, one.metric, base, new))
+        if one.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
+        else one
+        for one in entry.results
+    ]
+    return replace(entry, results=tuple(results))
+
+
+def _of_rules(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
+    """Notes on what the rules decided, and on those that decided nothing."""
+    for place in range(1, len(rules.rules) + 1):
+        title = rules.title(place)
+        names = [one.name for one in entries if one.rule == title]
+        what = f"decides {first_few(names, _NAMED)}" if names else "fits no configuration"
+        yield f"{rules.source}, digest {rules.digest}: {title} {what}"
+    for entry in entries:
+        for result in entry.results:
+            if (one := result.accepted) is not None:
+                when = "was accepted until" if one.has_ended else "is accepted until"
+                text = f"{entry.name}: {result.word} of {result.metric.name} by commit {one.commit}"
+                yield f"{text} {when} {one.until}: {one.reason}"
 
 
 def _results(
@@ -412,7 +458,7 @@ def _results(
     results = []
     for case in cases:
         judgement = found[case.metric.name]
-        beside = median_step(case, judgement.change, draft.base, draft.new, policy)
+        beside = median_step(case, judgement.change, draft.base, draft.new, case.policy)
         more = draft.disturbance if judgement.needed is not None else ""
         further = (more, "" if beside is None else beside.text(("BASE", "NEW")))
         judgement = replace(

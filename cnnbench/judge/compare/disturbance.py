@@ -310,10 +310,11 @@ def median_step(
         for side in sides
     ]
     found = gather(replace(case, base=rates[0], new=rates[1]), policy).change
-    if not exceeds(size((1 + change) / (1 + found) - 1, THROUGHPUT), policy.threshold):
+    threshold = policy.threshold_of(THROUGHPUT)
+    if not exceeds(size((1 + change) / (1 + found) - 1, THROUGHPUT), threshold):
         return None
     shared = [*map(slow_steps_of, sides)]
-    if abs(further_cost(*shared)) <= policy.threshold:  # both sides have the same slow steps
+    if abs(further_cost(*shared)) <= threshold:  # both sides have the same slow steps
         shared = [None, None]
-    before, after = (one.text if one and one.cost > policy.threshold else "" for one in shared)
+    before, after = (one.text if one and one.cost > threshold else "" for one in shared)
     return MedianStep(change=found, slow=(before, after))

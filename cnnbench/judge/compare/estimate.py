@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 from cnnbench.base import inference
@@ -83,6 +83,7 @@ class TwoSamples:
       family: number of configurations that are tested together.
       asked: whether an open question about it counts for the exit code.
       known: the verdict and its reason where no test is needed; None if it is to be tested.
+      policy: constants of the tests of this metric and configuration.
     """
 
     base: Sequence[float]
@@ -96,6 +97,12 @@ class TwoSamples:
     family: int = 1
     asked: bool = True
     known: tuple[Verdict, str] | None = None
+    policy: Policy = field(default=Policy(), repr=False)
+
+    @property
+    def part(self) -> float:
+        """Part of alpha for its tests: its share, of the share that rules give to the metric."""
+        return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
     @property
     def fewest(self) -> int:
@@ -175,7 +182,7 @@ def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float
 def gather(case: TwoSamples, policy: Policy) -> Evidence:
     """Computes the statistics of a case; both sides have usable values, equally many if paired."""
     metric = case.metric
-    confidence = 1 - case.share * policy.alpha
+    confidence = 1 - case.part * policy.alpha
     base = [scaled(value, metric) for value in case.base]
     new = [scaled(value, metric) for value in case.new]
     if case.paired:

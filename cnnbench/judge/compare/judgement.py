@@ -19,7 +19,6 @@ Swapping the sides, or inverting all values, mirrors the verdict.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -115,18 +114,43 @@ def judge(
     return judge_all([case], policy)[0]
 
 
-def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Judgement]:
-    """Judges cases, in their order; the tests of one metric are one family for Holm."""
-    numbers = Counter(case.metric.name for case in cases if case.known is None)
-    judgements = [_unjudgeable(case, policy, numbers[case.metric.name]) for case in cases]
+def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list[Judgement]:
+    """Judges cases, in their order, by `policy`, or if it is None by the policy of each case.
+
+    The tests of one metric are one family for Holm. Tests to which rules give shares of alpha are
+    one family over all metrics. If the shares of each configuration add up to at most 1, the
+    weighted procedure (Holm, 1979) keeps alpha over all configurations and metrics.
+    """
+    if policy is not None:
+        cases = [replace(case, policy=policy) for case in cases]
+    open_cases = grouped((case for case in cases if case.known is None), _family)
+    sizes = {name: _size([*map(_weight, those)]) for name, those in open_cases.items()}
+    judgements = [_unjudgeable(case, case.policy, sizes.get(_family(case), 0)) for case in cases]
     tested = (index for index, one in enumerate(judgements) if one is None)
-    for family in grouped(tested, lambda index: cases[index].metric.name).values():
-        found = [gather(replace(cases[index], family=len(family)), policy) for index in family]
-        # Scaled from the case's share of the level to the whole level.
-        scaled = [min(1.0, one.p / one.share) if one.share else 1.0 for one in found]
-        for index, each, p in zip(family, found, inference.holm(scaled), strict=True):
-            judgements[index] = _judged(each, p, policy)
+    for family in grouped(tested, lambda index: _family(cases[index])).values():
+        weights = [_weight(cases[index]) for index in family]
+        size = _size(weights)
+        found = [gather(replace(cases[i], family=size), cases[i].policy) for i in family]
+        # Scaled from the case's part of the level to the whole level.
+        scaled = [min(1.0, one.p / one.part) if one.part else 1.0 for one in found]
+        for index, each, p in zip(family, found, inference.holm(scaled, weights), strict=True):
+            judgements[index] = _judged(each, p, each.policy)
     return [judgement for judgement in judgements if judgement is not None]
+
+
+def _family(case: TwoSamples) -> str:
+    """Name of the family of tests to which a case belongs."""
+    return case.metric.name if case.policy.share is None else ""
+
+
+def _size(weights: Sequence[float]) -> int:
+    """Number of configurations in a family."""
+    return max(1, round(sum(weights)))
+
+
+def _weight(case: TwoSamples) -> float:
+    """Part of alpha that a case brings into its family, in configurations."""
+    return 1.0 if case.policy.share is None else case.part
 
 
 def processes_needed(
@@ -199,11 +223,11 @@ def _fewest_that_prove(case: TwoSamples, policy: Policy, share: float) -> int:
 
 
 def _judged(found: Evidence, p: float, policy: Policy) -> Judgement:
-    metric, alpha, share = found.metric, policy.alpha_of(found.metric), found.share or 0.5
+    metric, alpha, share = found.metric, policy.alpha_of(found.metric), found.part or 0.5
     plan, family, verdict = found.plan, found.family, Verdict.INCONCLUSIVE
     values: dict[str, Any] = {}
     best = inference.smallest_p(len(found.base), len(found.new), found.paired)
-    separated = family * best > found.share * alpha and math.isclose(found.p, best)
+    separated = family * best > found.part * alpha and math.isclose(found.p, best)
     if p <= alpha and found.wholly_beyond_floor:
         better = (found.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER

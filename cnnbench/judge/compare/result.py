@@ -30,6 +30,7 @@ from cnnbench.judge.metrics.measurement import (
     Measurement,
     Policy,
 )
+from cnnbench.judge.metrics.rules import FAILURES, AcceptedCommit, Rules
 from cnnbench.records.codec import (
     ABSENT,
     HIDDEN,
@@ -50,11 +51,9 @@ _TEXT: Mapping[str, Any] = {**written(form=str | None, if_any=True), **ABSENT}
 """Rules of a key of a text that is left out if it is empty."""
 
 
-FAIL_ON: Mapping[str, Verdict] = {
-    "slower": Verdict.SLOWER,
-    "faster": Verdict.FASTER,
-    "changed": Verdict.CHANGED_WORK,
-}
+FAIL_ON: Mapping[str, Verdict] = dict(
+    zip(FAILURES, (Verdict.SLOWER, Verdict.FASTER, Verdict.CHANGED_WORK), strict=True)
+)
 """Verdicts that may set exit code 1, by their words in --fail_on."""
 
 USUAL_FAIL_ON = ("slower", "changed")
@@ -77,6 +76,8 @@ class MetricResult:
       paired: whether the i-th values of both sides belong together.
       share: share of the level for its test; CPU time has the rest, if it was judged beside.
       median_step: the change at the median step where it is another one.
+      accepted: the commit for which rules accept a change for the worse; absent without.
+      policy: constants of its test.
     """
 
     judgement: Judgement = field(metadata=INLINE)
@@ -87,6 +88,8 @@ class MetricResult:
     paired: bool = field(default=False, metadata=HIDDEN)
     share: float = field(default=1.0, metadata=HIDDEN)
     median_step: MedianStep | None = field(default=None, metadata=HIDDEN)
+    accepted: AcceptedCommit | None = field(default=None, metadata=ABSENT)
+    policy: Policy = field(default=Policy(), metadata=HIDDEN)
 
     unit = part("metric.unit", str, before="asked")
     higher_is_better = part("metric.higher_is_better", bool, before="asked")
@@ -150,6 +153,7 @@ class ComparedConfiguration:
 
     Attributes:
       name: short, unique name.
+      rule: number and patterns of the rule that decided; absent without.
       key: hash of the flags.
       kind: kind of its measurements; absent for runs.
       decides: whether it counts for the exit code; absent for runs, which do.
@@ -166,6 +170,7 @@ class ComparedConfiguration:
     """
 
     name: str = ""
+    rule: str = field(default="", metadata=_TEXT)
     configuration: Configuration = field(metadata=HIDDEN)
     base: tuple[Measurement, ...] = field(metadata=HIDDEN)
     new: tuple[Measurement, ...] = field(metadata=HIDDEN)
@@ -292,9 +297,10 @@ class Comparison(Document):
       base_label, new_label: paths of the records, as given.
       paired: whether runs were compared pair by pair.
       allow_changed_work: whether a network or batch of another size is no regression.
-      fail_on: words of the verdicts with exit code 1, see `FAIL_ON`; absent for the usual ones.
+      fail_on: words of --fail_on, see `FAIL_ON`; absent for the usual ones, or those of rules.
       failed_on: the words of `fail_on` for which the exit code is 1; absent without.
       policy: constants of the verdicts.
+      rules: rules by configuration and metric; absent without.
       metrics: names of the judged metrics, whose order changes nothing.
       geometric_mean: mean change of throughput; None without runs that can be compared.
       bus_bandwidth_mean: mean change of the bus bandwidth of all-reduces; absent without any.
@@ -317,8 +323,8 @@ class Comparison(Document):
     new_label: str = field(default="NEW", metadata=written("new"))
     paired: bool = False
     allow_changed_work: bool = field(default=False, metadata=OPTIONAL)
-    fail_on: tuple[str, ...] = field(
-        default=USUAL_FAIL_ON,
+    fail_on: tuple[str, ...] | None = field(
+        default=None,
         metadata={
             **written(
                 value=lambda those: None if those == USUAL_FAIL_ON else those,
@@ -328,6 +334,7 @@ class Comparison(Document):
         },
     )
     policy: Policy
+    rules: Rules | None = field(default=None, metadata=ABSENT)
     metrics: tuple[Metric, ...] = field(
         metadata=written(value=lambda those: [one.name for one in those], form=tuple[str, ...])
     )
@@ -340,7 +347,11 @@ class Comparison(Document):
 
     def fails(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
         """Whether a result sets exit code 1, which `fail_on` decides."""
-        if not entry.decides or result.verdict not in map(FAIL_ON.get, self.fail_on):
+        given = (self.fail_on, result.policy.fail_on, USUAL_FAIL_ON)
+        words = next(one for one in given if one is not None)
+        if not entry.decides or result.verdict not in map(FAIL_ON.get, words):
+            return False
+        if result.accepted is not None and not result.accepted.has_ended:
             return False
         if result.verdict is Verdict.CHANGED_WORK:
             return not self.allow_changed_work
@@ -401,7 +412,17 @@ class Comparison(Document):
                 found = f"All {deciding} configurations are the same."
             else:
                 found = f"{how_many}; {worst.name}: {found}"
-        return " ".join([found, *_further(self, entries)])
+        return " ".join([found, *_further(self, entries), *self._accepted()])
+
+    def _accepted(self) -> list[str]:
+        """A sentence on accepted changes for the worse, if there are any."""
+        found = {
+            f"commit {one.accepted.commit} until {one.accepted.until} ({one.accepted.reason})"
+            for entry in self.entries
+            for one in entry.results
+            if one.accepted is not None and not one.accepted.has_ended
+        }
+        return [f"Accepted: {'; '.join(sorted(found))}."] if found else []
 
     @property
     def why(self) -> str:

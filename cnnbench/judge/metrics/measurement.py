@@ -26,6 +26,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.text import binary, counted, integer, number
 from cnnbench.machine.facts import without_places
 from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.codec import HIDDEN, OPTIONAL
 from cnnbench.records.metric import (
     ALL,
     FASTER,
@@ -411,6 +412,10 @@ def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
 # Constants of the verdicts, each with its reason; docs/compare_reference.md has the formulas.
 
 
+_OF_RULES: Mapping[str, Any] = {**HIDDEN, **OPTIONAL}
+"""Metadata of fields that no document has."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """Constants of the verdicts, and rules of single metrics.
@@ -440,6 +445,9 @@ class Policy:
         the A/A spread, and at a spread of 30 % would make a slow-down of 10 % "the same".
       memory_threshold, startup_threshold, accuracy_threshold: smallest change that counts of these.
       memory_bytes: smallest change of peak memory that counts, in bytes.
+      own_threshold, share, fail_on: what rules say about one metric of one configuration: the
+        smallest change that counts, the share of alpha, and what sets exit code 1; None without
+        rules.
     """
 
     threshold: float = 0.03
@@ -452,6 +460,9 @@ class Policy:
     memory_bytes: int = field(default=int(METRICS["memory"].least), init=False)
     startup_threshold: float = field(default=STARTUP.threshold or 0.0, init=False)
     accuracy_threshold: float = field(default=METRICS["accuracy"].threshold or 0.0, init=False)
+    own_threshold: float | None = field(default=None, metadata=_OF_RULES)
+    share: float | None = field(default=None, metadata=_OF_RULES)
+    fail_on: tuple[str, ...] | None = field(default=None, metadata=_OF_RULES)
 
     def __post_init__(self) -> None:
         for name, level in (("alpha", self.alpha), ("further_alpha", self.further_alpha)):
@@ -459,17 +470,25 @@ class Policy:
                 raise ValueError(f"{name}={level}: must lie between 0 and 1")
         if self.min_processes < 1:
             raise ValueError(f"min_processes={self.min_processes}: must be at least 1")
-        for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
+        for name, value in self.constants.items():
             if not 0 <= value < float("inf"):
-                raise ValueError(f"{one.name}={value}: must be finite and not negative")
+                raise ValueError(f"{name}={value}: must be finite and not negative")
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The constants that are the same for all configurations and metrics."""
+        kept = (one.name for one in dataclasses.fields(self) if "hidden" not in one.metadata)
+        return {name: getattr(self, name) for name in kept}
 
     def threshold_of(self, metric: Metric) -> float:
         """Smallest relevant change of a metric: a share, or a difference in its unit."""
-        return self.threshold if metric.threshold is None else metric.threshold
+        usual = self.threshold if metric.threshold is None else metric.threshold
+        return usual if self.own_threshold is None else self.own_threshold
 
     def alpha_of(self, metric: Metric) -> float:
-        """Two-sided level of the tests of a metric."""
+        """Two-sided level of the tests of a metric; all of alpha if rules divide it."""
+        if self.share is not None:
+            return self.alpha
         usual = self.alpha if metric.threshold is None else self.further_alpha
         return metric.alpha or usual
 

@@ -75,14 +75,19 @@ def ending(comparison: Comparison) -> str:
         return "an A/A measurement, whatever the verdict"
     if code == 1:
         return " and ".join(_FAILURES[word] for word in comparison.failed_on)
+    if code == 0 and any(one.accepted for entry in comparison.entries for one in entry.results):
+        return "an accepted change"
     if code == 0 and replace(comparison, fail_on=USUAL_FAIL_ON).exit_code == 1:
-        return "a regression, which --fail_on does not name"
+        return "a regression, which --fail_on or a rule does not name"
     return _ENDINGS[code]
 
 
 def confidence(comparison: Comparison) -> str:
-    """Confidence of the intervals, as in "96 %"."""
-    return f"{100 * comparison.policy.confidence:.4g} %"
+    """Confidence of the intervals: "96 %", or "96 to 98 %" if rules divide the level."""
+    results = [one for entry in comparison.entries for one in entry.results]
+    shares = {1.0 if one.policy.share is None else one.policy.share for one in results} or {1.0}
+    levels = (1 - comparison.policy.alpha * share for share in (max(shares), min(shares)))
+    return f"{' to '.join(dict.fromkeys(f'{100 * level:.4g}' for level in levels))} %"
 
 
 def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:

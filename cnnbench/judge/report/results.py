@@ -21,6 +21,7 @@ from cnnbench.judge.compare.comparability import against, groups, opponents, pai
 from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Measurement, Origin, titles
+from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.repository import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
@@ -346,11 +347,13 @@ def gather(
     comparison: Comparison | None = None,
     order: Mapping[str, int] | None = None,
     plan: PlanOf | None = None,
+    rules: Rules | None = None,
 ) -> ReportSubject:
     """Sorts records by configuration, and compares them with a baseline.
 
-    `plan` says how further pairs are judged. `comparison` is that of the experiment that the
-    records belong to, instead of a baseline. For `order` see `configurations`.
+    `plan` says how further pairs are judged, and `rules` how configurations are. `comparison` is
+    that of the experiment that the records belong to, instead of a baseline. For `order` see
+    `configurations`.
     """
     if baseline is not None:
         # All-reduces are compared only with a baseline that has some.
@@ -361,6 +364,7 @@ def gather(
             policy or Policy(),
             allow_different=allow_different,
             plan=plan,
+            rules=rules,
             base_label=labels[0],
             new_label=labels[1],
             skipped=baseline.skipped,

@@ -230,3 +230,48 @@ def test_what_ci_systems_install(repository, git, monkeypatch, origin, wanted, t
         wanted = f"{wanted}@{git(repository, 'rev-parse', 'change')}"
     monkeypatch.setattr(gate, "__file__", str(place / "gate.py"))
     assert gate._requirement() == wanted
+
+
+def test_rules_are_those_of_the_merge_base(call, given, repository, git):
+    def gate_rules(*words):
+        call("gate", "main", *words, *NETWORK)
+        (found,) = (one for one in given[-1] if one.startswith("--rules="))
+        return found.removeprefix("--rules=")
+
+    start = git(repository, "rev-parse", "main~1")[:12]
+    (repository / "cnnbench.toml").write_text("[[rules]]\nfail_on = 'never'\n")
+    git(repository, "add", "cnnbench.toml")
+    git(repository, "commit", "--quiet", "-m", "rules of the change")
+    assert gate_rules() == "none"
+    message = f"--rules=cnnbench.toml: is not in the merge base, commit {start}"
+    assert message in call("gate", "main", "--rules=cnnbench.toml", code=2).err
+    git(repository, "switch", "--quiet", "-c", "later")
+    (repository / "fake.json").write_text("{}")
+    git(repository, "commit", "--quiet", "-am", "a later change")
+    tip = git(repository, "rev-parse", "change")[:12]
+    call("gate", "change", *NETWORK)
+    assert f"--rules={tip}:cnnbench.toml" in given[-1]
+    call("gate", "change", "--rules=none", *NETWORK)
+    assert "--rules=none" in given[-1]
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_change_cannot_loosen_the_rules_by_which_it_is_judged(call, repository, git, tmp_path):
+    rules = repository / "cnnbench.toml"
+    git(repository, "switch", "--quiet", "main")
+    rules.write_text("[[rules]]\nfail_on = ['slower', 'faster']\n")
+    (repository / "fake.json").write_text(json.dumps({"speed": 100, "salt": "x"}))
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "rules")
+    git(repository, "switch", "--quiet", "-c", "quick")
+    rules.write_text("[[rules]]\nfail_on = 'never'\n")
+    (repository / "fake.json").write_text(json.dumps({"speed": 120, "salt": "y"}))
+    git(repository, "commit", "--quiet", "-am", "quick")
+    results = f"--results={tmp_path}/results"
+    done = call("gate", "main", results, *FLAGS, *NETWORK, code=1)
+    assert done.out.endswith("exit code 1: an unexpected gain\n")
+    tip = git(repository, "rev-parse", "main")[:12]
+    assert f"{tip}:cnnbench.toml" in done.out
+    again = next(line for line in done.err.splitlines() if "to judge the records again" in line)
+    call("compare", *shlex.split(again.partition("cnnbench compare ")[2]), code=1)
+    assert "An unexpected gain: " in call("report", f"{tmp_path}/results", "--format=markdown").out

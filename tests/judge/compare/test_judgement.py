@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.inference import Continuation, interim_analyses
+from cnnbench.base.inference import Continuation, holm, interim_analyses
 from cnnbench.judge.compare import METRICS, Policy, TwoSamples, Verdict, aa_spread, judge, judge_all
 from cnnbench.judge.compare.judgement import processes_needed
 
@@ -416,3 +417,53 @@ def test_error_rates(base, new, rates):
     found = [judge(base(random), new(random)).verdict for _ in range(250)]
     for verdict, (least, most) in rates.items():
         assert least <= found.count(Verdict(verdict)) / len(found) <= most
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e-6, 1), st.floats(0.05, 1)), min_size=1, max_size=5),
+)
+def test_the_weighted_adjustment_is_that_of_all_intersections(tests):
+    # The closed test: a hypothesis falls if every set of hypotheses with it falls, at the parts of
+    # alpha that its members have in it.
+    p, weights = zip(*tests, strict=True)
+    quotients = [one / weight for one, weight in tests]
+    sets = [
+        members
+        for size in range(1, len(p) + 1)
+        for members in itertools.combinations(range(len(p)), size)
+    ]
+    closed = [
+        max(
+            min(1.0, min(quotients[i] for i in members) * sum(weights[i] for i in members))
+            for members in sets
+            if place in members
+        )
+        for place in range(len(p))
+    ]
+    assert holm(quotients, weights) == pytest.approx(closed)
+
+
+def test_unequal_shares_keep_alpha_over_all_configurations_and_metrics():
+    # Each configuration has changed in the metric with the small share. That must not give the
+    # large shares of both configurations more than alpha together.
+    rng, runs, false = np.random.default_rng(1), 250, 0
+    shares = {"throughput": (0.9, 0.1), "cpu_time": (0.1, 0.9)}
+    policy = Policy(alpha=0.2)
+    for _ in range(runs):
+        cases = [
+            TwoSamples(
+                metric=METRICS[name],
+                base=rng.lognormal(0, 0.1, 7),
+                new=rng.lognormal(0 if share > 0.5 else 3, 0.1, 7),
+                policy=policy.replace(share=share, own_threshold=0.0),
+            )
+            for name, own in shares.items()
+            for share in own
+        ]
+        found = judge_all(cases)
+        moved = [one.verdict in (Verdict.SLOWER, Verdict.FASTER) for one in found]
+        assert moved[1]
+        assert moved[2]
+        false += moved[0] or moved[3]
+    # Three standard errors above 0.2; without weights it is 0.33.
+    assert 0.1 < false / runs < 0.276

@@ -1,0 +1,404 @@
+"""Rules of a team: thresholds, metrics and what fails, by configuration and metric.
+
+`Rules` gives the `Policy` of a configuration and a metric. They are in cnnbench.toml or in the
+section [tool.cnnbench] of pyproject.toml of the current folder, or where --rules says. Flags
+override them. docs/rules.md explains the keys.
+
+If rules name metrics, the level alpha is divided: the metrics that a configuration is judged by get
+shares of alpha that add up to 1. `cnnbench.judge.compare.judgement` tests them as one family.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import date, datetime, timezone
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from cnnbench.base.text import unknown_key
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.judge.metrics.measurement import Policy
+from cnnbench.machine.repository import GitError, commit_of, git
+from cnnbench.records.codec import ABSENT, OPTIONAL, decode, written
+from cnnbench.records.metric import METRICS, Metric
+
+FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
+"""Files of the current folder with rules. The first one that has some is used."""
+
+NO_RULES = "none"
+"""The value of --rules with which neither file is read."""
+
+FAILURES = ("slower", "faster", "changed")
+"""Words of `fail_on`, besides never."""
+
+_COMMIT = re.compile("[0-9a-f]{7,64}")
+_LIST: Mapping[str, Any] = {**written(if_any=True), **ABSENT}
+_ALL = ("*",)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricRule:
+    """What a rule says about one metric.
+
+    Attributes:
+      name: name of the metric in --metrics.
+      threshold: smallest change that counts, in per cent, or in the unit of the metric if its
+        changes are differences; absent for that of the metric.
+      share: share of alpha; absent for an equal part of what the other metrics leave.
+      fail_on: what sets exit code 1; absent for that of the rule.
+    """
+
+    name: str
+    threshold: float | None = field(default=None, metadata=ABSENT)
+    share: float | None = field(default=None, metadata=ABSENT)
+    fail_on: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigurationRule:
+    """How the configurations that fit one of some patterns are judged.
+
+    Attributes:
+      configurations: patterns of names of configurations.
+      threshold: as --threshold, in per cent; absent for 3.
+      fail_on: as --fail_on; absent for slower and changed.
+      metrics: metrics by which the configurations are judged; absent for the usual ones.
+    """
+
+    configurations: tuple[str, ...] = field(default=_ALL, metadata=OPTIONAL)
+    threshold: float | None = field(default=None, metadata=ABSENT)
+    fail_on: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
+    metrics: tuple[MetricRule, ...] = field(default=(), metadata=_LIST)
+
+    def shares(self) -> dict[str, float]:
+        """The shares of alpha by metric; they add up to 1."""
+        given = {one.name: one.share for one in self.metrics if one.share is not None}
+        others = [one.name for one in self.metrics if one.share is None]
+        return given | dict.fromkeys(others, (1 - sum(given.values())) / max(1, len(others)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedCommit:
+    """A commit whose changes for the worse do not set exit code 1.
+
+    Attributes:
+      commit: its hash, which may be abbreviated.
+      reason: why it is accepted.
+      until: the last day on which it is accepted, UTC.
+      configurations: patterns of names of the configurations.
+      metrics: names of the metrics in --metrics; absent for all.
+    """
+
+    commit: str
+    reason: str
+    until: str
+    configurations: tuple[str, ...] = field(default=_ALL, metadata=OPTIONAL)
+    metrics: tuple[str, ...] = field(default=(), metadata=_LIST)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last day is over."""
+        return datetime.now(timezone.utc).date() > date.fromisoformat(self.until)
+
+    def concerns(self, configuration: str, metric: Metric) -> bool:
+        """Whether a metric of a configuration is meant."""
+        is_named = not self.metrics or not _names(metric).isdisjoint(self.metrics)
+        return is_named and _fits(self.configurations, configuration)
+
+    def is_between(self, base: str, new: str) -> bool:
+        """Whether the commit is `new`, or an ancestor of it and not of `base`.
+
+        Ancestors are known in the repository of the current folder only.
+        """
+        if new.startswith(self.commit):
+            return True
+        try:
+            git("merge-base", "--is-ancestor", self.commit, new)
+        except GitError:
+            return False
+        try:
+            git("merge-base", "--is-ancestor", self.commit, base)
+        except GitError:
+            return True
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The rules of a file.
+
+    Attributes:
+      source: the file, after the commit that it was read from and a colon, if it was.
+      digest: SHA-256 of their content, without comments and layout, 12 digits.
+      rules: rules, of which the first one that fits a configuration decides.
+      accept: commits whose changes for the worse are accepted.
+    """
+
+    source: str = field(default="", metadata=OPTIONAL)
+    digest: str = field(default="", metadata=OPTIONAL)
+    rules: tuple[ConfigurationRule, ...] = field(default=(), metadata=_LIST)
+    accept: tuple[AcceptedCommit, ...] = field(default=(), metadata=_LIST)
+
+    def of(self, configuration: str) -> tuple[int, ConfigurationRule]:
+        """The rule for a configuration with its number, from 1; number 0 if none fits."""
+        rules = enumerate(self.rules, 1)
+        fitting = ((n, one) for n, one in rules if _fits(one.configurations, configuration))
+        return next(fitting, (0, ConfigurationRule()))
+
+    def title(self, number: int) -> str:
+        """Number and patterns of a rule: "rule 2 (vgg*)"."""
+        return f"rule {number} ({', '.join(self.rules[number - 1].configurations)})"
+
+    @property
+    def divides(self) -> bool:
+        """Whether the metrics of a configuration get shares of alpha."""
+        return any(one.metrics for one in self.rules)
+
+    def metrics(self, configuration: str) -> tuple[str, ...]:
+        """Names of the metrics that the rule for a configuration names; () for the usual ones."""
+        return tuple(one.name for one in self.of(configuration)[1].metrics)
+
+    def policy(
+        self, usual: Policy, configuration: str, metric: Metric, asked: Sequence[Metric]
+    ) -> Policy:
+        """The policy of a configuration and a metric.
+
+        Args:
+          usual: the policy without rules.
+          asked: the metrics that divide alpha, if `divides`; `metric` may be another one.
+        """
+        _, rule = self.of(configuration)
+        own = _of(rule, metric)
+        threshold, fail_on = rule.threshold if metric.threshold is None else None, rule.fail_on
+        share = 1 / len(asked) if self.divides and metric in asked else None
+        if own is not None:
+            threshold = threshold if own.threshold is None else own.threshold
+            fail_on = fail_on if own.fail_on is None else own.fail_on
+            if share is not None and all(_of(rule, one) for one in asked):
+                share = rule.shares()[own.name]
+        scaled = None if threshold is None else threshold * metric.scale
+        return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
+
+    def without_thresholds(self) -> Rules:
+        """The rules without the thresholds that --threshold sets."""
+        rules = []
+        for rule in self.rules:
+            metrics = [
+                replace(one, threshold=None) if METRICS[one.name].threshold is None else one
+                for one in rule.metrics
+            ]
+            rules.append(replace(rule, threshold=None, metrics=tuple(metrics)))
+        return replace(self, rules=tuple(rules))
+
+    def accepted(
+        self, configuration: str, metric: Metric, base: Sequence[str], new: Sequence[str]
+    ) -> AcceptedCommit | None:
+        """The accepted commit between the revisions of both sides; one that has ended comes last.
+
+        None without one, or if the runs of a side are of several revisions.
+        """
+        if len({*new}) != 1 or len({*base}) != 1:
+            return None
+        meant = [one for one in self.accept if one.concerns(configuration, metric)]
+        ordered = sorted(meant, key=lambda one: one.has_ended)
+        return next((one for one in ordered if one.is_between(base[0], new[0])), None)
+
+
+def _names(metric: Metric) -> set[str]:
+    """The names of a metric in --metrics."""
+    return {metric.name, *metric.judged.values()}
+
+
+def _of(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
+    return next((one for one in rule.metrics if one.name in _names(metric)), None)
+
+
+def _fits(patterns: Sequence[str], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# Reading: TOML, from a file or from a commit.
+
+
+def load_rules(given: str | None) -> Rules:
+    """The rules of a file, of COMMIT:FILE, or of the current folder if `given` is None.
+
+    UsageError names the file and the key if there is no such file, or a key is wrong.
+    """
+    if given == NO_RULES:
+        return Rules()
+    for name in (FILE, PROJECT) if given is None else (given,):
+        if given is None and not Path(name).is_file():
+            continue
+        table = _parsed(name)
+        if table is not None:
+            return _rules(name, table)
+        if given is not None:
+            raise FlagError("rules", given, "has no section [tool.cnnbench]")
+    return Rules()
+
+
+def rules_at(commit: str, given: str | None) -> str:
+    """The value of --rules for the rules that the current folder has in a commit.
+
+    `given` is the value of the flag. A file of the repository is read from the commit; other values
+    are returned as they are. FlagError if the commit lacks the file.
+    """
+    here = Path.cwd().resolve()
+    if given is not None:
+        top = Path(git("rev-parse", "--show-toplevel")).resolve()
+        if given == NO_RULES or _is_in_commit(given) or top not in Path(given).resolve().parents:
+            return given
+    prefix = git("rev-parse", "--show-prefix")
+    for name in (FILE, PROJECT) if given is None else (given,):
+        path = os.path.normpath(prefix + os.path.relpath(Path(name).resolve(), here))
+        place = f"{commit}:{Path(path).as_posix()}"
+        with contextlib.suppress(GitError):
+            git("cat-file", "-e", place)
+            if given is not None or _parsed(place) is not None:
+                return place
+    if given is not None:
+        raise FlagError("rules", given, f"is not in the merge base, commit {commit}")
+    return NO_RULES
+
+
+def _is_in_commit(name: str) -> bool:
+    """Whether the value of --rules is COMMIT:FILE."""
+    return ":" in name and not Path(name).exists()
+
+
+def _parsed(name: str) -> Any:
+    """The content of a file as JSON values; of pyproject.toml its section, None without one."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        if _is_in_commit(name):
+            commit, _, path = name.partition(":")
+            text = git("cat-file", "blob", f"{commit_of(commit)}:{path}")
+        else:
+            text = Path(name).read_text("utf-8")
+        # Dates become texts.
+        table = json.loads(json.dumps(tomllib.loads(text), default=str))
+    except GitError as error:
+        raise FlagError("rules", name, str(error)) from None
+    except OSError as error:
+        raise FlagError("rules", name, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{name}: is not valid TOML: {error}") from None
+    return table.get("tool", {}).get("cnnbench") if name.endswith(PROJECT) else table
+
+
+def _rules(source: str, table: Any) -> Rules:
+    digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]
+    try:
+        _check_keys(table, ("rules", "accept"), source)
+        for key in table:
+            if not isinstance(table[key], list):
+                raise ValueError(f"{source}: {key}: must be tables, [[{key}]]")
+        rules, accept = (enumerate(table.get(key, ()), 1) for key in ("rules", "accept"))
+        return Rules(
+            source=source,
+            digest=digest,
+            rules=tuple(_rule(one, f"{source}: rule {number}") for number, one in rules),
+            accept=tuple(_accepted(one, f"{source}: accept {number}") for number, one in accept),
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _check_keys(table: Any, known: Collection[str], where: str) -> None:
+    if not isinstance(table, dict):
+        raise ValueError(f"{where}: must be a table")
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{where}: {unknown_key(key, known)}")
+
+
+def _read(cls: type[_T], table: Any, where: str) -> _T:
+    """A dataclass of this module from a table; a text stands for a list of one text."""
+    _check_keys(table, [one.name for one in fields(cast("Any", cls))], where)
+    lists = ("configurations", "metrics", "fail_on")
+    given = {
+        key: [value] if key in lists and isinstance(value, str) else value
+        for key, value in table.items()
+    }
+    found = decode(cls, given, where)
+    threshold, words = (getattr(found, name, None) for name in ("threshold", "fail_on"))
+    if threshold is not None and not 0 <= threshold < 1000:
+        raise ValueError(f"{where}: threshold: {threshold}: must be at least 0 and less than 1000")
+    if words is None:
+        return found
+    unknown = sorted({*words} - {*FAILURES, "never"})
+    try:
+        if unknown:
+            raise ValueError(
+                f"{unknown[0]}: must be one or more of {', '.join(FAILURES)}, or never"
+            )
+        replaced: _T = replace(cast("Any", found), fail_on=failing(words))
+    except ValueError as error:
+        raise ValueError(f"{where}: fail_on: {error}") from None
+    return replaced
+
+
+def failing(given: Sequence[str]) -> tuple[str, ...]:
+    """What sets exit code 1, by the words of `fail_on`; () for never. ValueError if unclear."""
+    never = {"never", "nothing"}.intersection(given)
+    if not given or (never and len({*given}) > 1):
+        raise ValueError("must be one or more of its values, or never without other values")
+    return () if never else tuple(dict.fromkeys(given))
+
+
+def _rule(table: Any, where: str) -> ConfigurationRule:
+    metrics = table.get("metrics", {}) if isinstance(table, dict) else {}
+    names = [metrics] if isinstance(metrics, str) else metrics
+    if isinstance(names, list):
+        _check_metrics(names, where)
+        metrics = {name: {} for name in names}
+    _check_metrics(metrics, where)
+    own = []
+    for name, value in metrics.items():
+        place = f"{where}: metrics.{name}"
+        _check_keys(value, ("threshold", "share", "fail_on"), place)
+        own.append(_read(MetricRule, {**value, "name": name}, place))
+    found = _read(ConfigurationRule, {**table, "metrics": []} if own else table, where)
+    found = replace(found, metrics=tuple(own))
+    shares = found.shares().values()
+    if own and (min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6)):
+        raise ValueError(f"{where}: metrics: shares must be above 0 and add up to 1")
+    return found
+
+
+def _check_metrics(names: Any, where: str) -> None:
+    if not isinstance(names, list | dict):
+        raise ValueError(f"{where}: metrics: must be names, or tables by name")
+    for name in names:
+        if name not in METRICS:
+            raise ValueError(f"{where}: metrics: {unknown_key(str(name), METRICS)}")
+
+
+def _accepted(table: Any, where: str) -> AcceptedCommit:
+    found = _read(AcceptedCommit, table, where)
+    _check_metrics([*found.metrics], where)
+    if not _COMMIT.fullmatch(found.commit):
+        raise ValueError(f"{where}: commit: {found.commit}: must be a hash of 7 to 64 digits")
+    if not found.reason.strip():
+        raise ValueError(f"{where}: reason: is empty")
+    try:
+        date.fromisoformat(found.until)
+    except ValueError:
+        text = f"{where}: until: {found.until}: must be a day, as in 2026-12-31"
+        raise ValueError(text) from None
+    return found

@@ -1,0 +1,163 @@
+"""Rules by configuration and metric, from files of the current folder, --rules and commits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from cnnbench.records.run import Subject
+
+BASE, NEW = ("a" * 40, "b" * 40)
+
+
+@pytest.fixture
+def sides(save, tmp_path, monkeypatch):
+    """Folders of two revisions: as fast, 10 % slower and 10 % faster; the current folder."""
+    monkeypatch.chdir(tmp_path)
+    base = save(tmp_path / "base", subject=Subject(revision=BASE, dirty=False))
+    subject = Subject(revision=NEW, dirty=False)
+    new = {
+        name: save(tmp_path / name, factor, subject=subject)
+        for name, factor in {"same": 1.0, "slower": 0.9, "faster": 1.1}.items()
+    }
+    return lambda name: ("compare", base, new[name])
+
+
+def rules(text, file="cnnbench.toml"):
+    with open(file, "w", encoding="utf-8") as out:
+        out.write(text)
+
+
+def test_the_first_rule_that_fits_decides_and_the_answer_names_it(call, sides):
+    rules(
+        """
+        [[rules]]
+        configurations = "vgg*"
+        threshold = 1
+        [[rules]]
+        configurations = ["resnet*", "lenet*"]
+        fail_on = ["slower", "faster"]
+        [[rules]]
+        fail_on = "never"
+        """
+    )
+    out = call(*sides("faster"), code=1).out
+    assert out.endswith("exit code 1: an unexpected gain\n")
+    assert "rule 1 (vgg*) fits no configuration" in out
+    document = json.loads(call(*sides("slower"), "--format=json", code=1).out)
+    (entry,) = document["configurations"]
+    assert entry["rule"] == "rule 2 (resnet*, lenet*)"
+    assert document["rules"]["source"] == "cnnbench.toml"
+    digest = document["rules"]["digest"]
+    assert any(f"digest {digest}: rule 3 (*) fits no" in one for one in document["notes"])
+    with open("cnnbench.toml", "a", encoding="utf-8") as file:
+        file.write("# a comment does not change the digest\n")
+    again = json.loads(call(*sides("slower"), "--format=json", code=1).out)
+    assert again["rules"]["digest"] == digest
+
+
+def test_thresholds_and_flags_that_override_them(call, sides):
+    rules("[[rules]]\nthreshold = 15\nmetrics.throughput.fail_on = ['slower', 'faster']\n")
+    assert "= same" in call(*sides("slower")).out
+    assert "- slower" in call(*sides("slower"), "--threshold=3", code=1).out
+    assert "- slower" in call(*sides("slower"), "--rules=none", code=1).out
+    call(*sides("faster"), "--threshold=3", code=1)
+    call(*sides("faster"), "--threshold=3", "--fail_on=never")
+
+
+def test_a_metric_that_a_rule_names_is_asked_for_and_has_its_own_rule(call, save, sides, tmp_path):
+    rules("[[rules]]\nmetrics = {throughput = {fail_on = 'never'}, memory = {share = 0.25}}\n")
+    document = json.loads(call(*sides("slower"), "--format=json", code=3).out)
+    asked = {one["metric"]: one["verdict"] for one in document["configurations"][0]["results"]}
+    assert asked == {"throughput": "slower", "memory": "not measured"}
+    usual = call(*sides("slower"), "--metrics=throughput", "--format=json").out
+    assert [*json.loads(usual)["metrics"]] == ["throughput"]
+
+
+def test_cnnbench_toml_comes_before_pyproject_toml(call, sides):
+    rules("[tool.other]\nx = 1\n", "pyproject.toml")
+    assert "rules" not in json.loads(call(*sides("slower"), "--format=json", code=1).out)
+    rules("[[tool.cnnbench.rules]]\nfail_on = 'never'\n", "pyproject.toml")
+    call(*sides("slower"))
+    rules("[[rules]]\nfail_on = 'slower'\n")
+    call(*sides("slower"), code=1)
+    call(*sides("slower"), "--rules=pyproject.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[rules", "cnnbench.toml: is not valid TOML: "),
+        ("[[rule]]", 'cnnbench.toml: unknown key "rule"; did you mean "rules"?'),
+        ("rules = 1", "cnnbench.toml: rules: must be tables, [[rules]]"),
+        ("rules = [1]", "cnnbench.toml: rule 1: must be a table"),
+        ("[[rules]]\n[[rules]]\ntreshold = 1", 'rule 2: unknown key "treshold"; did you mean "thr'),
+        ("[[rules]]\nthreshold = 'x'", "rule 1.threshold: expected a number, got 'x'"),
+        ("[[rules]]\nthreshold = -1", "rule 1: threshold: -1.0: must be at least 0 and less"),
+        ("[[rules]]\nfail_on = 'step'", "rule 1: fail_on: step: must be one or more of slower"),
+        ("[[rules]]\nfail_on = ['never', 'slower']", "rule 1: fail_on: must be one or more of"),
+        ("[[rules]]\nmetrics = 'speed'", 'rule 1: metrics: unknown key "speed"'),
+        ("[[rules]]\nmetrics.memory.shares = 1", 'rule 1: metrics.memory: unknown key "shares"'),
+        ("[[rules]]\nmetrics.memory.share = 0.5", "rule 1: metrics: shares must be above 0 and"),
+        ("[[rules]]\nmetrics = {memory = {share = 1}, throughput = {}}", "shares must be above 0"),
+        ("[[accept]]\ncommit = 'main'\nreason = 'x'\nuntil = 2030-01-01", "accept 1: commit: main"),
+        ("[[accept]]\ncommit = 'abcdef0'\nuntil = 2030-01-01", "accept 1.reason: missing"),
+        ("[[accept]]\ncommit = 'abcdef0'\nreason = ' '\nuntil = 2030-01-01", "reason: is empty"),
+        (
+            "[[accept]]\ncommit = 'abcdef0'\nreason = 'x'\nuntil = 'May'",
+            "accept 1: until: May: must",
+        ),
+    ],
+)
+def test_wrong_rules_are_refused_by_file_and_key(call, sides, text, message):
+    rules(text)
+    assert message in call(*sides("slower"), code=2).err
+    call(*sides("slower"), "--rules=none", code=1)
+
+
+def test_files_that_cannot_be_read(call, sides):
+    missing = call(*sides("slower"), "--rules=gone.toml", code=2).err
+    assert "--rules=gone.toml: cannot be read: No such file" in missing
+    rules("", "pyproject.toml")
+    call(*sides("slower"), code=1)
+    text = "--rules=pyproject.toml: has no section [tool.cnnbench]"
+    assert text in call(*sides("slower"), "--rules=pyproject.toml", code=2).err
+    assert "--rules=HEAD:x: " in call(*sides("slower"), "--rules=HEAD:x", code=2).err
+
+
+def test_an_accepted_commit_stays_in_the_answer_until_its_end(call, sides):
+    accept = f"[[accept]]\ncommit = '{NEW[:9]}'\nreason = 'a wider stem'\n"
+    rules(f"{accept}until = 2999-12-31\n")
+    out = " ".join(call(*sides("slower")).out.split())
+    assert f"Accepted: commit {NEW[:9]} until 2999-12-31 (a wider stem)." in out
+    assert "- slower" in out
+    assert out.endswith("exit code 0: an accepted change")
+    document = json.loads(call(*sides("slower"), "--format=json").out)
+    result = document["configurations"][0]["results"][0]
+    assert (result["verdict"], result["accepted"]["reason"]) == ("slower", "a wider stem")
+    assert "::error" not in call(*sides("slower"), "--format=github").out
+    for other in (
+        accept.replace("bbb", "ccc") + "until = 2999-12-31\n",
+        f"{accept}until = 2999-12-31\nmetrics = 'memory'\n",
+        f"{accept}until = 2999-12-31\nconfigurations = 'vgg*'\n",
+        f"{accept}until = 2020-02-29\n",
+    ):
+        rules(other)
+        out = " ".join(call(*sides("slower"), code=1).out.split())
+        assert "Accepted: " not in out
+    assert f"by commit {NEW[:9]} was accepted until 2020-02-29: a wider stem" in out
+
+
+def test_rules_of_a_commit(call, sides, tmp_path):
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], check=True)
+
+    git("init", "-q", "-b", "main")
+    rules("[[rules]]\nfail_on = 'slower'\n")
+    git("add", "cnnbench.toml")
+    git("commit", "-q", "-m", "rules")
+    rules("[[rules]]\nfail_on = 'never'\n")
+    call(*sides("slower"))
+    call(*sides("slower"), "--rules=main:cnnbench.toml", code=1)
