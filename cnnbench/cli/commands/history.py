@@ -15,6 +15,7 @@ from cnnbench.base.terminal import Progress, print_notice, print_warning
 from cnnbench.base.text import count
 from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.cli.commands.judging import (
+    JudgingFlags,
     exported,
     fail_on_flag,
     failing_words,
@@ -39,6 +40,7 @@ from cnnbench.judge.history import (
 )
 from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.history.page import DOCUMENTS
+from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.machine.repository import Commits, GitError, why_missing
 from cnnbench.models.model import all_names
@@ -101,6 +103,7 @@ class HistoryFlags:
         minimum=0.0,
         below=1000.0,
     )
+    rules: str | None = flag_of(JudgingFlags, "rules")
     last: int = flag(20, "Points listed per series, 0 for all.", minimum=0)
     format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
     output: str | None = output_flag("Write the output to this file.")
@@ -137,6 +140,7 @@ def main(argv: Sequence[str]) -> int:
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
     since, fails_on = _since(options.since), failing_words(options.fail_on) or ()
+    rules = load_rules(options.rules)
     _check_outputs(options, arguments[0])
     folder = Path(arguments[0])
     if not os.path.isdir(folder):
@@ -149,9 +153,9 @@ def main(argv: Sequence[str]) -> int:
     defects = [one for one in found.skipped if one.defect]
     warn_of_skipped(one for one in found.skipped if one.defect or one.differs)
     warn_of_unknown(entry.subject for entry in found.entries)
-    trends = _trends(options, found, metric, since, commits)
+    trends = _trends(options, found, metric, since, commits, rules)
     remarks = formats.remarks(trends, metric, commits)
-    document = HistoryDocument(metric, trends, remarks, found.skipped, fails_on)
+    document = HistoryDocument(metric, trends, remarks, found.skipped, fails_on, rules)
     _write(options, document)
     shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
     if document.failed_on:
@@ -227,6 +231,7 @@ def _trends(
     metric: Metric,
     since: datetime | None,
     commits: Commits | None,
+    rules: Rules,
 ) -> tuple[Trend, ...]:
     wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
     selection = Selection(**wanted, since=since)
@@ -235,9 +240,9 @@ def _trends(
     if not series:
         given = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
         _refuse_selection(options, given, found, metric)
-    scale = 1 / 100 if metric.relative or metric.unit == "share" else 1.0
-    threshold = None if options.threshold is None else options.threshold * scale
-    return tuple(trend(one, metric, threshold) for one in series)
+    if options.threshold is not None:
+        return tuple(trend(one, metric, options.threshold * metric.scale) for one in series)
+    return tuple(trend(one, metric, rules.threshold(one.configuration, metric)) for one in series)
 
 
 def _refuse_selection(

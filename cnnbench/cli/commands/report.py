@@ -32,6 +32,7 @@ from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
 from cnnbench.judge.history.formats import HistoryDocument, remarks
 from cnnbench.judge.history.page import answers, over_commits
 from cnnbench.judge.metrics.measurement import THROUGHPUT
+from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.exports import TABLES, csv
 from cnnbench.machine.repository import Commits
@@ -112,7 +113,8 @@ def main(argv: Sequence[str]) -> int:
     if results.comparison is not None and options.fail_on is not None:
         judged = replace(results.comparison, fail_on=verdicts)
         results = replace(results, comparison=judged)
-    histories = _histories(results, commits, tuple({"step"} & {*fails_on}))
+    fails = tuple({"step"} & {*fails_on})
+    histories = _histories(results, commits, fails, load_rules(options.rules))
     if options.format == "csv":
         text = csv(results, options.table)
     else:
@@ -136,7 +138,7 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
     if options.format != "csv" and "table" in given:
         raise FlagError("table", options.table, "is for --format=csv")
     if options.baseline is None:
-        for name in ("threshold", "allow_different", "rules"):
+        for name in ("threshold", "allow_different"):
             if name in given:
                 raise FlagError(name, given[name], "needs --baseline")
 
@@ -164,7 +166,7 @@ def _load(paths: Sequence[str]) -> Loaded:
 
 
 def _histories(
-    results: ReportSubject, commits: Commits | None, fail_on: tuple[str, ...]
+    results: ReportSubject, commits: Commits | None, fail_on: tuple[str, ...], rules: Rules
 ) -> list[HistoryDocument]:
     """The histories of records that are of several commits and not compared."""
     found = []
@@ -178,9 +180,12 @@ def _histories(
         of = [one for one in entries if one.kind in metric.kinds]
         if len({one.origin.code for one in of if one.commit}) > 1:
             order = None if commits is None else commits.places
-            trends = [trend(one, metric) for one in all_series(of, metric, order=order)]
+            trends = [
+                trend(one, metric, rules.threshold(one.configuration, metric))
+                for one in all_series(of, metric, order=order)
+            ]
             told = remarks(trends, metric, commits)
-            found.append(HistoryDocument(metric, trends, told, fail_on=fail_on))
+            found.append(HistoryDocument(metric, trends, told, fail_on=fail_on, rules=rules))
     return found
 
 

@@ -25,9 +25,10 @@ from cnnbench.judge.history.steps import (
     shared_steps,
 )
 from cnnbench.judge.metrics.measurement import readable_fact
+from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.machine.repository import Commits
-from cnnbench.records.codec import ABSENT, Document, computed, part, written
+from cnnbench.records.codec import ABSENT, HIDDEN, Document, computed, part, written
 from cnnbench.records.metric import Metric
 from cnnbench.records.result_files import SkippedFile
 
@@ -52,7 +53,8 @@ class HistoryDocument(Document):
       skipped: files that contain no valid record.
       fail_on: words of --fail_on; absent without the flag.
       failed_on: words of --fail_on whose steps set exit code 1; absent if there are none.
-      regressions: indices in `shared_steps` of regressions that have not been undone.
+      regressions: indices in `shared_steps` of regressions that were neither undone nor accepted.
+      accepted: indices in `shared_steps` of regressions that rules accept; absent without.
       shared_outliers: outliers of all series, grouped by point.
     """
 
@@ -65,6 +67,7 @@ class HistoryDocument(Document):
     remarks: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
     fail_on: tuple[str, ...] = field(default=(), metadata={**written(if_any=True), **ABSENT})
+    rules: Rules = field(default_factory=Rules, metadata=HIDDEN)
 
     unit = part("metric.unit", str, before="series")
     higher_is_better = part("metric.higher_is_better", bool, before="series")
@@ -79,8 +82,23 @@ class HistoryDocument(Document):
     @cached_property
     @computed()
     def regressions(self) -> tuple[int, ...]:
-        """Indices in `shared_steps` of regressions that have not been undone."""
-        return self._standing(worse=True)
+        """Indices in `shared_steps` of regressions that were neither undone nor accepted."""
+        return tuple(one for one in self._standing(worse=True) if one not in self.accepted)
+
+    @cached_property
+    @computed(if_any=True, **ABSENT)
+    def accepted(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of regressions that rules accept in all of their series."""
+        return tuple(
+            place
+            for place in (self._standing(worse=True) if self.rules.accept else ())
+            if all(self._is_accepted(*one) for one in self.shared_steps[place].steps)
+        )
+
+    def _is_accepted(self, found: Trend, step: LevelChange) -> bool:
+        ends = (step.last_good.name,), (step.first_bad.name,)
+        one = self.rules.accepted(found.series.configuration, self.metric, *ends)
+        return one is not None and not one.has_ended
 
     @property
     def failing_gains(self) -> tuple[int, ...]:

@@ -142,6 +142,8 @@ def _verdict(found: HistoryDocument) -> Answer:
         return Answer("Steps", text, "unsure")
     is_undone = any(one.worse for one in shared)
     text = "Every regression was undone" if is_undone else "No regression"
+    if found.accepted:
+        text = count(found.accepted, "regression is accepted", "regressions are accepted")
     return Answer("Steps", text, "good", _texts(shared, found))
 
 

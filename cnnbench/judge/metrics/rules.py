@@ -190,6 +190,10 @@ class Rules:
         scaled = None if threshold is None else threshold * metric.scale
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
 
+    def threshold(self, configuration: str, metric: Metric) -> float | None:
+        """The smallest change of a metric that counts; None for the usual one."""
+        return self.policy(Policy(), configuration, metric, ()).own_threshold
+
     def without_thresholds(self) -> Rules:
         """The rules without the thresholds that --threshold sets."""
         rules = []

@@ -246,6 +246,37 @@ def test_a_step_between_two_branches_is_called_so(call, over_branches):
     assert f"{made['r1'][:12]} does not contain" not in " ".join(remarks)  # it has no place
 
 
+def test_rules_of_history(call, lenet_runs, saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, rules = lenet_runs(), tmp_path / "cnnbench.toml"
+    records = [
+        run(
+            (100.0, 100.4, 99.7)[n % 3] * (1.0 if n < 8 else 0.8),
+            started_at=f"2026-11-{n + 1:02}T00:00:00+00:00",
+            flags={"result_label": f"commit=c0ffee{n:02}"},
+        )
+        for n in range(12)
+    ]
+    words = ("history", saved(tmp_path / "results", records), "--fail_on=step", "--format=json")
+    report = ("report", words[1], "--fail_on=step", "--format=csv")
+    rules.write_text("[[rules]]\nconfigurations = 'lenet*'\nthreshold = 60\n")
+    assert json.loads(call(*words).out)["series"][0]["steps"] == []
+    call(*words, "--threshold=3", code=1)
+    call(*report)
+    accepted = "[[accept]]\ncommit = 'c0ffee07'\nreason = 'x'\nuntil = 2999-01-01\n"
+    rules.write_text(accepted)
+    call(*words, code=1)
+    accepted = accepted.replace("07", "08")
+    rules.write_text(accepted)
+    found = json.loads(call(*words, "--plot=page.md").out)
+    assert (found["regressions"], found["accepted"]) == ([], [0])
+    assert "1 regression is accepted" in (tmp_path / "page.md").read_text()
+    call(*report)
+    rules.write_text(accepted.replace("2999", "2020"))
+    call(*words, code=1)
+    call(*report, code=1)
+
+
 def test_a_gain_fails_where_that_is_asked_for(call, folder, lenet_runs, saved, tmp_path):
     for words in ("slower", "step,faster"):
         call("history", folder, f"--fail_on={words}", code=1)
