@@ -24,8 +24,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
+import forked
 import pytest
-from forked import Forked, Server, brief, execute, finished, keep_kernels
+from forked import Forked, Server, brief, execute, finished, keep_kernels, skip_graph_optimizer
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import ask
@@ -123,6 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     tf.config.set_soft_device_placement(False)
     keep_kernels()
+    skip_graph_optimizer()
     capture.suspend_global_capture()
     capture.read_global_capture()
 
@@ -308,26 +310,50 @@ def _rows(draw, rows, *of):
     return draw(tf.constant(rows), *of)
 
 
+@functools.lru_cache(512)
+def _initial_value(draw, variable, seed, tower):
+    return draw(variable, seed, tower)
+
+
 @pytest.fixture
 def quick_start(monkeypatch):
-    """Runs look at machine and repository once, and draw each synthetic image once, for all tests.
+    """Runs look at machine and repository once, and draw each synthetic image and weight once.
 
-    What they measure beside their steps is `brief`.
+    All tests share them. Beside their steps, runs measure `brief`.
     """
     from cnnbench.data import pipeline
+    from cnnbench.variable_mgr import base as variables
 
     draw = pipeline.synthetic_rows
+    draw_value = variables.initial_value
 
     def subject(flags):
         return _subject(os.getcwd(), *plugins.files(flags))
+
+    def initial_value(variable, seed, tower=0):
+        if variable.initializer.draw or variable.bytes > 2**20:
+            return draw_value(variable, seed, tower)
+        return _initial_value(draw_value, variable, seed, tower)
 
     for owner, name, value in (
         *brief(),
         (environment, "collect", lambda: dict(_machine())),
         (repository, "of_work", subject),
         (pipeline, "synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
+        (variables, "initial_value", initial_value),
     ):
         monkeypatch.setattr(owner, name, value)
+
+
+@pytest.fixture(scope="module")
+def graph_optimizer():
+    """Runs of this module optimize their graphs, as a user's do; see `skip_graph_optimizer`."""
+    import tensorflow as tf
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forked, "GRAPH_OPTIONS", {})
+        yield
+    tf.config.optimizer.set_experimental_options({})
 
 
 @functools.cache

@@ -169,6 +169,27 @@ def keep_kernels() -> None:
     tf.random.set_seed = functools.lru_cache(1)(tf.random.set_seed)
 
 
+GRAPH_OPTIONS = {"disable_meta_optimizer": True}
+"""Options of TensorFlow that replace those of runs in this process."""
+
+
+def skip_graph_optimizer() -> None:
+    """Has TensorFlow run the graphs of this process as they were traced.
+
+    To optimize them takes a third of a short run. The processes that tests start optimize theirs,
+    and so do modules with the fixture `graph_optimizer`.
+    """
+    import tensorflow as tf
+
+    real = tf.config.optimizer.set_experimental_options
+
+    def set_options(options: Mapping[str, bool]) -> None:
+        real({**options, **GRAPH_OPTIONS})
+
+    tf.config.optimizer.set_experimental_options = set_options
+    set_options({})
+
+
 class Forked:
     """A process in a session of its own, with the methods of `subprocess.Popen` that tests use.
 

@@ -170,6 +170,14 @@ def resident_bytes():
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.parametrize("optimized", [True, False])
+def test_the_graph_optimizer_is_on_unless_a_flag_disables_it(optimized, monkeypatch):
+    options = {}
+    monkeypatch.setattr(tf.config.optimizer, "set_experimental_options", options.update)
+    configure(MachinePlan(Params(device="cpu", enable_optimizations=optimized)))
+    assert options == {"disable_meta_optimizer": not optimized}
+
+
 def test_process_peak_is_in_bytes_and_keeps_what_was_freed():
     size = 64 << 20
     block = np.ones(size, np.uint8)

@@ -21,7 +21,7 @@ from short_runs import RATE
 
 from cnnbench.machine.cpu import Host, processor
 
-pytestmark = pytest.mark.usefixtures("quick_start")
+pytestmark = pytest.mark.usefixtures("quick_start", "graph_optimizer")
 
 SAVED = Path(__file__).parent / "golden" / "updates.json"
 STEPS = 3
