@@ -24,9 +24,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
-import forked
 import pytest
-from forked import Forked, Server, brief, execute, finished, keep_kernels, skip_graph_optimizer
+from forked import Forked, Server, brief, execute, finished, shorten_runs
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import ask
@@ -123,8 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
         [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
     )
     tf.config.set_soft_device_placement(False)
-    keep_kernels()
-    skip_graph_optimizer()
+    shorten_runs()
     capture.suspend_global_capture()
     capture.read_global_capture()
 
@@ -343,17 +341,6 @@ def quick_start(monkeypatch):
         (variables, "initial_value", initial_value),
     ):
         monkeypatch.setattr(owner, name, value)
-
-
-@pytest.fixture(scope="module")
-def graph_optimizer():
-    """Runs of this module optimize their graphs, as a user's do; see `skip_graph_optimizer`."""
-    import tensorflow as tf
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forked, "GRAPH_OPTIONS", {})
-        yield
-    tf.config.optimizer.set_experimental_options({})
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
+from unittest import mock
 
 import fork_server
 import psutil
@@ -159,35 +160,38 @@ def brief() -> Iterator[tuple[object, str, object]]:
     yield tensorflow, "_BUDGET_SECONDS", 0.01
 
 
-def keep_kernels() -> None:
-    """Has later runs of this process use the kernels of earlier ones, a quarter of a short run.
+_graph_options = {"disable_meta_optimizer": True}
+"""Options of TensorFlow's graph optimizer that replace those of runs in this process."""
 
-    TensorFlow drops those of operations outside of functions with every seed that it is given.
+
+def shorten_runs() -> None:
+    """Has TensorFlow do less in the runs of this process, which takes half the time of a short run.
+
+    Later runs use the kernels of earlier ones: TensorFlow drops the kernels of operations outside
+    of functions with every seed that it is given. Graphs run as they were traced; the processes of
+    commands optimize theirs. See `optimized_graphs`.
     """
     import tensorflow as tf
 
     tf.random.set_seed = functools.lru_cache(1)(tf.random.set_seed)
-
-
-GRAPH_OPTIONS = {"disable_meta_optimizer": True}
-"""Options of TensorFlow that replace those of runs in this process."""
-
-
-def skip_graph_optimizer() -> None:
-    """Has TensorFlow run the graphs of this process as they were traced.
-
-    To optimize them takes a third of a short run. The processes that tests start optimize theirs,
-    and so do modules with the fixture `graph_optimizer`.
-    """
-    import tensorflow as tf
-
     real = tf.config.optimizer.set_experimental_options
 
     def set_options(options: Mapping[str, bool]) -> None:
-        real({**options, **GRAPH_OPTIONS})
+        real({**options, **_graph_options})
 
     tf.config.optimizer.set_experimental_options = set_options
     set_options({})
+
+
+@contextlib.contextmanager
+def optimized_graphs() -> Iterator[None]:
+    """Graphs that first run inside the context are optimized, as a user's are."""
+    import tensorflow as tf
+
+    with mock.patch.dict(_graph_options, disable_meta_optimizer=False):
+        tf.config.optimizer.set_experimental_options({})
+        yield
+    tf.config.optimizer.set_experimental_options({})
 
 
 class Forked:

@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from forked import Forked, cnnbench, keep_kernels
+from forked import Forked, cnnbench, shorten_runs
 
 from cnnbench.base.job import ReservedPorts
 
@@ -271,7 +271,7 @@ def worker():
     from cnnbench.run.driver.scenarios import ReplicaCheck
     from cnnbench.run.runtime import supervisor
 
-    keep_kernels()
+    shorten_runs()
     hosts, number, *ps = sys.argv[1:]
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
@@ -303,7 +303,7 @@ def worker():
 
 def in_process():
     """The process of `run_in_process`."""
-    keep_kernels()
+    shorten_runs()
     runs = json.loads(Path("runs.json").read_text())
     Path("result0.json").write_text(json.dumps([outcome(run) for run in runs]))
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from forked import Forked, cnnbench, finished
+from short_runs import NETWORKS
 
 from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
@@ -141,7 +142,7 @@ def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path):
     path, errors = tmp_path / "record.json", tmp_path / "err"
 
     def run(code=0):
-        flags = ["--model=trivial", "--data_name=cifar10", "--batch_size=2", "--device=cpu"]
+        flags = ["--model=oracle", f"--model_plugin={NETWORKS}", "--batch_size=2", "--device=cpu"]
         flags += ["--num_batches=1", "--num_warmup_batches=0", "--xla_compile", "--peak_flops=1e12"]
         flags += [f"--xla_cache_dir={cache}", f"--result_json={path}"]
         assert Forked(cnnbench, flags, tmp_path / "out", errors).wait(120) == code

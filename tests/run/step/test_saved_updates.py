@@ -17,11 +17,12 @@ import pytest
 import short_runs
 import tensorflow as tf
 from covering import covering_pairs
+from forked import optimized_graphs
 from short_runs import RATE
 
 from cnnbench.machine.cpu import Host, processor
 
-pytestmark = pytest.mark.usefixtures("quick_start", "graph_optimizer")
+pytestmark = pytest.mark.usefixtures("quick_start")
 
 SAVED = Path(__file__).parent / "golden" / "updates.json"
 STEPS = 3
@@ -95,9 +96,10 @@ CASES = cases()
 
 def weights_after(flags):
     """Every copy of every trained variable after some steps; those of `detached` come first."""
-    built = short_runs.build("curved", **flags)
-    for _ in range(STEPS):
-        built.step(RATE).loss.numpy()
+    with optimized_graphs():
+        built = short_runs.build("curved", **flags)
+        for _ in range(STEPS):
+            built.step(RATE).loss.numpy()
     variables = built.manager.savable_variables().values()
     return [copy.numpy() for variable in variables for copy in variable.copies]
 
