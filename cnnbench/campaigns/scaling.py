@@ -1,8 +1,9 @@
-"""Scaling of a job: images per second over the number of workers, beside the cost model.
+"""Measures the scaling of a job with the number of workers, and compares it with the cost model.
 
-Weak scaling: every worker has the same batch. Strong scaling: all workers share the batch that one
-worker has alone. A step without any exchange is measured by one process whose towers do not
-exchange gradients, on the processors of one process of the largest job.
+Weak scaling: the batch size per worker is constant. Strong scaling: the total batch size is
+constant and is divided among the workers. A step without communication is measured in one process
+whose towers do not exchange gradients. It uses as many processors as one process of the largest
+job.
 """
 
 from __future__ import annotations
@@ -50,21 +51,22 @@ _FREE = Link("memory", 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
-    """One number of workers; the fields are the columns of the CSV file.
+    """Results for one number of workers. The fields are the columns of the CSV file.
 
     Attributes:
       kind: "weak" or "strong".
-      images_per_step: images of a step of the job.
-      images_per_sec: images/sec of the job over its timed steps; the median over the runs.
-      step_seconds: seconds of the mean step; the median over the runs.
-      compute_seconds: seconds of a step without exchange, on the same processors.
-      efficiency: images per second over those of as many workers without exchange; with "strong",
-        over n times those of one worker with the whole batch.
-      communication: share of the step that is not computation.
-      predicted_images_per_sec, predicted_efficiency: predictions of the cost model; None without a
-        link or for an unknown reduction.
-      efficiency_low, efficiency_high: efficiency of the slowest run of the job against the fastest
-        without exchange, and of the fastest against the slowest; None with one run of each.
+      images_per_step: images in one step of the whole job.
+      images_per_sec: images/sec of the job in its timed steps; median over the runs.
+      step_seconds: mean seconds per step; median over the runs.
+      compute_seconds: seconds per step without communication, on the same processors.
+      efficiency: images/sec divided by the images/sec of the same number of workers without
+        communication. For "strong", divided by n times the images/sec of one worker with the whole
+        batch.
+      communication: share of the step time that is not computation.
+      predicted_images_per_sec, predicted_efficiency: predictions of the cost model; None without
+        --link or if the model does not know the reduction.
+      efficiency_low, efficiency_high: efficiency from the slowest run of the job and the fastest
+        run without communication, and vice versa; None if there is one run of each.
     """
 
     workers: int
@@ -90,17 +92,17 @@ SCALING = CampaignKind(
     pending="{}/command.pending",
     kept=tuple(f"{name}-*{end}" for name in ("workers", "alone") for end in (".json", "/*")),
 )
-"""Measurements with a record and a folder of logs for each job and its repeat."""
+"""Kind of campaign for scaling. Each job and repeat has a record and a folder of logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Jobs to compare, by number of workers, with the plans of their chiefs.
+    """The jobs to compare, by number of workers, with the plans of their chiefs.
 
     Attributes:
       kind: "weak" or "strong".
-      towers: towers of each worker, if they are set.
-      cores: processors of each process; 0: all processes share all of them.
+      towers: number of towers of each worker; None if not set.
+      cores: number of processors for each process; 0 if all processes share all processors.
     """
 
     layouts: Mapping[int, JobLayout]
@@ -111,7 +113,7 @@ class Scaling:
     cores: int = 0
 
     def question(self, facts: Mapping[str, Any]) -> Question:
-        """The question of a measurement, which may have more repeats when it goes on."""
+        """Identity of the campaign, without the number of repeats, which may be increased."""
         return Question(
             plans={
                 f"{n} workers": AskedPlan(
@@ -127,10 +129,13 @@ class Scaling:
         )
 
     def policy(self, folder: ResultsFolder, repeats: int) -> RunPolicy[dict[int, list[RunRecord]]]:
-        """Records by number of workers, 0 for one process that exchanges nothing."""
+        """Measures all jobs.
+
+        Returns records by number of workers; 0 means one process without communication.
+        """
         counts = {"alone": 0, **{f"workers-{n}": n for n in self.layouts}}
         records: dict[int, list[RunRecord]] = {n: [] for n in counts.values()}
-        # Interleaved, so that a slowdown of the machine affects all alike.
+        # The jobs are interleaved, so that a slowdown of the machine affects all of them equally.
         order = rounds(counts, repeats, seed=None)
         targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
         check_outputs([Output("results", str(target), "run") for target in targets])
@@ -150,7 +155,10 @@ class Scaling:
         return records
 
     def _side(self, logs: Path, count: int) -> Side:
-        """The command of a job, or of a process alone on the processors of one of a job."""
+        """The command of a job.
+
+        For 0 workers, the command of a single process on the processors of one worker.
+        """
         chief = self.chiefs.get(count) or next(iter(self.chiefs.values()))
         side = Side(flags=self.command.alone(chief.machine.flags.num_gpus))
         layout = self.layouts.get(count, JobLayout())
@@ -171,14 +179,16 @@ def points(
     predicted: Mapping[int, float] | None = None,
     kind: str = WEAK,
 ) -> list[ScalingPoint]:
-    """The table; BenchmarkError if a run has no steps.
+    """Computes the table of results.
+
+    Raises BenchmarkError if a run has no steps.
 
     Args:
-      alone: runs of one process without exchange, with towers and batch of one worker alone.
+      alone: runs of one process without communication, with the towers and the batch of one worker.
       jobs: runs by number of workers.
-      shared: whether all processes run on the same processors, so that the computation of n workers
-        takes n times as long as that of one.
-      predicted: seconds of the exchange by number of workers.
+      shared: whether all processes share the same processors, so that n workers need n times as
+        long as one worker for the computation.
+      predicted: predicted seconds of the gradient exchange, by number of workers.
     """
     computed = _step_seconds(alone)
     computing = median(computed)
@@ -187,7 +197,7 @@ def points(
         step = median(_step_seconds(records))
         speeds = [speed or 0.0 for speed in throughputs(records)]
         speed = median(speeds)
-        # Of the work of one worker alone, which it does in `computing` seconds.
+        # Share of the work that a single worker does in `computing` seconds.
         share = 1.0 / workers if kind == STRONG else 1.0
         compute = computing * share * (workers if shared else 1)
         images = speed * step  # for one step of the whole job
@@ -218,7 +228,10 @@ def points(
 def exchange_seconds(
     setup: RunPlan, link: Link, ps: int, counts: Sequence[int]
 ) -> tuple[dict[int, float], str]:
-    """Seconds of the gradient exchange by number of workers, and why some are missing, or ""."""
+    """Predicts the seconds of the gradient exchange by number of workers.
+
+    Also returns why some predictions are missing, or "".
+    """
     params = setup.params
     shapes = [one.shape for one in setup.network.spec.variables if one.trainable]
     tensors = gradient_tensors(shapes, _ITEMSIZE)
@@ -239,18 +252,18 @@ def exchange_seconds(
 
 
 def _spec(setup: RunPlan, ps: int) -> AllReduceSpec:
-    """The all-reduce algorithm with the traffic of the mode."""
+    """The all-reduce algorithm with the same traffic as the mode."""
     mode, spec = setup.place.mode, setup.params.all_reduce_spec
     if mode.processes is Processes.CLIENT_PER_WORKER:
         return parse_all_reduce_spec("collective")
     if mode.reduction is Reduction.ALL_REDUCE and spec is not None:
         return spec
-    # Gradients go to the servers, and new values come back.
+    # Gradients are sent to the ps tasks, and new values are sent back.
     return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")
 
 
 def table_text(found: Sequence[ScalingPoint]) -> str:
-    """The kind of scaling, and the points, as text."""
+    """The kind of scaling and the table of points, as text."""
     images = sorted({point.images_per_step for point in found})
     batch = "all jobs have {} images per step" if found[0].kind == STRONG else _WEAK_BATCH
     each = f"{found[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
@@ -274,7 +287,7 @@ def _cells(point: ScalingPoint) -> Row:
 
 
 def chart(found: Sequence[ScalingPoint], title: str) -> Lines:
-    """Images per second over workers: measured, predicted, and without exchange."""
+    """Chart of images/sec by number of workers: measured, predicted, and without communication."""
     first = found[0]
     ideal = first.images_per_sec / first.efficiency / first.workers
     curves = (

@@ -1,4 +1,4 @@
-"""`cnnbench strategies`: all modes side by side."""
+"""`cnnbench strategies`: compares all modes of --variable_update."""
 
 from __future__ import annotations
 
@@ -59,16 +59,18 @@ from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.variable_mgr import modes as registry
 from cnnbench.variable_mgr.modes import DEFAULT, Mode
 
-# Comparison of the weights of modes, by their checkpoints.
+# Compares the weights that modes have trained, from their checkpoints.
 
 
 def distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:
-    """Distances of the weights in folders from those of the first; empty for fewer than two.
+    """Distances between the weights in each folder and those in the first one.
 
-    A distance is the largest difference of two elements of a variable from the reference, as a
-    share of the largest element of the reference, and the name of that variable; 0 and "" if all
-    bits are equal, NaN if some values are NaN. The checkpoints have equally many steps on the same
-    data.
+    Empty for fewer than two folders.
+
+    The reference of a variable is its value in the first folder. A distance is the largest
+    difference between an element and its reference, as a share of the variable's largest reference
+    element, and the name of this variable. It is 0 and "" if all bits are equal, and NaN if some
+    values are NaN. All checkpoints must have the same number of steps on the same data.
     """
     if len(checkpoints) < 2:
         return {}
@@ -107,7 +109,7 @@ def _distance(reference: dict[str, np.ndarray], found: dict[str, np.ndarray]) ->
 
 
 CHECKPOINTS = "checkpoints"
-"""Folder of checkpoints until the weights in them have been compared."""
+"""Folder of the checkpoints, which are removed after their weights have been compared."""
 
 _WEIGHTS = "weights"  # name of a note in the journal
 
@@ -115,7 +117,7 @@ _WEIGHTS = "weights"  # name of a note in the journal
 def known_distances(
     folder: ResultsFolder, name: str = ""
 ) -> Mapping[str, tuple[float, str]] | None:
-    """Distances of the weights that an earlier session compared under a name; None if none."""
+    """Distances that an earlier session stored under a name; None if there are none."""
     for one in folder.notes(_WEIGHTS):
         if one["name"] == name:
             return {of: (float(gap), text) for of, (gap, text) in one["distances"].items()}
@@ -125,8 +127,8 @@ def known_distances(
 def compare_weights(
     folder: ResultsFolder, checkpoints: Mapping[str, Path], name: str = ""
 ) -> Mapping[str, tuple[float, str]]:
-    """Compares checkpoints (see `distances`), notes the result in the folder and removes them."""
-    # TensorFlow, which reads checkpoints, is loaded when all has been measured.
+    """Compares checkpoints (see `distances`), stores the result in the journal and removes them."""
+    # Reading checkpoints loads TensorFlow, so it happens after all measurements.
     with without_info_lines():
         found = distances(checkpoints)
     folder.note(_WEIGHTS, name=name, distances=found)
@@ -134,7 +136,7 @@ def compare_weights(
     return found
 
 
-# Plan of measured modes (their flags, and which must train alike), their processes and records.
+# Plans the measured modes (their flags, and whose weights are compared) and their processes.
 
 _OTHERWISE = "trains differently from the modes without it; compare it with cnnbench ab"
 _NOT_FOR_WEIGHTS = (
@@ -142,8 +144,9 @@ _NOT_FOR_WEIGHTS = (
     *named(FLAGS, RunPart.LEARNING_RATE),
     *named(FLAGS, Role.PROFILE),
 )
-# Modes add gradients in different orders. A network that learns at its usual rate amplifies such
-# rounding a hundredfold and more in each step; at this one it does not.
+# Learning rate for comparing weights. Modes add gradients in different orders, so rounding differs.
+# With a network's usual learning rate, each step amplifies such differences by a factor of 100 or
+# more; with this rate, it does not.
 _RATE_FOR_WEIGHTS = 1e-6
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
 _OF_THE_COMMAND = {
@@ -160,13 +163,14 @@ _OF_THE_COMMAND = {
 
 @dataclass(frozen=True)
 class StrategyCase:
-    """A measured mode, which is a row of the table.
+    """A mode to measure: one row of the table.
 
     Attributes:
       name: the mode, or `ONE_TOWER`.
-      flags: texts of the flags of ``cnnbench run`` by name, without those of files.
-      apart: why its weights are not compared; "" if they are.
-      weights_flags: flags of the process that trains the weights to compare; empty for none.
+      flags: texts of the flags of ``cnnbench run`` by name, without flags for files.
+      apart: the reason why the weights are not compared; "" if they are.
+      weights_flags: flags of the process that trains weights for the comparison; empty if there is
+        no comparison.
     """
 
     name: str
@@ -183,21 +187,22 @@ def make_plan(
     on_gpu: bool,
     weights_steps: int = 0,
 ) -> tuple[list[StrategyCase], list[str]]:
-    """Checks the flags of every mode; loads no TensorFlow.
+    """Checks the flags of every mode. Does not load TensorFlow.
 
-    Returns the cases, one tower first, and lines to print before the first run.
+    Returns the cases (`ONE_TOWER` is the first one) and lines to print before the first run.
 
     Args:
-      given: values of the flags of all runs, by name.
-      modes: names; None for all that work with these flags in one process.
-      on_gpu: whether devices are GPUs. Towers on a CPU share its cores, so that one tower with all
-        their images is an upper limit of their speed. On GPUs it has the images of one device.
-      weights_steps: after which weights are compared; 0: never.
+      given: values of the flags for all runs, by name.
+      modes: names of modes; None for all modes that work with these flags in one process.
+      on_gpu: whether devices are GPUs. On a CPU, towers share the cores, so the case with one tower
+        gets the images of all towers and is an upper limit of their speed. On GPUs, it gets the
+        images of one device.
+      weights_steps: number of steps after which weights are compared; 0 for no comparison.
     """
     _refuse(given)
     plugins.load_all(given)
     if not on_gpu and given.get("device", "auto") == "auto":
-        given = {**given, "device": "cpu"}  # modes that need GPUs are then left out
+        given = {**given, "device": "cpu"}  # leaves out modes that need GPUs
     args = args_of(given)
     first = _resolved(args, {"variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])
@@ -238,7 +243,7 @@ def _case(mode: Mode, args: ParsedArgs, weights_steps: int) -> StrategyCase:
 
 
 def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
-    """The flags of a process that trains the weights to compare, from those of the run by name."""
+    """Converts the flags of a run to flags of a process that trains weights for the comparison."""
     kept = {name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS}
     return {
         **kept,
@@ -250,12 +255,15 @@ def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
 
 
 def weights_tolerance(precision: str) -> float:
-    """The largest distance of weights that rounding explains at a precision."""
+    """Maximum distance between weights that rounding can cause at a precision."""
     return _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
 
 
 def _refuse(given: Mapping[str, object]) -> None:
-    """Refuses flags that the command sets, and those with which modes train differently."""
+    """Raises an error for flags that the command sets.
+
+    Also refuses flags with which modes would train differently.
+    """
     for name, reason in _OF_THE_COMMAND.items():
         if given.get(name):
             raise FlagError(name, ACCEPTED[name].text(given[name]), reason)
@@ -273,7 +281,7 @@ def _resolved(args: ParsedArgs, own: Mapping[str, str]) -> Resolved:
 def question_of(
     cases: Sequence[StrategyCase], facts: Mapping[str, Any], weights_steps: int, seed: int
 ) -> Question:
-    """The question of a comparison, which may have more rounds when it goes on."""
+    """Identity of the campaign. The number of rounds is not included, so it may be increased."""
     names = [one.name for one in cases]
     return Question(
         plans={one.name: plan_of(one.resolved) for one in cases},
@@ -288,16 +296,18 @@ STRATEGIES = CampaignKind(
     inside=(LOGS,),
     kept=(f"{LOGS}/*", "*/r[0-9]*.json", "*/weights.json"),
 )
-"""Comparisons: DIR/MODE has a record per round, DIR/strategies.json the rows."""
+"""Kind of campaign for comparisons of modes. DIR/MODE contains a record per round, and
+DIR/strategies.json contains the rows.
+"""
 
 
 class StrategiesSession:
-    """One run of the command.
+    """One session of `cnnbench strategies`.
 
     Attributes:
-      records: records of the successful rounds, by case and number of the round.
-      problems: why a process of a case failed, after which the case is not run again.
-      checkpoints: folders with the weights to compare, by case.
+      records: records of successful rounds, by case and round number.
+      problems: by case, why a process failed. After a failure, the case is not run again.
+      checkpoints: by case, folder with the weights to compare.
     """
 
     def __init__(self, cases: Sequence[StrategyCase], results: ResultsFolder) -> None:
@@ -308,7 +318,7 @@ class StrategiesSession:
         self.checkpoints: dict[str, Path] = {}
 
     def policy(self, repeats: int, seed: int, timeout: float) -> RunPolicy[None]:
-        """Trains the weights to compare, then runs every case once per round, in random order.
+        """Trains weights for the comparison, then runs every case once per round in random order.
 
         `timeout` is in seconds per process.
         """
@@ -330,9 +340,9 @@ class StrategiesSession:
         return in_rounds([*trained, *rounds(cases, repeats, seed)], measure)
 
     def _request(self, case: StrategyCase, number: int) -> Request:
-        """A process of a round, or, with number 0, the one that trains the weights.
+        """The process of a round; for number 0, the process that trains weights for the comparison.
 
-        The record of the latter is kept only if it fails.
+        The record of the process that trains weights is only stored if it fails.
         """
         stem, flags, checkpoint = f"r{number}", case.flags, None
         if not number:
@@ -354,7 +364,7 @@ class StrategiesSession:
 # Results as a table, CSV and JSON; docs/strategies.md defines the columns.
 
 _SPARE = ("variables", "build, s", "copies", "first step, s", "reduction ops", "memory")
-"""Columns that a narrow terminal omits, the first one first."""
+"""Columns that are omitted in narrow terminals, in this order."""
 
 
 def _row(
@@ -372,7 +382,7 @@ def _row(
     if case.apart:
         weights = APART
     elif distance is not None:
-        weights = EQUAL if distance <= tolerance else DIFFERENT  # also for NaN
+        weights = EQUAL if distance <= tolerance else DIFFERENT  # NaN is also DIFFERENT
         weights = REFERENCE if case.name == next(iter(distances)) else weights
     placed = [record.placement for record in records if record.placement is not None]
     return StrategyRow(
@@ -397,7 +407,7 @@ def _row(
 
 
 def _overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> float | None:
-    """The median over the rounds in which one tower was measured, too."""
+    """Median overhead over the rounds in which one tower was measured, too."""
     if mode == ONE_TOWER:
         return None
     found = []
@@ -405,7 +415,7 @@ def _overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> floa
     for at, record in records[mode].items():
         speed, reference, placement = throughput(record), alone.get(at), record.placement
         if speed and reference and placement is not None:
-            # Devices on the CPU share its cores: together they can be as fast as one.
+            # CPU devices share the cores, so all devices together are at most as fast as one.
             ideal = placement.num_towers if placement.kind == "gpu" else 1
             found.append(ideal * reference / speed - 1.0)
     return median(found) if found else None
@@ -418,12 +428,12 @@ def _values(
 
 
 def failed(found: Sequence[StrategyRow]) -> bool:
-    """Whether a process failed, or modes that should train alike differ."""
+    """Whether a process failed, or modes that should train the same weights did not."""
     return any(row.problem or row.weights == DIFFERENT for row in found)
 
 
 def table_text(found: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
-    """The table, and remarks: on the weights, failures, an early end."""
+    """The table, and remarks about weights, failures and an early end."""
     rows, tolerance = found.rows, found.weights_tolerance
     is_interval = any(row.processes >= ProcessValues.FEWEST for row in rows)
     spread = ProcessValues.INTERVAL if is_interval else "range"
@@ -446,16 +456,16 @@ def document(
     end: str | None = None,
     planned: int = 0,
 ) -> StrategiesDocument:
-    """The rows with unrounded numbers, their processes and the subject; `begun` has a time zone.
+    """Makes the document, with unrounded numbers. `begun` must have a time zone.
 
-    Weights within `tolerance` are called equal; see `cnnbench.campaigns.strategies` for the
-    distances. `end` is the reason of an early end, before `planned` processes were measured.
+    Weights with a distance (see `distances`) of at most `tolerance` are called equal. `end` is the
+    reason for an early end, before all `planned` processes were measured.
     """
     first = session.cases[1].resolved.config
     processes = tuple(
         StrategyProcess(mode=mode, round=at, run_id=record.run_id, images_per_sec=speed)
         for mode, records in session.records.items()
-        # Together, so that a disturbance of few processes counts for none.
+        # All processes are evaluated together, so that rare disturbances are removed.
         for (at, record), speed in zip(
             records.items(), throughputs([*records.values()]), strict=True
         )

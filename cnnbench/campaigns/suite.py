@@ -1,9 +1,10 @@
-"""The schema of suites.
+"""Reads suite files and checks their schema.
 
-Scalars keep their text: a flag's value is the text in the file, not what YAML 1.1 makes of it
-(``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
+Flag values are taken literally from the file. YAML 1.1 would interpret them: ``1e-3`` as a string,
+``012`` as ten, ``1:30`` as ninety, ``on`` as true.
 
-Defaults are merged into the entries here; `cnnbench.campaigns.sweep` checks the values of flags.
+This module merges the defaults into the entries. `cnnbench.campaigns.sweep` checks the values of
+flags.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from cnnbench.records.metric import BOUNDS
 
 # Suite files as trees whose nodes have line numbers.
 
-_MOST_MIB = 1  # a longer file takes seconds to parse
-# Deeper than any suite; a list that contains itself has no end.
+_MOST_MIB = 1  # A larger file would take seconds to parse.
+# Maximum depth. A list that contains itself would be infinitely deep.
 _MAX_DEPTH = 12
-_MAX_SCANNED_DEPTH = 50  # PyYAML's time grows with the square of the depth, or more
+_MAX_SCANNED_DEPTH = 50  # The time of PyYAML is at least quadratic in the depth.
 
 _TAGS = {
     "tag:yaml.org,2002:bool": "boolean",
@@ -47,10 +48,10 @@ _TRUE = ("y", "yes", "true", "on")
 
 @dataclass(frozen=True)
 class Node:
-    """A value and its position in the file.
+    """A value in a YAML file, and its position.
 
-    `kind` is mapping, list, or a scalar kind: boolean, integer, number, string, null. Scalars have
-    their `text` as written; the fields of mappings are key, its line, value.
+    `kind` is mapping, list, boolean, integer, number, string or null. `text` is a scalar as written
+    in the file. The fields of a mapping are tuples of key, line of the key, and value.
     """
 
     file: str
@@ -62,11 +63,11 @@ class Node:
 
     @property
     def is_true(self) -> bool:
-        """The value as a boolean of YAML 1.1."""
+        """The value, interpreted as a boolean of YAML 1.1."""
         return self.text.lower() in _TRUE
 
     def error(self, message: str, line: int | None = None) -> UsageError:
-        """A usage error about this node, or another line: ``file:line: message``."""
+        """A usage error about this node or the given line: ``file:line: message``."""
         return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
 
 
@@ -77,12 +78,12 @@ def shipped_suites() -> tuple[str, ...]:
 
 
 def find_suite(text: str) -> str:
-    """The path of a suite: that of a file, or the name of a shipped suite."""
+    """The path of a suite, from a path or from the name of a shipped suite."""
     if os.path.isfile(text):
         return text
     if text in shipped_suites():
         path = str(resources.files("cnnbench.configs").joinpath(f"{text}.yaml"))
-        with contextlib.suppress(OSError):  # the working directory may be gone
+        with contextlib.suppress(OSError):  # The working directory may have been deleted.
             relative = os.path.relpath(path)
             return path if relative.startswith("..") else relative
         return path
@@ -93,19 +94,19 @@ def find_suite(text: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses deeply nested documents while it scans them."""
+    """Raises an error for a deeply nested document while scanning it."""
 
     def fetch_more_tokens(self) -> None:
-        """Reads on; RecursionError beyond `_MAX_SCANNED_DEPTH`."""
+        """Scans more tokens. Raises RecursionError beyond `_MAX_SCANNED_DEPTH`."""
         if self.flow_level + len(self.indents) > _MAX_SCANNED_DEPTH:
             raise RecursionError
         super().fetch_more_tokens()
 
 
 def load(path: str, flag: str = "") -> Node:
-    """The root of the one document in a file, which messages name as given.
+    """The root of the only document in a file. Messages contain `path` as it is.
 
-    UsageError, with file and line, also for keys given twice and for unknown tags.
+    Raises UsageError, with file and line, for invalid YAML, duplicate keys and unknown tags.
     """
     data = read_file(path, _MOST_MIB, flag)  # read as bytes: the loader detects the encoding
     try:
@@ -124,7 +125,7 @@ def load(path: str, flag: str = "") -> Node:
 
 
 def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> Node:
-    """A node, converted once: an alias is the node itself once more, and costs nothing."""
+    """Converts a YAML node. Nodes are converted once; an alias returns the same `Node`."""
     line = int(node.start_mark.line) + 1
     if depth > _MAX_DEPTH:
         raise UsageError(f"{file}:{line}: nested too deeply")
@@ -152,26 +153,28 @@ def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> 
     return found
 
 
-# Keys of suite files: dataclasses whose fields declare how each key is read.
+# Keys of suite files. The fields of dataclasses declare how each key is read.
 
 COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
 MAX_REPEATS = 1000
 AUTO = "auto"
-"""The value of repeats that stands for as many as a verdict needs."""
+"""The value of repeats that means as many as a verdict needs."""
 
 MAX_PROCESSES = 256
 
 _NAME = re.compile(r"[\w][\w.+-]*")
 
 Reader = Callable[[Node, str], Any]
-"""Takes the value of a key and the key's name for messages; raises UsageError."""
+"""A function that converts the value of a key. Its second argument is the name of the key for
+messages. It raises UsageError.
+"""
 
 FlagNodes = Mapping[str, Node]
-"""Flags by name: a scalar, a list (of a list flag), or null for "not given"."""
+"""Flags by name. A value is a scalar, a list (for a list flag), or null for "not given"."""
 
 Limits = tuple[float | None, float | None]
-"""The smallest and the largest value of a metric; None for no limit."""
+"""Minimum and maximum of a metric; None for no limit."""
 
 
 def _scalar(
@@ -181,7 +184,7 @@ def _scalar(
     limits: str = "",
     kinds: tuple[str, ...] = ("integer", "number", "string"),
 ) -> Reader:
-    """A reader of scalars of accepted kinds of nodes; `kind` and `limits` are for messages."""
+    """Makes a reader of scalars with one of `kinds`. `kind` and `limits` are texts for messages."""
 
     def read(node: Node, what: str) -> Any:
         try:
@@ -242,7 +245,7 @@ def _filled_list(node: Node, what: str) -> tuple[Node, ...]:
 
 
 def _mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
-    """The values of a mapping by key; only known keys unless known is None."""
+    """The values of a mapping by key. Raises an error for keys that are not in `known`."""
     if node.kind != "mapping":
         raise node.error(f"{what} must be a mapping (key: value), not {_shown(node)}")
     names = None if known is None else tuple(known)
@@ -347,15 +350,15 @@ def _settings(node: Node, what: str) -> dict[str, Any]:
 
 
 def _key(read: Reader, default: Any = None, name: str = "") -> Any:
-    """A field that is a key of the file, of the same name unless given."""
+    """Declares a dataclass field that is a key in the file. `name` is the key if it differs."""
     return field(default=default, metadata={"read": read, "name": name})
 
 
 @dataclass(frozen=True)
 class BatchSizeSearch:
-    """The search for the largest batch size per device, among multiples up to a limit.
+    """Settings for searching the largest batch size per device, among multiples up to a limit.
 
-    A trial has `num_batches` steps after one warm-up step.
+    Each trial has `num_batches` steps after one warm-up step.
     """
 
     limit: int = _key(_whole(2**31 - 1), 65536)
@@ -365,7 +368,7 @@ class BatchSizeSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCpu:
-    """Flags and filter with which a suite for GPUs runs on a machine without any."""
+    """Flags and filter for running a suite for GPUs on a machine without GPUs."""
 
     flags: FlagNodes = _key(_flags)  # noqa: RUF009
     filter: str = _key(_text, "")
@@ -373,9 +376,9 @@ class OnCpu:
 
 @dataclass(frozen=True, kw_only=True)
 class EntrySettings:
-    """The keys that defaults and entries share; `timeout` is in seconds per process.
+    """Keys that defaults and entries have in common. `timeout` is in seconds per process.
 
-    `repeats` is None for as many as a verdict needs, `launch` for a run in one process.
+    `repeats` is None for as many as a verdict needs. `launch` is None for a run in one process.
     """
 
     command: str = _key(_command, "run")
@@ -389,11 +392,12 @@ class EntrySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteEntry(EntrySettings):
-    """One entry of a suite, defaults merged in.
+    """One entry of a suite, after the defaults have been merged in.
 
-    The items of each axis of the matrix, and the inclusions, are sets of flags. Exclusions are
-    flags and texts (one or several) that a configuration must not have together. An optional entry
-    is skipped when its flags name environment variables that are not set.
+    Each item on an axis of the matrix is a set of flags, and so is each inclusion. An exclusion is
+    a set of flags, each with one or several values; configurations with this combination are
+    removed. An optional entry is skipped if its flags contain environment variables that are not
+    set.
     """
 
     node: Node
@@ -406,7 +410,7 @@ class SuiteEntry(EntrySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A checked suite, defaults merged in; `on_cpu` is None if it suits all machines."""
+    """A checked suite, with merged defaults. `on_cpu` is None if it is for all machines."""
 
     file: str
     name: str = _key(_name)
@@ -418,9 +422,9 @@ class Suite:
     def with_settings(
         self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
     ) -> Suite:
-        """The suite with settings for all entries; None: their own.
+        """The suite with settings that replace those of all entries. None keeps a setting.
 
-        A search is for runs that have none.
+        `search` only applies to runs that have no search.
         """
         entries = (
             replace(
@@ -435,7 +439,10 @@ class Suite:
 
 
 def check(root: Node) -> Suite:
-    """The suite in a document; UsageError names file, line and key, and the valid values."""
+    """Checks a document and returns the suite.
+
+    UsageError names file, line, key and the valid values.
+    """
     given = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
     if "entries" not in given:
         raise root.error('a suite needs the key "entries", a list')
@@ -455,17 +462,17 @@ def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
         raise node.error('an entry needs the key "name"')
     base = dict(defaults)
     if given.get("command", base.get("command", "run")) != base.get("command", "run"):
-        # Flags, metrics and searches of one command mean nothing to another.
+        # Flags, bounds and searches are specific to a command, so these defaults do not apply.
         for name in ("flags", "bounds", "search", "launch"):
             base.pop(name, None)
     for name in ("flags", "bounds"):
-        # By name: what an entry does not set keeps its default.
+        # Merged by name: what an entry does not set keeps its default.
         given[name] = {**base.get(name, {}), **given.get(name, {})}
     return SuiteEntry(node=node, **{**base, **given})
 
 
 def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
-    """The values of the keys in a mapping, by field of a dataclass made by `_key`."""
+    """Reads the values of a mapping, by the fields of a dataclass that `_key` declares."""
     by_key = keys_of(declared)
     return {
         by_key[key].name: by_key[key].metadata["read"](value, key)
@@ -474,7 +481,7 @@ def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
 
 
 def keys_of(declared: type) -> dict[str, Field[Any]]:
-    """The fields of a dataclass that are keys of the file, by key."""
+    """The fields of a dataclass that `_key` declares, by key in the file."""
     return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
 
 

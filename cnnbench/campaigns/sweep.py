@@ -1,7 +1,7 @@
-"""Planning and running a suite, and its summary.
+"""Plans and runs a suite, and summarises its results.
 
-The results directory has one record per run, a log beside each, and a journal. Names of records
-hold key and repeat.
+The results directory contains a record and a log for each run, and a journal. The names of records
+contain the key of the configuration and the number of the repeat.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ from cnnbench.records.metric import BOUNDS
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord, Subject, SweepPlace, with_subject
 
-# Plan of a suite: expanded entries, repeats and order; all flags are checked beforehand.
+# Plan of a suite: configurations, repeats and order. All flags are checked before the first run.
 
 MAX_CONFIGURATIONS = 10_000
 
@@ -95,15 +95,17 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCase:
-    """One configuration of an entry, named by it and the flags that vary: "resnet50 num_gpus=2".
+    """One configuration of an entry.
+
+    Its name consists of the entry's name and the flags that vary: "resnet50 num_gpus=2".
 
     Attributes:
-      flags: texts by name, a list flag's with commas.
-      nodes: places of the flags in the file.
+      flags: texts of flags by name; the values of a list flag are separated by commas.
+      nodes: positions of the flags in the file.
       varied: names of the flags that vary.
-      resolved, key: known for the cases of a plan; keys are equal for equal configurations in equal
-        environments.
-      repeats: number of processes; where the entry has none, it follows from the number of cases.
+      resolved, key: known for cases in a plan. Equal configurations in equal environments have
+        equal keys.
+      repeats: number of processes. If the entry sets none, it depends on the number of cases.
     """
 
     entry: SuiteEntry
@@ -117,7 +119,10 @@ class SweepCase:
 
 
 class _MissingVariable(UsageError):
-    """A flag names an environment variable without a value; `lack` omits file and line."""
+    """A flag contains an environment variable that is not set.
+
+    `lack` is the message without file and line.
+    """
 
     def __init__(self, node: Node, name: str, lack: str) -> None:
         self.lack = f"{name} {lack}"
@@ -125,10 +130,11 @@ class _MissingVariable(UsageError):
 
 
 def expand(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
-    """The configurations of an entry: the matrix in order, less exclusions, then inclusions.
+    """The configurations of an entry: the matrix without exclusions, then the inclusions.
 
-    Also returns the missing variable of an optional entry, as in "DATA is not set". UsageError for
-    an exclusion that excludes nothing, equal or far too many configurations, or a missing variable.
+    Also returns why an optional entry is skipped, such as "DATA is not set", or None. Raises
+    UsageError for an exclusion without effect, equal configurations, far too many configurations,
+    or a missing variable.
     """
     try:
         return _expand(entry), None
@@ -176,7 +182,8 @@ def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
             name: [_value(entry, name, item) for item in node.items or (node,)]
             for name, _, node in rule.fields
         }
-        # Null means "not given", but a flag that no configuration has is a typing error.
+        # Null means "not given". But a flag that no configuration contains is considered a typing
+        # error.
         rest = [
             one
             for one in kept
@@ -190,12 +197,13 @@ def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
 
 
 def _value(entry: SuiteEntry, name: str, node: Node) -> str | None:
-    """The value of a flag as on a command line; None if it is not given."""
+    """Text of a flag's value, as on a command line; None if the flag is not given."""
     if node.kind == "null":
         return None
     if node.kind == "list":
         return ",".join("".join(_substituted(item)) for item in node.items)
-    # Of a switch every spelling of YAML's will do; of other flags "on" and "no" are values.
+    # A switch accepts every spelling of a YAML boolean. For other flags, "on" and "no" are ordinary
+    # values.
     spec = flags_of(entry.command).get(name)
     if node.kind == "boolean" and spec is not None and spec.kind.name == "boolean":
         return "true" if node.is_true else "false"
@@ -216,7 +224,7 @@ def _substituted(node: Node) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """A value for use in a name: the last part of a path. (nccl/xring is no path.)"""
+    """Shortens a value for use in a name: the last part of a path. (nccl/xring is not a path.)"""
     if text.startswith(("/", "./", "../", "~")):
         text = os.path.basename(text.rstrip("/"))
     return " ".join(text.split())
@@ -224,7 +232,7 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The cases of a sweep, in the order of the file, and notices for before the first run."""
+    """The cases of a sweep in the order of the file, and notices to print before the first run."""
 
     suite: str
     cases: tuple[SweepCase, ...]
@@ -239,13 +247,14 @@ def make_plan(
     pattern: str | None = None,
     subject: Subject | None = None,
 ) -> SweepPlan:
-    """Expands all entries and checks all flags; UsageError names file, line and valid values.
+    """Expands all entries and checks all flags. UsageError names file, line and valid values.
 
     Args:
-      facts: about this machine; part of the cases' keys, as is the revision of the subject.
-      for_all: texts of flags, by name, that all configurations get whose command has them.
-      pattern: a regular expression that the names match; other configurations are not even checked,
-        because flags for this machine may not suit them.
+      facts: facts about this machine, which are part of the keys (like the revision of `subject`).
+      for_all: texts of flags by name. They are added to all configurations whose command has the
+        flag.
+      pattern: regular expression that the names must match. Other configurations are not checked,
+        because their flags may not work on this machine.
     """
     for_all = for_all or {}
     subject = (subject or Subject()).labelled(labels_of(for_all)) or Subject()
@@ -275,7 +284,7 @@ def make_plan(
 
 
 def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Question:
-    """The question of a sweep, which may have more configurations and repeats when it goes on."""
+    """Identity of the campaign. A resumed sweep may have more configurations and repeats."""
     return Question(
         plans={
             one.name: plan_of(one.resolved, search=_facts_of(one.entry.search))
@@ -299,14 +308,15 @@ def _chosen(configurations: Sequence[SweepCase], pattern: str | None) -> list[Sw
 
 
 _USUAL, _FOUND_CHANCE = Policy(), 0.9
-"""What a suite is judged by, and the chance that a change is found in every configuration."""
+"""Decision thresholds of suites, and the power with which a change is found in every configuration.
+"""
 
 
 def processes_to_decide(configurations: int) -> int:
-    """Processes per side that allow a verdict on every configuration of a suite.
+    """Number of processes per side that is sufficient for a verdict on every configuration.
 
-    The fewest that can prove a change in each (Holm), and still in one of them if one process of a
-    side falls behind all of the other side.
+    The smallest number for which a change of all configurations can be significant (Holm), and a
+    change of one configuration even if one process of a side overlaps with the other side.
     """
     count = processes_needed(_USUAL, configurations)
     # All values of one side, except at most one, exceed all values of the other side.
@@ -316,14 +326,14 @@ def processes_to_decide(configurations: int) -> int:
 
 
 def processes_to_find(change: float, scatter: float, configurations: int) -> int:
-    """Estimated processes per side that find a change in nine of ten experiments.
+    """Estimated number of processes per side that finds a change with 90 % power.
 
-    By the normal approximation. The change must be significant after Holm, and its
-    interval beyond the floor.
+    Uses the normal approximation. The change must be significant (Holm), and its interval must be
+    beyond the threshold.
 
     Args:
-      change: as a share: -0.2 is 20 % slower; ValueError if within the floor.
-      scatter: standard deviation of the logarithms of like processes.
+      change: relative change: -0.2 is 20 % slower. Raises ValueError if it is within the threshold.
+      scatter: standard deviation of the logarithms of equal processes' speeds.
     """
     size, floor = abs(math.log1p(change)), math.log1p(_USUAL.threshold)
     if size <= floor:
@@ -333,17 +343,17 @@ def processes_to_find(change: float, scatter: float, configurations: int) -> int
     certain = (normal.inv_cdf(1 - _USUAL.alpha / 2 / configurations) + chance) / size
     beyond = (normal.inv_cdf(1 - _USUAL.alpha / 2) + chance) / (size - floor)
     count = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    # One more, because exact intervals of a few values are wider than the approximation.
+    # One more process, because exact intervals of few values are wider than approximate ones.
     return max(math.ceil(count) + 1, processes_needed(_USUAL, configurations))
 
 
 def family(cases: Iterable[SweepCase], command: str) -> int:
-    """Number of configurations of a command, which `cnnbench compare` judges together."""
+    """Number of configurations of a command, for which `cnnbench compare` corrects p-values."""
     return sum(case.resolved.rows for case in cases if case.entry.command == command)
 
 
 def _repeated(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
-    """The cases with their repeats; automatic ones are the number that verdicts need."""
+    """Sets the repeats of cases. Automatic repeats become the number that verdicts need."""
     commands = {case.entry.command for case in cases}
     needed = {name: processes_to_decide(family(cases, name)) for name in commands}
     return tuple(
@@ -353,7 +363,7 @@ def _repeated(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
 
 @dataclass(frozen=True)
 class Item:
-    """One process, counted from 1, or, with repeat 0, the search for the batch size of a case."""
+    """One process of a case. Repeats are counted from 1; 0 is the search for the batch size."""
 
     case: SweepCase
     repeat: int
@@ -369,12 +379,15 @@ class Item:
 
     @property
     def duration_key(self) -> tuple[str, bool]:
-        """Key of items of equal duration: the case, and whether it is the search."""
+        """Items with equal keys take equally long.
+
+        The key is the case, and whether the item is a search.
+        """
         return self.case.key, self.repeat == 0
 
 
 def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
-    """Searches first, then round r of all cases before round r + 1, each shuffled by the seed."""
+    """Items in order: searches, then rounds of all cases. Each round is shuffled by the seed."""
     most = max((case.repeats for case in cases), default=0)
 
     def is_due(case: SweepCase, repeat: int) -> bool:
@@ -389,7 +402,7 @@ def _case(
     for_all: Mapping[str, str],
     notices: list[str],
 ) -> SweepCase:
-    """A configuration with its resolved flags, to whose notices its own are added."""
+    """Resolves the flags of a configuration; adds notices about them to `notices`."""
     entry = configuration.entry
     known = flags_of(entry.command)
     if entry.command == "run" and configuration.nodes.keys() - known.keys():
@@ -433,7 +446,7 @@ def _facts_of(search: BatchSizeSearch | None) -> dict[str, int] | None:
 
 
 def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> Resolved:
-    """The resolved flags; errors name the line of the flag."""
+    """Resolves the flags of a configuration. Errors name the line of the flag."""
     entry = configuration.entry
     try:
         given = values_of(flags, flags_of(entry.command))
@@ -448,7 +461,7 @@ def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> Resolved:
         raise entry.node.error(f"{configuration.name}: {error}") from None
 
 
-# Processes of a sweep, and how long they take; results are written at once.
+# Runs the processes of a sweep, and estimates how long they take. Results are written immediately.
 
 _NAME_LENGTH = 120
 _NAME = re.compile(r".+\.[0-9a-f]{12}\.r\d+\.[\dTZ]{22}")
@@ -463,11 +476,11 @@ SWEEP = CampaignKind(
     pending="{}.pending",
     kept=(f"*.{'[0-9a-f]' * 12}.r[0-9]*.*",),
 )
-"""Sweeps: a folder has records and logs side by side, of several suites."""
+"""Kind of campaign for sweeps. A folder contains records and logs, possibly of several suites."""
 
 
 def found_records(folder: Path, key: str, repeat: int) -> list[Path]:
-    """Records of a run, oldest first, valid or not; repeats are counted from 1."""
+    """Paths of the records of a run, oldest first. They may be invalid. Repeats start at 1."""
     named = [
         path for path in folder.glob(f"*.{key}.r{repeat}.*.json") if _NAME.fullmatch(path.stem)
     ]
@@ -475,22 +488,23 @@ def found_records(folder: Path, key: str, repeat: int) -> list[Path]:
 
 
 def record_name(label: str, key: str, repeat: int, stamp: str) -> str:
-    """Name of a new record of a run; the label is for people who look at the folder."""
+    """Name of a new record of a run. The label only helps people who look at the folder."""
     label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
     return f"{label}.{key}.r{repeat}.{stamp}.json"
 
 
 _BATCH = named(FLAGS, RunPart.BATCH)
 NOT_IN_TRIALS = named(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
-"""Flags that a process of few steps, such as a trial of a batch size, replaces or omits."""
+"""Flags that are replaced or omitted in a process with few steps, such as a trial of a batch size.
+"""
 
 _REDUCING_SECONDS = 20.0
-"""Estimate for a process of all-reduces: a few sizes and algorithms on two CPU cores."""
+"""Estimated seconds of an all-reduce process: a few sizes and algorithms on two CPU cores."""
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A process of this sweep, or of the resumed sweep; then only its status is known."""
+    """Result of an item. If it was measured by an earlier session, only its status is known."""
 
     item: Item
     path: Path
@@ -498,7 +512,7 @@ class SweepRun:
 
 
 def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
-    """Command and flags of an item, without the file of its record."""
+    """Command and flags of an item, without the flag for its record."""
     entry = item.case.entry
     flags: dict[str, object] = {**item.case.flags}
     if item.repeat == 0:
@@ -514,11 +528,11 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """One sweep in an order from a seed; a store to resume keeps its valid records.
+    """One sweep, in an order that depends on a seed. A resumed sweep keeps valid records.
 
     Attributes:
-      program: what starts cnnbench.
-      command: the command line of the sweep, for its records.
+      program: arguments that start cnnbench.
+      command: command line of the sweep, for the records.
     """
 
     plan: SweepPlan
@@ -530,20 +544,20 @@ class Sweep:
 
     @cached_property
     def stamp(self) -> str:
-        """The time in the names of records: that of the session that began the sweep."""
+        """Time for the names of records: the start of the sweep's first session."""
         now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         earlier = self.store.earlier if self.store.resume else ()
         mine = (one for one in earlier if one.get("suite") == self.plan.suite)
         return [now, *(str(one["stamp"]) for one in mine if "stamp" in one)][-1]
 
     def run(self) -> list[SweepRun]:
-        """Runs all items that are not done; returns all results."""
+        """Runs all items that are not complete. Returns all results."""
         counts = {"cases": len(self.plan.cases), "runs": len(self.left())}
         self.store.begin(suite=self.plan.suite, stamp=self.stamp, **counts)
         return self.campaign.follow(self._policy(ordered(self.plan.cases, self.seed)))
 
     def left(self) -> list[Item]:
-        """The items that are not done, in their order; a notice has their number and duration."""
+        """The items that are not complete, in order. Prints their number and estimated duration."""
         for event in self.store.earlier:
             if event.get("event") == PROCESS and event.get("repeat"):
                 self.campaign.remember((event["key"], False), event["seconds"])
@@ -557,20 +571,20 @@ class Sweep:
         return left
 
     def known_batch(self, case: SweepCase) -> int | None:
-        """The batch size that a search in an earlier session has found; None without one."""
+        """The batch size that a search in an earlier session has found; None if there was none."""
         earlier = None if case.entry.search is None else self._earlier(Item(case, 0))
         if isinstance(earlier, RunRecord) and earlier.batch is not None:
             return earlier.batch.per_device
         return None
 
     def _earlier(self, item: Item) -> Record | None:
-        """The record of a successful run of an item, or after a search, by an earlier session."""
+        """The record of an item that an earlier session ran successfully; None if there is none."""
         repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
         records = (_good(self._target(item.case, repeat)) for repeat in repeats)
         return next((one for one in records if one), None)
 
     def _policy(self, items: Sequence[Item]) -> RunPolicy[list[SweepRun]]:
-        """Runs the items in their order; a case whose search fails is not run."""
+        """Runs the items in order. If the search of a case fails, the case is not run."""
         runs: list[SweepRun] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
@@ -583,7 +597,7 @@ class Sweep:
                 runs.append(SweepRun(item, target, ended))
                 return True
             found: int | SweepRun | None = self.known_batch(item.case)
-            if found is None:  # otherwise the result is kept: less memory may be free now
+            if found is None:  # An earlier result is used, because less memory may be free now.
                 found = yield from self._search(item, then)
             if isinstance(found, SweepRun):
                 runs.append(found)
@@ -595,7 +609,7 @@ class Sweep:
         return runs
 
     def _search(self, item: Item, then: Sequence[Hashable]) -> RunPolicy[int | SweepRun]:
-        """Searches the case's batch size; the process that failed if it was not found."""
+        """Searches the batch size of a case. Returns the failed process if there is none."""
         case, bounds = item.case, item.case.entry.search
         assert bounds is not None
         target = self._target(case, 1)
@@ -606,7 +620,7 @@ class Sweep:
             batch = next(search)
             while True:
                 fits = False
-                if refused is None or batch < refused:  # else the run would refuse it too
+                if refused is None or batch < refused:  # A run would refuse larger batches.
                     later = [item.duration_key, *then]
                     ended = yield from self._run(item, batch, target, later, answers)
                     if ended.status not in answers:
@@ -615,7 +629,7 @@ class Sweep:
                 batch = search.send(fits)
         except StopIteration as end:
             found: int = end.value
-        # If the smallest batch size runs now, more memory is free than during the search.
+        # If the smallest batch size works now, more memory is free than during the search.
         if not found:
             found = bounds.multiple_of
             ended = yield from self._run(item, found, target, then, name=f"{target.stem}.smallest")
@@ -635,10 +649,10 @@ class Sweep:
         answers: Sequence[str] = ("ok",),
         name: str = "",
     ) -> RunPolicy[Ended]:
-        """Runs a process with a batch size; None for that of the flags.
+        """Runs a process with a batch size; None uses the batch size in the flags.
 
-        `target` takes the record, that of a trial of a search only if it fails; see `Request` for
-        the others.
+        The record is written to `target`. For trials of a search, it is only written after a
+        failure. For the other arguments, see `Request`.
         """
         case, trial = item.case, item.repeat == 0
         log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
@@ -683,11 +697,12 @@ class Sweep:
         ]
         config = {**document["config"], "result_json": str(target)}
         made = {**document, "command": command, "config": config, "sweep": encode(place)}
-        # A plug-in that the suite names may be of a repository of its own, and code may be edited.
+        # The record may name a different subject: a plug-in may be in a separate repository, and
+        # code may be edited during the sweep.
         return made if document.get("subject") else with_subject(made, self.plan.subject)
 
     def _target(self, case: SweepCase, repeat: int) -> Path:
-        """Path of the record of a run: when resuming, of one that is there."""
+        """Path for the record of a run. When resuming, it may be an existing record."""
         folder = self.store.folder
         there = found_records(folder, case.key, repeat) if self.store.resume else []
         good = [path for path in there if _good(path)]
@@ -697,15 +712,16 @@ class Sweep:
 
 
 def _good(path: Path) -> Record | None:
-    """The record of a successful run in a file; None without one."""
+    """The record in a file if it is of a successful run; otherwise None."""
     record = read(path)
     return record if record is not None and record.status == "ok" else None
 
 
 def largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
-    """The largest batch size that fits (0 if none): doubles from `start`, then bisects.
+    """Searches the largest batch size that fits (0 if none): doubles from `start`, then bisects.
 
-    Yields sizes to try, and gets whether they fit. A batch is assumed to fit if a larger one does.
+    The generator yields sizes to try and is sent whether they fit. If a batch size fits, all
+    smaller sizes are assumed to fit.
     """
     unit, most = search.multiple_of, search.limit // search.multiple_of
     good, bad = 0, max(1, min(start // unit, most))
@@ -723,7 +739,10 @@ def largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, i
 
 
 def outlook(todo: Sequence[Item], campaign: Campaign) -> str:
-    """Number of processes, and estimated minutes, from earlier sweeps in the directory or FLOPs."""
+    """Text: number of processes and estimated minutes.
+
+    Estimates are from earlier sweeps in the directory, or from FLOPs.
+    """
     runs = [item for item in todo if item.repeat]
     cases = {item.case.key: item.case for item in todo}
     text = f"{count(len(runs), 'process', 'processes')} of "
@@ -753,15 +772,15 @@ def _seconds(item: Item, campaign: Campaign) -> float | None:
     return _REDUCING_SECONDS if work is None else work.seconds(campaign.facts)
 
 
-# Results of a sweep: a row per configuration, computed from the records.
+# Summary of a sweep: one row for each configuration, computed from the records.
 
 _REPORTED = "in reports"
 
 FOUND = -0.2
-"""The change of throughput that a sweep should be able to show in every configuration."""
+"""Relative change of throughput that a sweep should be able to detect in every configuration."""
 
 _MANY = 50
-"""Largest number of processes that is advised."""
+"""Advice suggests at most this number of processes."""
 
 HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
@@ -771,13 +790,13 @@ class SummaryRow:
     """Results of one configuration.
 
     Attributes:
-      throughputs, bandwidths: images/sec, and bytes/sec of the fastest all-reduce, one per
-        successful process.
+      throughputs, bandwidths: for each successful process, images/sec, or bytes/sec of the fastest
+        all-reduce.
       batch_size: batch size per device; None if unknown or mixed.
       problems: label, message and log of each failed process.
-      verdicts: HELD, VIOLATED or UNKNOWN for each bound, and the same in words.
-      reported: name in compare and report; "" for all-reduces, whose rows have names.
-      pauses: what the median step of the runs hides, in words; "" if nothing.
+      verdicts: HELD, VIOLATED or UNKNOWN for each bound, and a text.
+      reported: name of the configuration in compare and report; "" for all-reduces.
+      pauses: text about slow steps that the median step does not show; "" if there are none.
     """
 
     name: str
@@ -793,7 +812,7 @@ class SummaryRow:
 
 
 def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
-    """The rows, in natural order of their names, from the newest result of each run."""
+    """Rows from the newest result of each run, in natural order of their names."""
     by_key: dict[str, list[SweepRun]] = {case.key: [] for case in cases}
     for result in results:
         by_key[result.item.case.key].append(result)
@@ -807,7 +826,7 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[
 
 
 def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> dict[str, str]:
-    """Names of the runs of each case in compare and report, by its key."""
+    """Names of the cases in compare and report, by key."""
     found = {
         key: next((Configuration.of(one) for one in those if isinstance(one, RunRecord)), None)
         for key, those in good.items()
@@ -817,7 +836,7 @@ def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> 
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
-    """REGRESSION if a bound is violated; else FAILED, INCONCLUSIVE (a bound not judged), or OK."""
+    """REGRESSION if a bound is violated; otherwise FAILED, INCONCLUSIVE (unknown bound) or OK."""
     listed = list(rows)
     words = {word for row in listed for word, _ in row.verdicts}
     if VIOLATED in words:
@@ -828,10 +847,10 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 
 
 def table_text(rows: Sequence[SummaryRow]) -> str:
-    """The rows, then the failures."""
+    """The table of rows, followed by the failures."""
     pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
     failed = (f"failed: {problem}" for row in rows for problem in row.problems)
-    # A second name for the configuration is left out in a narrow terminal.
+    # The second name of the configuration is omitted in a narrow terminal.
     shown = table(map(_cells, rows), spare=(_REPORTED,))
     return writers.text_of([[shown, *(Text(one, hanging=6) for one in (*pauses, *failed))]])
 
@@ -854,10 +873,10 @@ def _cells(row: SummaryRow) -> Row:
 def advice(
     rows: Iterable[SummaryRow], cases: Sequence[SweepCase], command: Callable[[int], str]
 ) -> str:
-    """Whether `cnnbench compare` would find a large change in every configuration of runs.
+    """Text: whether `cnnbench compare` could detect a large change in every configuration.
 
-    A line with the command, by its number of repeats, that adds the needed processes; "" for fewer
-    than two each.
+    If not, the text contains the command that adds the necessary processes; `command` makes it from
+    a number of repeats. "" if a configuration has fewer than two processes.
     """
     rows = list(rows)
     measured = [row for row in rows if len(row.throughputs.values) > 1]
@@ -893,7 +912,7 @@ def _row(
     good: Sequence[RunRecord | AllReduceRecord | None],
     reported: str,
 ) -> SummaryRow:
-    """The row of a case; `good` has records of successful runs, None for an unreadable one."""
+    """The row of a case. `good` contains the records of successful runs; None if unreadable."""
     records = [record for record in good if isinstance(record, RunRecord)]
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
     bad = [result for result in results if result.ended.status != "ok"]
@@ -917,7 +936,7 @@ def _row(
 
 
 def _verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
-    """The verdict on the median of a metric over processes, and the same in words."""
+    """The verdict on the median of a metric over processes, and a text."""
     values = [value for value in BOUNDS[metric].values(records) if value is not None]
     if not values:
         return UNKNOWN, f"{metric} {UNKNOWN}"
@@ -927,6 +946,6 @@ def _verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple
         return VIOLATED, f"{text} below {number(low)}"
     if high is not None and value > high:
         return VIOLATED, f"{text} above {number(high)}"
-    # A NaN is within no bound.
+    # NaN violates every bound.
     word = VIOLATED if math.isnan(value) else HELD
     return word, f"{text} {word}"

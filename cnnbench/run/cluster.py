@@ -1,20 +1,21 @@
-"""The other processes of a job: the handshake, and watching that they live.
+"""The handshake between the processes of a job, and detection of lost or stalled processes.
 
-TensorFlow's own start waits without limit or message for a missing process, and accepts processes
-with different flags; its import cannot be cancelled. Here every process listens on its own address,
-calls all others, and continues when it has reached and has been reached by every one. So each pair
-of addresses is known to work in both directions, whatever the order of starts, and the port is free
-again when `meet` returns: TensorFlow's server takes it. The connections with the chief stay open
-for `cnnbench.run.cluster`. A process that gives up tells the others, also those that start
-later.
+At its start, TensorFlow itself waits for a missing process without a limit or message, and it
+accepts processes with different flags. Therefore, a handshake runs before TensorFlow is loaded.
+Every process listens on its own address and connects to all other processes. It continues when all
+connections have been made in both directions, regardless of the order of starts. When `meet`
+returns, the port is free for TensorFlow's server. The connections with the chief stay open for the
+watchdog. A process that gives up reports this to the other processes, including processes that
+start later.
 
-A call is three lines, each a JSON object of at most `LONGEST_LINE` bytes: the card of the caller,
-the card of the process that answers, and a confirmation. Nothing is authenticated, and nothing
-received is executed or stored.
+A call in the handshake consists of three lines: the card (`_Card`) of the caller, the card of the
+process that answers, and a confirmation. Each line is a JSON object of at most `LONGEST_LINE`
+bytes. Nothing is authenticated, and received data is neither executed nor stored.
 
-TensorFlow waits without limit for a stopped process, and its errors do not always name the lost
-one. So all processes exchange messages with the chief. One that falls silent is asked on its gRPC
-port (`probe`), which a stopped process does not answer, but one with a busy interpreter does.
+TensorFlow also waits without limit for a stopped process, and its errors do not always name a lost
+process. Therefore, a watchdog in every process exchanges messages with the chief. If a process
+sends no messages, its gRPC port is probed (`probe`). A process with a busy interpreter answers the
+probe; a stopped process does not.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
 from cnnbench.run.runtime.activity import LONG, StallDetector, Standing, blamed
 
-# Handshake of all processes before TensorFlow is loaded; standard library only.
+# Handshake of all processes before TensorFlow is loaded. Uses only the standard library.
 
 LONGEST_LINE = 1 << 20
 
 _GREETING = "cnnbench handshake"
 _CALL_SECONDS = 10.0  # time limit of one call, for both sides
-_PORT_SECONDS = 5.0  # for a port that a process of an earlier run is about to free
-# time to report a failure to all other tasks, before a notice reports the wait
+_PORT_SECONDS = 5.0  # A process of an earlier run may need this long to free the port.
+# Time for reporting a failure to all other tasks. It is too short for a notice about waiting.
 _GOODBYE_SECONDS = 2.0
 _MOST_NAMED = 8  # number of tasks, or of flags, that one message names
 _LONGEST_VALUE = 200
@@ -58,12 +59,14 @@ _LONGEST_VALUE = 200
 
 @dataclass(frozen=True)
 class Met:
-    """Connections that stay open after the handshake.
+    """Connections of a process that stay open after the handshake.
 
     Attributes:
-      port: reserves the port, without listening, until TensorFlow's server listens on it.
-      lines: connections with all other tasks at the chief, with the chief at the others.
-      local: PIDs of the other processes of the job on this machine.
+      port: socket that reserves the port, without listening, until TensorFlow's server listens on
+        it.
+      lines: sockets by task. The chief is connected with all other tasks, and each other task with
+        the chief.
+      local: PIDs of the job's other processes on this machine.
     """
 
     port: contextlib.ExitStack
@@ -72,13 +75,14 @@ class Met:
 
 
 def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]) -> Met:
-    """Waits until every process of a job is there and has the same facts: versions and `--flags`.
+    """Waits for all processes of a job, and checks that they have the same versions and flags.
 
-    `tell` prints a line about missing tasks every few seconds.
+    Every few seconds, `tell` is called with a line about missing tasks. `facts` contains the
+    versions and flags that must be equal.
 
     Raises:
-      BenchmarkError: the port of this task is in use, or a task is missing, has given up or has
-        other facts. The message names the task and its address.
+      BenchmarkError: the port of this task is in use; or a task is missing, has given up, or has
+        different facts. The message names the task and its address.
     """
     hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     hosts["--controller_host"] = job.controller_host or ""
@@ -87,7 +91,7 @@ def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str
 
 @dataclass(frozen=True)
 class _Card:
-    """Facts that a process sends about itself; `pid` is valid in `namespace` (`pid_namespace`)."""
+    """Facts that a process sends about itself. `pid` is a PID in `namespace` (`pid_namespace`)."""
 
     task: str
     nonce: str
@@ -98,7 +102,7 @@ class _Card:
 
     @classmethod
     def read(cls, line: bytes) -> _Card | None:
-        """Reads a card; None if no process of cnnbench has sent it."""
+        """Parses a card; None if the line is not from a cnnbench process."""
         try:
             values = json.loads(line)
             if not isinstance(values, dict) or _GREETING not in values:
@@ -123,8 +127,8 @@ class _Card:
 class _Meeting:
     """The state of the handshake in one process.
 
-    A peer has arrived when the process that answers on its address has the same nonce (a random
-    number per process) as the one that has called here.
+    A peer has arrived when two processes have the same nonce (a random number per process): the
+    process that answers on the peer's address, and the process that has called here as this peer.
     """
 
     def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
@@ -144,7 +148,8 @@ class _Meeting:
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
         self._came: set[Task] = set()
-        self._told = False  # a process that gave up told this one, and tells all others
+        # A process that gave up has informed this process. It informs all other processes, too.
+        self._told = False
         self._visits = 0
 
     async def run(self, timeout: float) -> Met:
@@ -179,10 +184,10 @@ class _Meeting:
         local = frozenset(c.pid for c in cards if here is not None and c.namespace == here)
         return Met(reserved, self._lines, local)
 
-    # The port of this process.
+    # Calls to the port of this process.
 
     async def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
-        """A listening socket on the own port, and a reservation of it that does not listen."""
+        """A listening socket on this process's port, and a socket that only reserves the port."""
         deadline = time.monotonic() + _PORT_SECONDS
         while True:
             try:
@@ -201,8 +206,8 @@ class _Meeting:
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
                 await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
-        # A process of the job will call again, unless the meeting is over, where Python 3.11 would
-        # print a traceback of the cancellation.
+        # The errors are ignored: a process of the job will call again. At the end of the handshake,
+        # the task is cancelled; Python 3.11 would print a traceback.
         except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
             pass
         finally:
@@ -227,7 +232,7 @@ class _Meeting:
                 self._keep(peer, writer)
             self._check_arrivals()
 
-    # The ports of the others.
+    # Calls to the ports of the other processes.
 
     async def _reach(self, peer: Task) -> None:
         while not self._has_arrived(peer):
@@ -238,7 +243,7 @@ class _Meeting:
             await asyncio.sleep(rendezvous.RETRY_SECONDS)
 
     async def _call(self, peer: Task) -> str | None:
-        """Calls a peer once; returns why it cannot be reached, or None."""
+        """Calls a peer once. Returns why it cannot be reached; None if it can."""
         try:
             card = await asyncio.wait_for(self._exchange(peer, self._own), _CALL_SECONDS)
         except socket.gaierror:
@@ -282,7 +287,7 @@ class _Meeting:
         self._lines[peer] = writer.get_extra_info("socket").dup()
 
     async def _say_goodbye(self, reason: str, until: float) -> None:
-        """Tells the other processes that this one has given up; absent ones until `until`."""
+        """Reports to the other processes that this process has given up."""
         card = replace(self._own, facts={}, failed=reason)
 
         async def tell(peer: Task) -> None:
@@ -292,10 +297,11 @@ class _Meeting:
                     return
                 except (OSError, ValueError, asyncio.TimeoutError):
                     if peer in self._came:
-                        return  # the peer has ended, or tells its own failure
+                        return  # The peer has ended, or reports its own failure.
                 await asyncio.sleep(rendezvous.RETRY_SECONDS)
 
-        # A coroutine: a cancelled future of gather prints that nobody retrieved its exception.
+        # A coroutine is used, because a cancelled future of gather logs that its exception was
+        # never retrieved.
         async def tell_all() -> None:
             await asyncio.gather(*map(tell, self._job.peers))
 
@@ -346,7 +352,7 @@ class _Meeting:
 
 
 def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
-    """A listening socket on all interfaces, like TensorFlow's, and a reservation of the port.
+    """A listening socket on all interfaces (as TensorFlow uses), and a reservation of the port.
 
     All sockets set SO_REUSEADDR, so that the server can share the port with the reservation.
     """
@@ -365,7 +371,8 @@ def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
 
 def _differences(own: _Card, other: _Card) -> list[str]:
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
-    if any(card.task.startswith(f"{PS}:") for card in (own, other)):  # this task has few facts
+    # Ps tasks have only a few facts.
+    if any(card.task.startswith(f"{PS}:") for card in (own, other)):
         names = [name for name in own.facts if name in other.facts]
     return [
         f"{name} is {_value(own.facts.get(name))} at {own.task}, "
@@ -386,28 +393,29 @@ def _listed(phrases: list[str]) -> str:
     return "; ".join((*phrases[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else ())))
 
 
-# Detection of lost, stopped and stalled processes of a job; no TensorFlow.
+# Detection of lost, stopped and stalled processes. Does not import TensorFlow.
 
 PATIENCE = 600.0
-"""Seconds for a process to load TensorFlow and start its server."""
+"""Seconds that a process may need to load TensorFlow and start its server."""
 
 PERIOD = 2.0
 """Seconds between two messages of a task."""
 
-_SILENCE = 6.0  # seconds without a message that make a task suspect
+_SILENCE = 6.0  # Seconds without a message after which a task is suspect.
 _ANSWER_SECONDS = 5.0  # time limit for the answer of a suspect task
-_MISSES = 2  # after so many consecutive wrong answers, a task is lost
+_MISSES = 2  # After this number of consecutive failed probes, a task is lost.
 
 NOT_STARTED = "its server has not started"
 MUTE = "answers, but reports nothing"
 
 _LINGER_SECONDS = 2.0
-_RECENT_SECONDS = 30.0  # a stop of this process within this time explains the end of a job
+# If this process was stopped within this time, the stop may explain the end of the job.
+_RECENT_SECONDS = 30.0
 _MOST_BYTES = 1 << 20  # largest message
 
 
 class Ending(NamedTuple):
-    """The end of a run: an exit code, and a reason if it is not 0."""
+    """The end of a run: an exit code, and a reason if the code is not 0."""
 
     code: int
     reason: str = ""
@@ -415,7 +423,10 @@ class Ending(NamedTuple):
 
 @dataclass
 class _Peer:
-    """A task and its connection; `line` is None once closed, `standing` if it has no loop."""
+    """Another task.
+
+    `line` is None after it was closed; `standing` is None without a training loop.
+    """
 
     line: socket.socket | None
     heard: float
@@ -427,18 +438,18 @@ class _Peer:
 
 
 class Watchdog:
-    """A daemon thread that ends this process when the job cannot continue.
+    """Daemon thread that ends this process when the job cannot continue.
 
-    Every task but the chief has one connection to the chief, its line, kept from the handshake. On
-    it each side reports every `period` seconds that it is alive, and its progress: 2(n-1) messages
-    for n tasks. A task is suspect if its line has closed or was silent for some seconds. A suspect
-    is asked by `probe` every `period` seconds; several wrong answers in a row are a loss, so that a
-    task that ends normally just before this process calls `end` is not lost. The chief reports its
-    findings to all others before it ends, so that all name the same task. The others watch the
-    chief alone; if it does not answer they ask all tasks, once per miss, and name all that are
-    lost.
+    Every task except the chief has one connection to the chief (its line), which remains from the
+    handshake. Every `period` seconds, each side sends a message with its progress; for n tasks,
+    these are 2(n-1) messages. A task is suspect if its line was closed, or if no message has
+    arrived for some seconds. A suspect task is probed every `period` seconds. It is lost after
+    several failed probes in a row, so a task that ends normally just before this process calls
+    `end` is not considered lost. Before the chief ends, it reports lost tasks to all other tasks,
+    so that all tasks name the same one. The other tasks only watch the chief. If the chief does not
+    answer, they probe all tasks and report all that are lost.
 
-    The chief also compares the progress of all tasks: see `StallDetector` and `blamed`.
+    The chief also compares the progress of all tasks; see `StallDetector` and `blamed`.
     """
 
     def __init__(
@@ -455,15 +466,16 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[str, float], str] = probe,
     ) -> None:
-        """Does not start the thread.
+        """Initializes the watchdog without starting the thread.
 
         Args:
-          lost: called once, in another thread, with a message that names the task, while the main
-            thread may be stuck in TensorFlow; has a minute to write the record and print.
-          leave: ends the process without clean-up: `sys.exit` would wait for the main thread.
-          spares: whether the job continues without a task in a state named by `probe`; its loss is
-            then only noted in `gone`.
-          look: see `StallDetector`; None for a process without a loop of its own.
+          lost: called once with a message that names the lost task. It runs in a different thread,
+            because the main thread may be blocked in TensorFlow. It has a minute to write the
+            record and print.
+          leave: ends the process without clean-up. `sys.exit` would wait for the main thread.
+          spares: function of a task and its state (from `probe`): whether the job continues without
+            the task. Its loss is then only recorded in `gone`.
+          look: see `StallDetector`; None for a process without a training loop.
         """
         self._job = job
         self._lost = lost
@@ -476,7 +488,7 @@ class Watchdog:
         self._ask = ask
         self.gone: dict[Task, str] = {}
         self._peers: dict[Task, _Peer] = {}
-        self._reasons: dict[Task, str] = {}  # reasons given by failing tasks
+        self._reasons: dict[Task, str] = {}  # reasons that failing tasks have sent
         self._selector = selectors.DefaultSelector()
         self._up = False
         self._own: Standing | None = None
@@ -493,7 +505,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def open(self, lines: Mapping[Task, socket.socket]) -> None:
-        """Takes over the connections; does not start the thread that calls `tick` and `listen`."""
+        """Takes over the connections. Does not start the thread that calls `tick` and `listen`."""
         self._begun = self._ticked = self._clock()
         for task, line in lines.items():
             line.setblocking(False)
@@ -501,10 +513,10 @@ class Watchdog:
             self._selector.register(line, selectors.EVENT_READ, task)
 
     def up(self, *, all_others: bool = False) -> None:
-        """Records and announces that TensorFlow's server of this process answers.
+        """Records and announces that the TensorFlow server of this process answers.
 
-        With `all_others`, those of all others answer, too: one that falls silent is then a loss,
-        even if it has never announced its server.
+        `all_others` means that the servers of all other tasks answer, too. A task that becomes
+        silent is then lost, even if it has never announced its server.
         """
         self._up = True
         for peer in self._peers.values():
@@ -512,9 +524,10 @@ class Watchdog:
             self._send(peer, {"up": True, "standing": self._own})
 
     def up_together(self) -> None:
-        """`up` for workers whose servers start at the same time; returns when all others can, too.
+        """`up` for workers whose servers start together; waits until all workers are ready.
 
-        No Python runs here while the servers start, so a loss before that would go unnoticed.
+        While the servers start, no Python code runs in this process, so a loss could not be
+        detected.
         """
         if not self._job.is_chief:
             self.up()
@@ -534,12 +547,12 @@ class Watchdog:
         return self._ending
 
     def end(self, how: Ending, seconds: float = 0.0, *, lost: bool = False) -> None:
-        """Announces the end of this process's part; from now on other processes may end.
+        """Announces that this process has finished its part. From now on, other processes may end.
 
         Args:
-          seconds: to wait until the others end, fail or are lost, too. Those that fail in the same
-            step may still need the server of this process for that.
-          lost: whether its end is a loss to the others, which name its reason.
+          seconds: maximum time to wait until the other tasks have ended, failed or are lost. Tasks
+            that fail in the same step may still need the server of this process.
+          lost: whether other tasks treat the end as a loss. They report its reason.
         """
         self._stopped.set()
         self._tell({"failed": one_line(how.reason)} if lost else {"end": how})
@@ -547,9 +560,10 @@ class Watchdog:
             self._changed.wait_for(self._all_ended, seconds)
 
     def explained(self, states: Mapping[Task, str], seconds: float = 0.0) -> dict[Task, str]:
-        """Lost tasks with the reasons that they have given for their ends, awaited for `seconds`.
+        """Lost tasks with the reasons that they have sent; waits up to `seconds` for reasons.
 
-        Without `states` (those of the lost tasks), all tasks that have given a reason.
+        `states` contains the states of lost tasks. If it is empty, returns all tasks that have sent
+        a reason.
         """
 
         def known() -> bool:
@@ -561,9 +575,9 @@ class Watchdog:
             return found or dict(self._reasons)
 
     def explanation(self) -> str:
-        """Text if the job ended because this process was stopped for too long; else "".
+        """Text that explains that this process was stopped for too long; "" if it was not.
 
-        Only a stop within the last half minute counts.
+        Only a stop within the last half minute is considered.
         """
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
@@ -589,7 +603,10 @@ class Watchdog:
             self._find_stalled()
 
     def listen(self, seconds: float) -> bool:
-        """Reads messages of the others; returns True early when a connection has closed."""
+        """Reads messages of other tasks for some seconds.
+
+        Returns True immediately when a connection was closed.
+        """
         ready = self._selector.select(seconds)
         now = self._note_time()
         closed = [self._receive(key.data, now) for key, _ in ready]
@@ -610,7 +627,7 @@ class Watchdog:
         gap = now - self._ticked
         if gap >= self._longest_gap:
             self._gap, self._gap_end = gap, now
-            # What happened meanwhile is not known yet.
+            # The messages that arrived while this process was stopped have not been read yet.
             self._begun += gap
             for peer in self._peers.values():
                 peer.heard += gap
@@ -631,17 +648,21 @@ class Watchdog:
                 self._send(peer, message)
 
     def _send(self, peer: _Peer, message: object) -> None:
-        """Sends waiting messages, then this message; the rest waits for the next call."""
+        """Sends unsent messages and this message, as far as possible without blocking.
+
+        The rest is sent in the next call.
+        """
         with self._changed:
             if message is not None:
                 peer.unsent += json.dumps(message).encode() + b"\n"
             if peer.line is None or not peer.unsent:
                 return
-            with contextlib.suppress(OSError):  # full, or closed, which reading notices
+            # The buffer is full, or the connection was closed; reading will detect that.
+            with contextlib.suppress(OSError):
                 peer.unsent = peer.unsent[peer.line.send(peer.unsent) :]
 
     def _receive(self, task: Task, now: float) -> bool:
-        """Returns whether the connection has closed."""
+        """Reads the messages of a task. Returns whether the connection was closed."""
         peer = self._peers[task]
         assert peer.line is not None
         try:
@@ -697,7 +718,7 @@ class Watchdog:
         return all(map(self._has_ended, self._job.peers))
 
     def _has_ended(self, task: Task) -> bool:
-        """Whether a task has ended or failed, or has no connection left to report that."""
+        """Whether a task has ended or failed, or has no connection to report it."""
         line = self._peers.get(task) or self._peers.get(self._job.chief)
         known = task in self._reasons or task in self.gone
         return known or line is None or line.ended or line.line is None
@@ -711,7 +732,8 @@ class Watchdog:
             for task, peer in watched.items()
             if peer.line is None or (peer.up and peer.heard < now - _SILENCE)
         ]
-        # Without the chief the state of the others is unknown.
+        # If the chief may be lost, the states of the other tasks are unknown, so all tasks are
+        # probed.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = not_ok(self._job, asked, _ANSWER_SECONDS, self._ask)
         self._note_time()
@@ -721,7 +743,8 @@ class Watchdog:
             before = now - LONG * self._stall_timeout
             mute = (task for task in suspects if watched[task].line and task not in states)
             lost |= {task: MUTE for task in mute if watched[task].heard < before}
-        if self._stopped.is_set():  # `end` does not wait for tasks that will not report their end
+        # `end` must not wait for lost tasks, which will not report their end.
+        if self._stopped.is_set():
             with self._changed:
                 for task in lost.keys() & watched.keys():
                     watched[task].ended = True
@@ -747,7 +770,7 @@ class Watchdog:
         loops = self._job.num_workers if self._job.client_per_worker else 1
         if len(standings) < loops or not all(standing.stalled for standing in standings.values()):
             return
-        # With one loop for all towers, the worker that it waits for.
+        # If one loop drives all towers, the worker for which it waits is reported.
         by_name = {str(task): task for task in self._job.tasks}
         found = blamed(standings)
         tasks = {by_name.get(one.task, task): str(one) for task, one in found.items()}
@@ -756,7 +779,7 @@ class Watchdog:
         self._report(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 
     def _report(self, message: str) -> None:
-        """Reports a failure and ends the process; returns only if a test replaces `leave`."""
+        """Reports a failure and ends the process. Returns only if a test replaces `leave`."""
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
         message = self.explanation() or message
@@ -764,7 +787,7 @@ class Watchdog:
             self._tell({"lost": message})
 
         def call_back() -> None:
-            with contextlib.suppress(Exception):  # the process ends in any case
+            with contextlib.suppress(Exception):  # The process ends in any case.
                 self._lost(one_line(message))
 
         call = threading.Thread(target=call_back, daemon=True)
@@ -775,7 +798,10 @@ class Watchdog:
         self._leave(int(ExitCode.FAILED))
 
     def _linger(self) -> None:
-        """Reads until the others close: closing with unread messages resets the connection."""
+        """Reads until the other tasks close their connections.
+
+        Closing with unread messages would reset a connection.
+        """
         end = time.monotonic() + _LINGER_SECONDS
         while any(peer.line is not None for peer in self._peers.values()):
             left = end - time.monotonic()

@@ -1,8 +1,8 @@
-"""The folder of a campaign: its identity, journal and files.
+"""The results directory of a campaign: identity, journal and files.
 
-Every journal begins with it: what the plans compute, the measured code with all uncommitted
-changes, software and machine, and the policy with its seed. While processes run, the code is looked
-at again before each of them.
+Every journal begins with the identity of the campaign (`Question`). It consists of the flags of all
+plans, the measured code with uncommitted changes, software and machine, the decision thresholds and
+the seed. The code is checked again before each process.
 """
 
 from __future__ import annotations
@@ -34,31 +34,35 @@ from cnnbench.records.codec import TIME, encode, to_text
 from cnnbench.records.files import remove_abandoned, write_all, write_whole
 from cnnbench.records.run import LostProcess, Subject
 
-# The question of a campaign: what its results belong to, and what `--resume` has to ask again.
+# Identity of a campaign, which `--resume` must match.
 
-_NAMED = 8  # number of differences that a message names
-_LENGTH = 40  # longest text of a value in such a message
+_NAMED = 8  # maximum number of differences in a message
+_LENGTH = 40  # maximum length of a value in a message
 _NOT_SET = "not set"
 
 
 class ChangedError(BenchmarkError):
-    """The measured code was changed during a campaign, which ends before its next process."""
+    """The measured code was changed during a campaign.
+
+    The campaign ends before its next process.
+    """
 
     @classmethod
     def of(cls, what: str) -> ChangedError:
-        """The error that names what has changed."""
+        """Makes the error; `what` names what has changed."""
         return cls(f"the measured code was changed ({what}); earlier measurements are kept")
 
 
 @dataclass(frozen=True)
 class AskedPlan:
-    """A plan of a question.
+    """A plan in the identity of a campaign.
 
     Attributes:
-      identity: what identifies it, by the names of flags.
-      config: parameters of its runs, whose plug-ins are measured; None if commits alone are.
-      folder: where its runs start, if it is not the working directory.
-      parts: files that the plug-ins use, see `plugins.parts`.
+      identity: values that identify the plan, by the names of flags.
+      config: parameters of the runs, if the plug-ins that they name are measured; None if only
+        commits are.
+      folder: folder in which the runs start; None means the working directory.
+      parts: files that the plug-ins use; see `plugins.parts`.
     """
 
     identity: Mapping[str, Any]
@@ -67,7 +71,7 @@ class AskedPlan:
     parts: Sequence[str] = ()
 
     def code(self) -> Subject:
-        """The measured code, as it is now."""
+        """The current state of the measured code."""
         if self.config is None:
             return Subject()
         found = repository.of_work(self.config, self.folder, self.parts)
@@ -76,14 +80,14 @@ class AskedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The question of a campaign.
+    """Identity of a campaign, which `--resume` must match.
 
     Attributes:
-      plans: the plans by their names; those that only one of two questions has make no difference
-        between these.
+      plans: plans by name. If a plan exists in only one of two identities, the identities still
+        match.
       facts: facts of this machine.
-      policy: what else decides which processes run, and how they are judged.
-      own: whether the processes run the code of this cnnbench.
+      policy: other values that determine which processes run and how their results are judged.
+      own: whether the processes run the code of this cnnbench installation.
     """
 
     plans: Mapping[str, AskedPlan]
@@ -93,11 +97,11 @@ class Question:
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """The code as it was when this was asked first."""
+        """The state of the code at the first call."""
         return self._state()
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values; differences are found between these."""
+        """The identity as JSON values, which `differences` compares."""
         known = environment_identity(self.facts).items()
         software = {name.removeprefix("env_"): value for name, value in known}
         software["interpreter"] = sys.executable
@@ -107,7 +111,7 @@ class Question:
         return found
 
     def check(self) -> None:
-        """Raises `ChangedError` if the code is not as it was at first."""
+        """Raises `ChangedError` if the code has changed since `state` was first read."""
         then, now = self.state, self._state()
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
@@ -115,7 +119,7 @@ class Question:
 
     def _state(self) -> dict[str, Any]:
         found: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
-        places: dict[str, AskedPlan] = {}  # the keys are names for messages
+        places: dict[str, AskedPlan] = {}  # keys are names for messages
         for name, plan in self.plans.items():
             files = ", ".join(path for _, path in plugins.files(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
@@ -128,20 +132,20 @@ class Question:
 
 
 def plan_of(resolved: Resolved, /, **more: object) -> AskedPlan:
-    """A plan of runs in the working directory, with more that identifies it."""
+    """The plan of runs in the working directory; `more` are additional values of its identity."""
     found = identity_of(resolved.identity, **more)
     return AskedPlan(found, resolved.config, parts=resolved.parts)
 
 
 def identity_of(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
-    """What identifies a plan, by flag, without flags at their defaults, and more."""
+    """Identity of a plan: flags that differ from their defaults, and additional values."""
     usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
     found = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
     return {**found, **more}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What differs between two questions as JSON values, with the values; "" if they are equal."""
+    """Text: differences between two identities (as JSON values); "" if they match."""
     pairs = {
         f"{flag} of {name}" if name else flag: (then["plans"][name], now["plans"][name], flag)
         for name in then["plans"]
@@ -165,15 +169,15 @@ def _text(values: Mapping[str, Any], name: str) -> str:
     return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 3]}..."
 
 
-# Results directories of commands that start processes: records, logs, journal, lock.
+# Results directories of commands that start processes, with records, logs, journal and lock.
 
 LOGS = "logs"
 
 SESSION, PROCESS, LOST, NOTE, END = "session", "process", "lost", "note", "end"
-"""Kinds of events in a journal, see `JournalEvent`."""
+"""Kinds of events in a journal; see `JournalEvent`."""
 
 CHECKSUM = "crc"
-"""Key of a line that covers all bytes before it."""
+"""Key of the checksum of all bytes before a line."""
 
 _CRC = f', "{CHECKSUM}": '.encode()
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -188,17 +192,17 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignKind:
-    """What the campaigns of a command have in common, and the layout of their folders.
+    """Properties of all campaigns of a command, and the layout of their folders.
 
     Attributes:
       command: name of the command, in the events of its sessions.
-      noun: what --resume continues, for refusals; "" if the command has no --resume.
-      journal: name of the journal.
-      shared: whether the folder may contain other files, and campaigns of several suites.
-      log, pending: paths of a process's log, and of its record until all of its batch have ended;
-        "{}" stands for the name of the process.
-      inside: folders to create.
-      kept: patterns of files that the journal must name.
+      noun: name of what --resume continues, for messages; "" if the command has no --resume.
+      journal: file name of the journal.
+      shared: whether the folder may contain other files and the campaigns of several suites.
+      log, pending: paths of a process's log, and of its record until its whole batch has ended.
+        "{}" is replaced by the name of the process.
+      inside: subfolders to create.
+      kept: patterns of files that must be named in the journal.
     """
 
     command: str
@@ -212,12 +216,12 @@ class CampaignKind:
 
     @property
     def nothing(self) -> str:
-        """Why --resume is refused where nothing was begun."""
+        """Error message if --resume finds no campaign."""
         return f"holds no {self.noun} of cnnbench {self.command} to go on with"
 
     @property
     def too_old(self) -> str:
-        """Why --resume is refused where an earlier version began."""
+        """Error message if --resume finds a campaign of a version that is too old."""
         return (
             f"the {self.noun} in it was begun by an earlier version of cnnbench: compare, report "
             "and history read it, but it cannot go on; name another folder"
@@ -226,7 +230,7 @@ class CampaignKind:
     def question(
         self, events: Iterable[Mapping[str, Any]], suite: str | None = None
     ) -> dict[str, Any] | None:
-        """The last question in a journal, of a suite if there are several; None without."""
+        """The last identity in a journal (of a suite, if given); None if there is none."""
         found = None
         for one in events:
             question = one.get("question") or {}
@@ -236,25 +240,28 @@ class CampaignKind:
         return found
 
     def seed_in(self, folder: str, suite: str | None = None) -> int | None:
-        """The seed of the campaign that a folder holds; None if there is none."""
+        """The seed of the campaign in a folder; None if there is no campaign."""
         events = Journal(Path(folder) / self.journal).read()
         seed = (self.question(events, suite) or {}).get("policy", {}).get("seed")
         return seed if isinstance(seed, int) else None
 
 
 class ResultsFolder:
-    """A results directory, made if missing, and locked for one process within its context.
+    """A results directory. It is created if necessary, and locked within the context.
 
-    The folder is opened once. Every write goes through this class, and is refused with a
-    BenchmarkError where the path no longer names the folder that was opened: it was moved, replaced
-    or unmounted. Processes write to `unfinished` paths elsewhere; `take` moves what they leave.
+    The folder is opened once, and every write uses this class. If the path later names a different
+    folder (because the folder was moved, replaced or unmounted), writing raises BenchmarkError.
+    Processes write to `unfinished` paths outside of the folder; `take` moves their files into it.
 
-    `begin` adds the event of a session to its journal, with the question. `earlier` has the events
-    before this session. FlagError if the folder cannot be used or is locked; if it is not empty,
-    unless its kind is `shared`; if it holds the journal of another command; and with `resume`, if
-    it holds no campaign of its kind and is not shared, or one with another question or without one
-    (those of 1.0.0), or files of the patterns `kept` that the journal does not name. `within` is
-    the campaign's folder that contains this one.
+    `begin` adds the event of a session, with the campaign's identity, to the journal. `earlier`
+    contains the events before this session. `within` is the folder of the campaign that contains
+    this folder.
+
+    FlagError is raised if the folder cannot be used or is locked, if it is not empty (unless its
+    kind is `shared`), or if it contains the journal of a different command. With `resume`,
+    FlagError is also raised if the folder contains no campaign of its kind (unless it is `shared`),
+    if the campaign's identity differs or is missing (as in version 1.0.0), or if there are files
+    that match `kept` and are not named in the journal.
     """
 
     def __init__(
@@ -280,7 +287,7 @@ class ResultsFolder:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-                # while the file is open, its inode number is not reused
+                # While the folder is open, its inode number is not reused.
                 stack.callback(os.close, opened)
                 self._state = os.fstat(opened)
                 stack.enter_context(hold("results", str(folder), print_warning))
@@ -320,16 +327,16 @@ class ResultsFolder:
         raise BenchmarkError(f"{self.folder}: {gone}unmounted; nothing more is written there")
 
     def begin(self, **facts: object) -> None:
-        """Adds the event of this session, with its question."""
+        """Adds the event of this session, with the campaign's identity."""
         asked = {} if self.question is None else {"question": self.question.to_json()}
         self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
     def note(self, name: str, /, **facts: object) -> None:
-        """Stores a value under a name, for values that do not follow from records."""
+        """Stores values under a name, if they cannot be computed from records."""
         self.journal.add(NOTE, note=name, **facts)
 
     def notes(self, name: str) -> list[dict[str, Any]]:
-        """The notes of a name from before this session, oldest first."""
+        """The notes with a name from earlier sessions, oldest first."""
         return [one for one in self.earlier if one.get("note") == name]
 
     def _refused(self, reason: str) -> FlagError:
@@ -350,7 +357,7 @@ class ResultsFolder:
 
     def _refuse_unnamed(self) -> None:
         if self.earlier and CHECKSUM not in self.earlier[0]:
-            return  # begun by 1.0.0
+            return  # The campaign was begun by version 1.0.0.
         named = {name for one in self.earlier for name in one.get("files", ())}
         found = (path for pattern in self.kind.kept for path in self.folder.glob(pattern))
         for path in sorted(found):
@@ -374,17 +381,17 @@ class ResultsFolder:
         return self.folder / self.kind.log.format(name)
 
     def pending(self, name: str) -> Path:
-        """Path of the record of a process until all of its batch have ended."""
+        """Path of the record of a process until its whole batch has ended."""
         return self.folder / self.kind.pending.format(name)
 
     @cached_property
     def processes(self) -> dict[str, dict[str, Any]]:
-        """The last event of each process so far, by its name."""
+        """The last event of each process, by name of the process."""
         return {str(one.get("name")): one for one in self.earlier if one.get("event") == PROCESS}
 
     @cached_property
     def lost(self) -> dict[str, list[list[LostProcess]]]:
-        """Processes that were ended from outside, in each attempt that was repeated, by batch."""
+        """For each batch, the processes that were killed from outside in each repeated attempt."""
         found: dict[str, list[list[LostProcess]]] = {}
         for event in self.earlier:
             if event.get("event") == LOST and event.get("again"):
@@ -394,16 +401,19 @@ class ResultsFolder:
 
     @property
     def repeated(self) -> int:
-        """Number of attempts that were repeated."""
+        """Number of repeated attempts."""
         return sum(map(len, self.lost.values()))
 
     def next_group(self) -> int:
-        """A number for processes that were alive at once, one more than the last one."""
+        """The next number for a group of processes that are alive at the same time."""
         self._groups += 1
         return self._groups
 
     def files(self, *paths: Path | None) -> list[str]:
-        """Names of files without suffixes for an event, which may be left from then on."""
+        """Names of files without suffixes, for an event.
+
+        From this event on, the files may remain in the folder.
+        """
         own = (path.relative_to(self.folder) for path in paths if path is not None)
         return [*dict.fromkeys(map(_named, own))]
 
@@ -417,13 +427,13 @@ class ResultsFolder:
         self.write(target, to_text(document).encode("ascii"))
 
     def write(self, target: Path, data: bytes) -> None:
-        """Writes a file atomically and durably, in a folder that is made if missing."""
+        """Writes a file atomically and durably. Creates its folder if necessary."""
         with self.writing(target):
             target.parent.mkdir(exist_ok=True)
             write_whole(target, data)
 
     def remove(self, path: Path) -> None:
-        """Removes a file or a folder, if there is one."""
+        """Removes a file or a folder if it exists."""
         with self.writing(path):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -431,7 +441,7 @@ class ResultsFolder:
 
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[None]:
-        """Reports errors of writing to the folder, such as a full disk, as BenchmarkError."""
+        """Converts errors of writing, such as a full disk, to BenchmarkError in the block."""
         self.check()
         with _writing(path):
             yield
@@ -442,11 +452,11 @@ class ResultsFolder:
             return self._held.enter_context(Scratch(f"cnnbench-{self.kind.command}-")).path
 
     def unfinished(self, target: Path) -> Path:
-        """Path outside of the folder at which a process writes what `take` moves to `target`."""
+        """Path outside of the folder to which a process writes; `take` moves it to `target`."""
         return self._scratch / "-".join(target.relative_to(self.folder).parts)
 
     def take(self, target: Path) -> None:
-        """Moves the file or folder that a process has left into this folder, if it left one."""
+        """Moves the file or folder at the `unfinished` path, if there is one, to `target`."""
         made = self.unfinished(target)
         if not made.is_dir():
             if made.exists():
@@ -462,7 +472,7 @@ def _named(path: Path) -> str:
 
 
 def _is_unused(path: Path) -> bool:
-    """Whether a path is a lock, or an empty folder that a killed campaign has left."""
+    """Whether a path is a lock, or an empty folder of a killed campaign."""
     return path.name == FILE or (path.is_dir() and not any(path.iterdir()))
 
 
@@ -477,12 +487,13 @@ def _writing(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEvent:
-    """A line of a journal; further keys depend on the kind of event.
+    """A line of a journal. Additional keys depend on the kind of event.
 
     Attributes:
-      event: session (begins, with the question), process (has ended), lost (processes of a batch
-        were ended from outside), note (what does not follow from records, by its key note) or end
-        (of a session that came to a result); journals of 1.0.0 have others.
+      event: session (a session begins; contains the identity), process (a process has ended), lost
+        (processes of a batch were killed from outside), note (values that cannot be computed from
+        records, under the name in key note) or end (a session has reached a result). Journals of
+        version 1.0.0 contain other kinds.
       time: time of the event, ISO 8601, UTC.
     """
 
@@ -493,13 +504,14 @@ class JournalEvent:
 
 
 class Journal:
-    """Events, one JSON object per line, oldest first; append-only.
+    """An append-only file of events: one JSON object per line, oldest first.
 
-    A kill can tear the last line only; such a line is skipped when reading, and never joined with
-    the next one when writing. Since results follow from their values, lines end in the CRC-32 of
-    all bytes of the file before it, and the file `lines` has their number: a line that was changed,
-    added, moved or removed is seen. Journals of 1.0.0 have neither, and other kinds of events,
-    which are read as what they are now. `check` raises where the folder must not be written.
+    If a process is killed while writing, only the last line can be incomplete. Reading skips an
+    incomplete line, and writing begins a new line after it. Results depend on the events, so
+    changes to the file are detected: each line ends with the CRC-32 of all bytes before it, and the
+    file `lines` contains the number of lines. Journals of version 1.0.0 have no checksums and other
+    kinds of events; these events are converted when they are read. `check` raises an error if the
+    folder must not be written to.
     """
 
     def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
@@ -507,13 +519,13 @@ class Journal:
         self.lines = path.with_suffix(".lines")
         self._check = check
         self._written: int | None = None
-        # Size of the file after the last event, and the checksum of all its bytes.
+        # Size of the file after the last event, and the checksum of this content.
         self._size, self._crc = -1, 0
 
     def read(self, *events: str) -> Iterator[dict[str, Any]]:
-        """The events so far, all or those of these kinds; none if there is no file.
+        """The events in the file, of all kinds or only the given kinds. Empty if there is no file.
 
-        PathError for a journal that is no longer what was written.
+        Raises PathError if the journal was changed.
         """
         data, written = b"", 0
         with contextlib.suppress(PathError):
@@ -553,7 +565,7 @@ class Journal:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 start, size = b"", os.fstat(descriptor).st_size
-                if size != self._size:  # at the start of the file, or after an incomplete event
+                if size != self._size:  # at the start of the file, or after an incomplete line
                     before = os.pread(descriptor, size, 0)
                     start = b"\n" if before and not before.endswith(b"\n") else b""
                     self._crc = zlib.crc32(before)
@@ -582,5 +594,5 @@ def _as_now(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_typed(event: Mapping[str, Any]) -> bool:
-    """Whether values, which in journals of 1.0.0 no checksum covers, have the right types."""
+    """Whether an event has values of the right types. Version 1.0.0 wrote no checksums."""
     return all(key not in event or isinstance(event[key], kind) for key, kind in _TYPES.items())

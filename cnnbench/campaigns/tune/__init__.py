@@ -1,4 +1,4 @@
-"""``cnnbench tune``: the fastest flags for one network on this machine, and their proof.
+"""``cnnbench tune``: finds the fastest flags for a network on this machine, and proves them.
 
-No TensorFlow is imported before all has been measured.
+TensorFlow is imported only after all measurements.
 """

@@ -1,32 +1,32 @@
-"""The race of configurations.
+"""Races: rounds of measurements in which slower candidates are eliminated.
 
-The rules by which candidates leave are functions of measured speeds, without processes.
+The rules for eliminating candidates depend only on measured speeds.
 
-Every round measures all remaining candidates, once each. After it a candidate leaves
+Every round measures all remaining candidates once. After a round, a candidate is eliminated for one
+of these reasons:
 
-* `SLOWER`: it is significantly slower than the best. The difference is tested by the additive model
-  of candidates and rounds (`cnnbench.base.inference`), on logarithms of speeds. The level of
-  round r is alpha / (r (r - 1)), which adds up to alpha over all rounds, shared by the other
-  candidates (Bonferroni): with the noise of the model, of which one candidate may have more, the
-  fastest candidate leaves this way in at most a share alpha of races, whichever candidate appears
-  to be the best;
-* `BEHIND`: time is short. The next round may take at most half of the remaining time, so that the
-  candidates with the lowest estimates, as many as do not fit, leave (successive halving). That
-  proves nothing about them, and is reported as such;
+* `SLOWER`: it is significantly slower than the best candidate. The test uses the additive model of
+  candidates and rounds (`cnnbench.base.inference`) on logarithms of speeds. The significance level
+  of round r is alpha / (r (r - 1)), divided by the number of other candidates (Bonferroni). Over
+  all rounds, the levels add up to alpha. So the fastest candidate is eliminated in this way in at
+  most a share alpha of races, even if one candidate is noisier than the others.
+* `BEHIND`: time is short. The next round may take at most half of the remaining time, so the
+  slowest candidates are eliminated until the others fit (successive halving). This does not prove
+  that they are slower, and reports say so.
 * `FAILED`: its process failed.
 
-A race is over when one candidate is left; when none of the others can be faster than the best by
-more than the threshold, at the level alpha; after `MOST_ROUNDS`; or when time is too short for
+A race is over when one candidate remains; when no other candidate can be faster than the best one
+by more than the threshold, at level alpha; after `MOST_ROUNDS`; or when there is no time for
 another round.
 
-A process of a race is short: as many timed steps as take some seconds with the given flags, after a
-first process that measures the length of a step. A round runs its candidates in random order. Where
-processes can step in turn (docs/ab.md), up to `lanes` are alive at once, so that disturbances of
-the machine affect all of them.
+Processes in a race are short. A first process measures the step time with the given flags; it
+determines the number of timed steps that take a few seconds. A round runs its candidates in random
+order. If processes can take turns (docs/ab.md), up to `lanes` processes are alive at the same time,
+so that disturbances of the machine affect all of them.
 
-Time is that of the processes. So a resumed search decides as before, and with more time than before
-as if it had had that time from its beginning: more candidates are tried, fewer leave for lack of
-time, and recorded processes are not run again.
+Only the time of processes counts. So a resumed search makes the same decisions. If it gets more
+time, it decides as if it had had that time from the beginning: more candidates are tried, fewer are
+eliminated for lack of time, and recorded processes are not run again.
 """
 
 from __future__ import annotations
@@ -62,33 +62,34 @@ from cnnbench.machine.cpu import Memory
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
-# Races of the groups of a space, one after the other, each with the best flags of those before.
+# Races of the groups in a space, one after the other. Each starts with the best flags of the
+# previous groups.
 
 RACED_SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
 UNTRIED = "untried"
 """Mark of a candidate that was not measured for lack of time."""
 
 ALPHA = 0.05
-"""Share of races in which the fastest candidate may leave as slower, by chance."""
+"""Maximum probability that the fastest candidate of a race is eliminated as `SLOWER`."""
 
 FINALISTS = 3
-"""Candidates that do not leave for lack of time."""
+"""Number of candidates that are not eliminated for lack of time."""
 
 MOST_ROUNDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaver:
-    """A candidate that has left its race.
+    """A candidate that was eliminated.
 
     Attributes:
       key: key of the candidate.
-      after: number of its last round.
+      after: number of the candidate's last round.
       how: `SLOWER`, `BEHIND` or `FAILED`.
-      slower_by: how much slower a `SLOWER` one is than the best, as a share of the best speed.
-      p: p value of that test.
-      place: place of one that is `BEHIND` among the remaining candidates, from 1.
-      problem: why a `FAILED` one failed, or "".
+      slower_by: for `SLOWER`, the difference to the best candidate as a share of the best speed.
+      p: for `SLOWER`, p-value of the test.
+      place: for `BEHIND`, rank among the remaining candidates, from 1.
+      problem: for `FAILED`, the reason; otherwise "".
     """
 
     key: str
@@ -101,7 +102,7 @@ class Leaver:
 
     @property
     def reason(self) -> str:
-        """Why it left, in words."""
+        """Text: the reason why the candidate was eliminated."""
         if self.p is not None:
             return f"{percent(self.slower_by)} slower than the best, p = {self.p:.1g}"
         if self.place is not None:
@@ -111,9 +112,10 @@ class Leaver:
 
 @dataclass(frozen=True)
 class Round:
-    """Results of a round, by key of the candidate.
+    """Results of a round, by key of candidate.
 
-    A block has candidates that stepped in turn; no blocks: all did. `late` ones did not run.
+    A block contains the candidates that took turns; without blocks, all candidates did. The `late`
+    candidates did not run, for lack of time.
     """
 
     speeds: dict[str, float] = field(default_factory=dict)
@@ -123,12 +125,13 @@ class Round:
 
 
 class Race:
-    """The race of a group of candidates; the threshold is the smallest relative gain that counts.
+    """The race of a group of candidates.
 
-    The first of `entered` is the best of the groups before; `dropped` candidates cannot run, and
-    there was no time to run the `untried` ones once. `rounds` are logarithms of the speeds by key,
-    and `blocks` the same in blocks of candidates that ran at the same time. `remaining` are keys,
-    and `leavers` in the order in which they left.
+    `threshold` is the smallest relative gain for which a candidate is adopted. The first candidate
+    in `entered` is the best one of the previous groups. `dropped` candidates cannot run. For
+    `untried` candidates, there was no time to run them once. `rounds` contains the logarithms of
+    speeds by key; `blocks` contains the same in blocks of candidates that ran at the same time.
+    `remaining` contains keys. `leavers` contains the eliminated candidates, in order.
     """
 
     def __init__(
@@ -151,24 +154,25 @@ class Race:
 
     @property
     def candidates(self) -> list[Candidate]:
-        """The first one, and all others that ran."""
+        """The first candidate and all other candidates that ran."""
         return [one for one in self.entered if one not in self.untried]
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no round to come."""
+        """Whether the race needs no further round."""
         over = len(self.remaining) < 2 or len(self.rounds) >= MOST_ROUNDS or self._short
         return over or self._is_settled()
 
     @property
     def fitted(self) -> Additive:
-        """The estimates so far; only after a round with a value."""
+        """The estimates so far. Requires a round with at least one value."""
         return fit_blocks(self.blocks)
 
     def add(self, found: Round) -> None:
-        """Adds a round; failed candidates leave.
+        """Adds the results of a round. Failed candidates are eliminated.
 
-        Late ones are removed if this is the first round; else they keep their estimates.
+        Late candidates are removed after the first round. In later rounds, they keep their
+        estimates.
         """
         speeds = {key: math.log(speed) for key, speed in found.speeds.items()}
         if not self.rounds:
@@ -181,7 +185,7 @@ class Race:
             self._leave(key, FAILED, problem=found.failed[key])
 
     def drop(self, affordable: int) -> list[Leaver]:
-        """Removes and returns slower candidates and those for which there is no time.
+        """Eliminates (and returns) slower candidates, and candidates for which there is no time.
 
         `affordable` is the number of processes that fit into the remaining time.
         """
@@ -196,7 +200,7 @@ class Race:
 
     @property
     def leader(self) -> Candidate:
-        """The best estimate, or the first candidate if it is not worse by over the threshold."""
+        """The best candidate; the first one if the best gains at most the threshold over it."""
         first = self.entered[0]
         ranked = self.ranked(self.fitted) if any(self.rounds) else []
         if not ranked:
@@ -206,12 +210,12 @@ class Race:
         return next(one for one in self.entered if one.key == ranked[0])
 
     def ranked(self, fitted: Additive) -> list[str]:
-        """The measured remaining candidates, the fastest first."""
+        """Keys of the remaining candidates that were measured, the fastest first."""
         known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
 
     def _is_settled(self) -> bool:
-        """Whether no remaining candidate can exceed the best by more than the threshold."""
+        """Whether no remaining candidate can be faster than the best by more than the threshold."""
         if not any(self.rounds):
             return False
         fitted = self.fitted
@@ -247,19 +251,19 @@ def _ordinal(number: int) -> str:
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """Result of the races of all groups; the leader is the best of the last one."""
+    """Result of the races of all groups. The leader is the best candidate of the last race."""
 
     races: tuple[Race, ...]
     leader: Candidate
 
     @property
     def rounds(self) -> list[dict[str, float]]:
-        """Logarithms of the speeds in the rounds of all races, by key of the candidate."""
+        """Logarithms of the speeds in the rounds of all races, by key of candidate."""
         return [found for race in self.races for found in race.rounds if found]
 
     @property
     def blocks(self) -> list[list[dict[str, float]]]:
-        """The same in blocks, see `Race`."""
+        """The same in blocks; see `Race`."""
         return [found for race in self.races for found in race.blocks if any(found)]
 
     @property
@@ -277,51 +281,55 @@ class SearchOutcome:
 
     @property
     def leavers(self) -> dict[str, Leaver]:
-        """Ends of the candidates that left, by key; the last race counts."""
+        """Eliminated candidates by key, each with the result of its last race."""
         return {leaver.key: leaver for race in self.races for leaver in race.leavers}
 
 
-# Measures candidates in processes, as long as the time lasts.
+# Measures candidates in processes while time remains.
 
 FEWEST_PAIRS, MOST_PAIRS = 6, 16
-"""Pairs of the final: with fewer than six no verdict is possible."""
+"""Minimum number of pairs in the final. With fewer than six, no verdict is possible."""
 
 _FIRST_STEPS = 20
-_LATEST = 3  # processes that predict the duration of the next ones
+_LATEST = 3  # number of processes from which the duration of the next ones is estimated
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
-_ANSWERS = ("ok", "failed", "out_of_memory")  # other errors may not occur again
-_MEMORY = 0.8  # share of the available memory for simultaneous processes
+_ANSWERS = ("ok", "failed", "out_of_memory")  # Other errors may not occur again.
+_MEMORY = 0.8  # maximum share of the available memory for simultaneous processes
 
 MOST_MINUTES = 10080
-"""The most minutes of a search."""
+"""Maximum duration of a search in minutes."""
 
 RACE_SECONDS = 1.0
-"""Seconds of timed steps in a race; twice as many hardly make processes differ less."""
+"""Seconds of timed steps in a race. Twice as many seconds hardly reduce the differences between
+processes.
+"""
 
 FEWEST_STEPS = 10
-"""Minimum of the timed steps of a process."""
+"""Minimum number of timed steps in a process."""
 
 FINAL = 2.0
-"""Timed steps of a process of the final, as a multiple of those of a race."""
+"""Number of timed steps in the final, as a multiple of those in a race."""
 
 _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
 _WARMUP = {"autotune_threshold", *named(FLAGS, RunPart.WARM_UP)}
 
 _RACE, FINALS = "race", "final"
-"""Folders of the races and, followed by a number from the second on, of the proofs."""
+"""Folders of the races and of the proofs. From the second proof on, a number is appended."""
 
 
 TUNE = CampaignKind(command="tune", noun="search", inside=(LOGS,), kept=(f"{LOGS}/*", f"{_RACE}/*"))
-"""Searches. ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench
-ab`, and so is ``final-2/`` where a continued search came to another leader.
+"""Kind of campaign for searches. ``race/`` contains a record for each process of the races.
+``final/`` is a folder of `cnnbench ab`. If a continued search has a different leader, ``final-2/``
+is another one.
 """
 
 
 class Lengths(StepCount):
-    """Flags for the length of processes, from the record of a process with the given flags.
+    """Determines flags for the length of processes, from a record with the given flags.
 
-    `fixed` are names of the given flags, which keep their values. `batch` are images of a step.
+    `fixed` contains the names of given flags, which keep their values. `batch` is the number of
+    images in a step.
     """
 
     def __init__(self, fixed: Collection[str], record: RunRecord) -> None:
@@ -332,9 +340,9 @@ class Lengths(StepCount):
         self._fixed = frozenset(fixed)
 
     def flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
-        """Flags, by name, of a process with a multiple of the images of one in a race.
+        """Flags, by name, of a process with `factor` times as many images as in a race.
 
-        `batch`: images of its step, if they are others than those of the given flags.
+        `batch` is the number of images in its step, if it differs from that of the given flags.
         """
         found = {}
         if not LENGTHS & self._fixed:
@@ -342,7 +350,7 @@ class Lengths(StepCount):
         if not _WARMUP & self._fixed:
             found["num_warmup_batches"] = min(max(_FEWEST_WARMUP, self.wanted), _MOST_WARMUP)
         if "peak_flops" not in self._fixed:
-            found["peak_flops"] = 0  # 0: the peak is not measured
+            found["peak_flops"] = 0  # 0 means that the peak is not measured.
         return found
 
     @property
@@ -354,14 +362,15 @@ class Lengths(StepCount):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneQuestion:
-    """Definition of a search from the given flags, `first`.
+    """Definition of a search that starts with the given flags, `first`.
 
     Attributes:
-      policy: policy of the proof; its threshold is also that for adopting a candidate.
+      policy: decision thresholds of the proof. Candidates are adopted with the same threshold.
       seconds: seconds for the whole search.
       timeout: seconds for each process.
-      memory: memory for processes that are alive at once; None if unknown.
-      lanes: processes that are alive at once and step in turn; 1: one after the other.
+      memory: bytes of memory for simultaneous processes; None if unknown.
+      lanes: number of processes that are alive at the same time and take turns; 1 to run processes
+        one after the other.
     """
 
     space: Space
@@ -375,19 +384,19 @@ class TuneQuestion:
     lanes: int = 1
 
     def side(self, flags: Mapping[str, object], resolved: Resolved) -> Side:
-        """The `Side` with these flags."""
+        """The `Side` that runs with these flags."""
         return Side(layout=self.space.layout, resolved=resolved).including(flags)
 
     @property
     def turn_seconds(self) -> float:
-        """Length of a turn; 0 without turns."""
+        """Length of a turn in seconds; 0 without turns."""
         return TURN_SECONDS if self.lanes > 1 else 0.0
 
 
 class RaceBench:
-    """Measures candidates, and determines how many processes fit into the remaining time.
+    """Measures candidates, and computes how many processes fit into the remaining time.
 
-    `lengths` of the processes are known once `begin` has found them.
+    `lengths` is set by `begin`.
     """
 
     lengths: Lengths
@@ -400,7 +409,7 @@ class RaceBench:
         self._spent: list[float] = []
 
     def begin(self) -> RunPolicy[None]:
-        """Runs the given flags to measure the length of a step; BenchmarkError if they fail."""
+        """Measures the step time with the given flags. Raises BenchmarkError if they fail."""
         first, fixed = self.question.first, self.question.space.fixed
         told = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
         (ended,) = yield from self._run("first process", {f"first-{first.key}": first}, told, [])
@@ -412,34 +421,34 @@ class RaceBench:
 
     @property
     def process_seconds(self) -> float:
-        """Mean duration of a process of the races so far."""
+        """Mean seconds of a process in the races so far."""
         return fmean(self._known_seconds)
 
     @property
     def final_seconds(self) -> float:
-        """Estimated duration of a process of the final, from the latest ones of the races."""
+        """Estimated seconds of a process in the final, from the latest processes of the races."""
         return fmean(self._known_seconds[-_LATEST:]) + self.lengths.longer
 
     @property
     def _known_seconds(self) -> list[float]:
-        """Durations so far, without the first process, which is shorter and runs alone."""
+        """Seconds of the processes so far, without the first one, which is shorter and alone."""
         return self._spent[1:] or self._spent or [0.0]
 
     @property
     def races_seconds(self) -> float:
-        """Wall time of the processes of the races so far."""
+        """Wall time of the processes in the races so far, in seconds."""
         return sum(self._spent)
 
     @property
     def left(self) -> float:
-        """Seconds of the whole search; negative when they are used up."""
+        """Remaining seconds of the whole search; negative if more time was used."""
         journals = map(Journal, self.folder.folder.glob(f"{FINALS}*/{AB.journal}"))
         pairs = sum(float(one["seconds"]) for each in journals for one in each.read(PROCESS))
         return self.question.seconds - self.races_seconds - pairs
 
     @property
     def reserve(self) -> float:
-        """Seconds reserved for the final and for weights; 0 if too few for the fewest pairs."""
+        """Seconds reserved for the final and the weights; 0 if too few for the minimum of pairs."""
         total = self.question.seconds
         fewest, most = map(self._reserve_for, (FEWEST_PAIRS, MOST_PAIRS))
         wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self._proof else fewest
@@ -448,9 +457,9 @@ class RaceBench:
         return min(wanted, _MOST_FINAL_SHARE * total)
 
     def enough_minutes(self, processes: int, pairs: int) -> int | None:
-        """Estimated minutes for the whole search with more processes and pairs than so far.
+        """Estimated minutes for the whole search with additional processes and pairs.
 
-        None where that is more than can be asked for.
+        None if this is more than the maximum duration of a search.
         """
         more, final = processes * self.process_seconds, self._reserve_for(pairs)
         enough = max(
@@ -462,14 +471,14 @@ class RaceBench:
         return minutes if minutes <= MOST_MINUTES else None
 
     def _reserve_for(self, pairs: int) -> float:
-        # With the two processes whose weights are compared.
+        # Includes the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable(self, proof: bool) -> int:
         """Number of processes that fit into the remaining time.
 
-        `proof`: the leader will have to be proven, because it is not the given flags. Where these
-        lead, the time for more than the fewest pairs goes to the races.
+        `proof` is whether the leader needs a proof, because it differs from the given flags.
+        Otherwise, the races can use the time for all but the minimum number of pairs.
         """
         self._proof = proof
         return self._fitting
@@ -477,7 +486,7 @@ class RaceBench:
     def measure(
         self, group: str, number: int, candidates: Sequence[Candidate], kept: int
     ) -> RunPolicy[Round]:
-        """Runs a round, numbered from 1, while time remains besides that of `kept` processes."""
+        """Runs round `number` (from 1) while there is time for `kept` later processes."""
         waiting = self._order(group, number, candidates)
         found = Round()
         taken: dict[str, RunRecord] = {}
@@ -493,10 +502,10 @@ class RaceBench:
             names = {f"{group}-{one.key}-r{number}": one for one in chunk}
             keys = [(group, number)] * min(len(waiting), self._fitting - kept)
             ended_ones = yield from self._run(f"{group} {number}", names, None, keys)
-            # A session that was killed has not noted the group of the last processes.
+            # A killed session may not have stored the group of its last processes.
             last = max(ended.group for ended in ended_ones) or -len(blocks)
             for one, ended in zip(chunk, ended_ones, strict=True):
-                # Run one after the other, all candidates of a round are one block.
+                # If processes run one after the other, a round is one block.
                 block = (ended.group or last) if self.question.lanes > 1 else 0
                 blocks.setdefault(block, []).append(one.key)
                 if ended.status == "ok" and throughput(ended.record):
@@ -505,15 +514,15 @@ class RaceBench:
                     found.failed[one.key] = ended.message or "it has timed no step"
         found.blocks.extend(blocks.values())
         found.late.extend(one.key for one in waiting)
-        # Judged together, so that what disturbed few candidates of the round counts for none.
+        # All candidates are evaluated together, so that rare disturbances are removed.
         speeds = throughputs([*taken.values()])
         found.speeds.update((key, speed) for key, speed in zip(taken, speeds, strict=True) if speed)
         return found
 
     def _order(self, group: str, number: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The best of the groups before, from which gains are measured, then the others at random.
+        """Order of a round: the best candidate of the previous groups, then the others at random.
 
-        In the first round, which may end early, those that change few flags come first.
+        The first round may end early, so candidates that change few flags are first.
         """
         first, *others = candidates
         random.Random(f"{self.question.seed} {group} {number}").shuffle(others)
@@ -522,7 +531,7 @@ class RaceBench:
         return [first, *others]
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
-        """Reports the end of a round, those that leave, and the name of the best."""
+        """Reports the end of a round, the eliminated candidates, and the name of the best one."""
         if left:
             hows = Counter(one.how for one in left)
             text = ", ".join(f"{many} {how}" for how, many in hows.items())
@@ -532,12 +541,12 @@ class RaceBench:
 
     @property
     def _fitting(self) -> int:
-        # The reserve for the final includes its earlier pairs.
+        # The reserve includes pairs of the final that were measured earlier.
         left = self.question.seconds - self.races_seconds - self.reserve
         return max(0, int(left / max(self.process_seconds, 1e-3)))
 
     def _lanes(self, candidates: Collection[Candidate]) -> int:
-        """Processes that are alive at once, as memory allows."""
+        """Number of processes that may be alive at the same time, limited by memory."""
         lanes, memory = self.question.lanes, self.question.memory
         if memory is not None and candidates:
             needed = max(one.resolved.needed_bytes for one in candidates)
@@ -551,9 +560,9 @@ class RaceBench:
         flags: Mapping[str, int] | None,
         then: Sequence[Hashable],
     ) -> RunPolicy[list[Ended]]:
-        """Runs processes by name, in turn where there are several; a killed one once more.
+        """Runs processes. Several processes take turns. A killed process is run once more.
 
-        Without `flags`, processes have the length of a race.
+        If `flags` is None, processes have the length for a race.
         """
         requests = []
         for name, one in chunk.items():
@@ -580,7 +589,7 @@ class RaceBench:
             label=f"{what}: {len(requests)} in turn",
         )
         ended = [*(yield batch)]
-        # A session that was killed has not noted the duration of the last processes.
+        # A killed session may not have stored the duration of its last processes.
         self._spent += [one.seconds or self.process_seconds for one in ended]
         for at, end in enumerate(ended):
             if end.lost and not end.timed_out:  # another program ended the process

@@ -1,9 +1,10 @@
-"""A session of `cnnbench tune`, and its proof.
+"""A session of `cnnbench tune`: races, proof, and comparison of weights.
 
-The pairs are measured anew, so that a leader that was lucky in its races has no advantage: of equal
-candidates, `ab` calls the leader faster in at most 2 % of searches, whatever the races. Then a few
-steps of both are trained, and their weights compared, with the same kernels: others round
-differently, which changes gradients near 0 by per cents.
+The proof measures new pairs, so a leader that was lucky in its races has no advantage. If
+candidates are equally fast, the leader is called faster in at most 2 % of searches. Then the given
+flags and the leader train a few steps, and their weights are compared. Both trainings use the same
+kernels, because different kernels round differently, which changes gradients near 0 by several
+percent.
 """
 
 from __future__ import annotations
@@ -86,10 +87,10 @@ from cnnbench.records.campaigns import (
 from cnnbench.records.codec import encode, gathered
 from cnnbench.variable_mgr import modes
 
-# Results of a search as a table, CSV, a flag file and a chart.
+# Results of a search as table, CSV, flag file and chart.
 
 NEXT = 5
-"""Candidates besides the leader in the table."""
+"""Number of candidates in the table besides the leader."""
 
 _NAMED = 6
 _REASONS = 5
@@ -106,7 +107,7 @@ FLAG_FILE_HEAD = "# cnnbench tune"
 
 
 def table_text(found: TuneDocument) -> str:
-    """The best command line, its proof, the next candidates, and why others left."""
+    """The best command line, its proof, the next candidates, and why others were eliminated."""
     weights = f"{found.weights[:1].upper()}{found.weights[1:]}."
     measured = [row for row in found.rows if row.processes]
     shown = measured[: NEXT + 1]
@@ -166,7 +167,7 @@ def _refused(dropped: Iterable[Dropped]) -> Iterator[Text]:
 
 
 def listed(space: Space, first: Candidate) -> str:
-    """The candidates of each group, and the dropped ones by reason, without measurements."""
+    """Lists the candidates of each group, and dropped candidates by reason. Measures nothing."""
     lines = []
     for name, choices in space.groups.items():
         candidates, dropped = candidates_of(space, choices, first)
@@ -180,7 +181,7 @@ def listed(space: Space, first: Candidate) -> str:
 
 
 def to_csv(found: TuneDocument) -> str:
-    """A line per candidate, numbers unrounded."""
+    """CSV with one line for each candidate. Numbers are not rounded."""
     header = [field.name for field in fields_of(TuneRow)]
     rows = (
         {**asdict(row), "flags": shlex.join(row.flags), "changes": " ".join(row.changes)}
@@ -190,7 +191,7 @@ def to_csv(found: TuneDocument) -> str:
 
 
 def processes_csv(found: SearchOutcome) -> str:
-    """A line per process of the races, numbers unrounded."""
+    """CSV with one line for each process of the races. Numbers are not rounded."""
     rows = [
         (one.name, race.group, at, math.exp(values[one.key]))
         for race in found.races
@@ -202,8 +203,9 @@ def processes_csv(found: SearchOutcome) -> str:
 
 
 def flag_file(found: TuneDocument) -> str:
-    """The flags of the command line, as ``--flagfile`` reads them."""
-    behind = found.command.index("--") if "--" in found.command else 0  # of a job
+    """The flags of the command line in the format of ``--flagfile``."""
+    # flags of a job's processes follow "--"
+    behind = found.command.index("--") if "--" in found.command else 0
     flags = [word for word in found.command[behind + 1 :] if word.startswith("--")]
     return "\n".join([f"{FLAG_FILE_HEAD}: {_answer(found)}", *flags]) + "\n"
 
@@ -213,7 +215,8 @@ def _estimates(
 ) -> dict[str, list[tuple[int, float]]]:
     """Estimates of each candidate's gain against `first`, by key, as points of a curve.
 
-    A point has the number of a round (from 1) that the candidate ran in, and the gain by then.
+    A point consists of the number of a round (from 1) in which the candidate ran, and the estimate
+    after that round.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for many in range(1, len(blocks) + 1):
@@ -227,7 +230,7 @@ def _estimates(
 
 
 def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
-    """Estimates of the fastest candidates after every round."""
+    """Chart of the estimates for the fastest candidates after every round."""
     curves = _estimates(found.blocks, first.key)
     names = {one.key: one.name for one in found.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
@@ -256,7 +259,7 @@ def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
     )
 
 
-# The proof: the given flags against the leader, in pairs of `cnnbench ab`.
+# The proof: compares the leader with the given flags, in pairs of `cnnbench ab`.
 
 WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # names of notes in the journal
@@ -264,16 +267,16 @@ _PLAN, _PROOF = "final", "proof"  # names of notes in the journal
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Result of the leader in pairs with the given flags.
+    """Result of comparing the leader with the given flags in pairs.
 
     Attributes:
       verdict: `FASTER`, `SAME`, `SLOWER`, `OPEN` or `NONE`.
-      reason: "" for `NONE`.
-      gain: relative speed of the leader minus 1; None without pairs.
-      low, high: confidence interval of gain; None for too few pairs.
-      p: p value of the test; None if there was none.
-      failure: error that ended it early, or "".
-      more: whether more pairs, within the maximum of a final, may decide it.
+      reason: reason for the verdict; "" for `NONE`.
+      gain: speed of the leader divided by speed of the given flags, minus 1; None without pairs.
+      low, high: confidence interval of the gain; None for too few pairs.
+      p: p-value of the test; None if there was no test.
+      failure: error that ended the proof early; "" if there was none.
+      more: whether more pairs, up to the maximum for a final, may lead to a verdict.
       threshold, pair_scatter, more_pairs, medians_change, enough_minutes: see `TuneDocument`.
     """
 
@@ -296,16 +299,18 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Whether the leader trains the same weights as the flags as given.
+    """Whether the leader trains the same weights as the given flags.
 
     Attributes:
-      trains_alike: None if that was not compared.
-      remark: why the weights were not, or could not be, compared; "" if they were.
-      computing: the flags for kernels, which both trainings had; "" for none.
-      weights_steps: number of steps after which they were compared.
-      weight_distance: largest difference, as a share of the largest value of its variable, or NaN.
+      trains_alike: whether the weights are equal within the tolerance; None if they were not
+        compared.
+      remark: why the weights were not compared; "" if they were.
+      computing: flags for kernels that both trainings used; "" for none.
+      weights_steps: number of steps after which the weights were compared.
+      weight_distance: largest difference, as a share of the largest value of the variable; may be
+        NaN.
       weight_variable: the variable with that difference; "" if all bits are equal.
-      weights_tolerance: largest distance of weights that are called equal.
+      weights_tolerance: largest distance at which weights are called equal.
     """
 
     trains_alike: bool | None = None
@@ -318,7 +323,7 @@ class Weights:
 
     @property
     def text(self) -> str:
-        """A sentence without its full stop; "" if nothing was to be compared."""
+        """A sentence without its full stop; "" if there was nothing to compare."""
         if self.weight_distance is None:
             return self.remark
         steps = f"after {self.weights_steps} steps{self.computing}"
@@ -331,7 +336,10 @@ class Weights:
 
 
 class _TimedPairs(Pairs):
-    """Pairs as long as there is time; `is_late` if they ended for lack of it."""
+    """Measures pairs while there is time.
+
+    `is_late` is whether the pairs ended for lack of time.
+    """
 
     def __init__(self, experiment: Experiment, results: ResultsFolder, bench: RaceBench) -> None:
         super().__init__(experiment, results, bench.campaign)
@@ -339,7 +347,7 @@ class _TimedPairs(Pairs):
         self.is_late = False
 
     def measure(self, number: int, left: int = 0, burn_in: bool = False) -> RunPolicy[None]:
-        """See `Pairs.measure`; a pair for which there is no time ends the experiment."""
+        """See `Pairs.measure`. If there is no time for a pair, the experiment ends."""
         seconds = self.seconds_per_pair or 0.0
         if number > FEWEST_PAIRS and self._bench.left < seconds:
             self.is_late = True
@@ -348,14 +356,17 @@ class _TimedPairs(Pairs):
 
 
 class Final:
-    """The end of a search, in the folder and within the time of its races."""
+    """The final of a search, which uses the folder and the remaining time of the races."""
 
     def __init__(self, bench: RaceBench) -> None:
         self.bench, self.question = bench, bench.question
         self.folder, self.campaign = bench.folder, bench.campaign
 
     def prove(self, leader: Candidate) -> RunPolicy[Proof]:
-        """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
+        """Measures pairs until there is a verdict or no time.
+
+        After an interrupt, complete pairs are kept.
+        """
         if leader.key == self.question.first.key:
             return Proof(verdict=NONE)
         plans = {one["leader"]: one for one in self.folder.notes(_PLAN)}
@@ -377,11 +388,11 @@ class Final:
         return proof
 
     def too_late(self, what: str) -> Proof:
-        """The proof without a result, for lack of time for something."""
+        """An inconclusive proof, because there was no time for something."""
         return Proof(verdict=OPEN, reason=f"no time for {what}", more=True)
 
     def proven_before(self) -> Settings | None:
-        """Settings of the leader that was last proven to be faster in an earlier session."""
+        """Settings of the last leader that an earlier session has proven to be faster; or None."""
         proven = [
             dict(one["settings"])
             for one in self.folder.notes(_PROOF)
@@ -421,17 +432,21 @@ class Final:
         )
 
     def _alpha(self, number: int) -> float:
-        """The level of all analyses of a leader, by its number from 1 in the order of the finals.
+        """Significance level of all analyses of a leader, whose finals are numbered from 1.
 
-        Each leader has half the level of the one before: together at most twice that of the first.
+        Each leader gets half the level of the previous one, so all levels add up to at most twice
+        the first one.
         """
         return self.question.policy.alpha * 0.5 ** (number - 1)
 
     def _planned(self, leader: Candidate, number: int, there: int) -> int:
-        """Number of pairs that the time allows, with the measured ones; noted if enough."""
-        left = self.bench.left - 2 * self.bench.process_seconds  # for the weights
+        """Number of pairs for which there is time, including measured pairs.
+
+        It is stored in the journal if it is sufficient.
+        """
+        left = self.bench.left - 2 * self.bench.process_seconds  # time for comparing weights
         fitting = int(left / (2 * self.bench.final_seconds))
-        # A number after which the last interim analysis comes.
+        # The number of pairs must be one at which the last interim analysis is possible.
         most = min(there + fitting, MOST_PAIRS)
         most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
         if most >= FEWEST_PAIRS and most > there:
@@ -466,7 +481,7 @@ class Final:
         )
 
     def weights(self, leader: Candidate) -> RunPolicy[Weights]:
-        """Compares the weights that both sides train, with the leader's flags for kernels."""
+        """Compares the weights that both sides train; both use the leader's flags for kernels."""
         no_promise = self._no_promise(leader)
         if no_promise:
             return Weights(remark=no_promise)
@@ -502,7 +517,7 @@ class Final:
         )
 
     def _no_promise(self, leader: Candidate) -> str:
-        """Why the weights need not be the same; "" where they must."""
+        """Why the weights need not be equal; "" if they must be."""
         config = leader.resolved.config
         if config.get("forward_only"):
             return "nothing is trained"
@@ -517,7 +532,7 @@ class Final:
         return ""
 
     def _train(self, name: str, one: Candidate, target: Path) -> RunPolicy[str]:
-        """Trains weights to compare; returns why that failed, or ""."""
+        """Trains weights for the comparison. Returns why it failed; "" if it succeeded."""
         flags = flags_for_weights(one.flags, WEIGHTS_STEPS)
         flags["train_dir"] = str(self.folder.unfinished(target))
         training = request(
@@ -532,26 +547,27 @@ class Final:
         return ended.message
 
 
-# One search from its first process to its document.
+# One search, from its first process to its document.
 
 _ROUNDS = 2
-"""Rounds that the time of a race should be enough for; of the second, for `FINALISTS`, or a third
-of the affordable processes. Candidates without time in the first round are not tried.
+"""A race should have time for this number of rounds. The second round should have time for
+`FINALISTS`, or for a third of the affordable processes. Candidates without time in the first round
+are not tried.
 """
 
 _FEWEST = 2
-"""Processes of a race: the best of the groups before and a candidate."""
+"""Minimum number of processes in a race: the best of the previous groups, and a candidate."""
 
 _LEAST = 6
-"""Processes of a small group, where its share of the time would be less."""
+"""Minimum number of processes for a small group, if its share of the time would allow fewer."""
 
 
 def policy(
     question: TuneQuestion, folder: ResultsFolder, campaign: Campaign
 ) -> RunPolicy[tuple[TuneDocument, SearchOutcome]]:
-    """Races the candidates, proves the leader, and compares what it trains.
+    """Races the candidates, proves the leader, and compares the weights that it trains.
 
-    Returns the document and the races. Measurements in the folder are not repeated.
+    Returns the document and the result of the races. Measurements in the folder are not repeated.
     """
     space = question.space
     folder.begin(minutes=question.seconds / 60)
@@ -566,7 +582,7 @@ def policy(
         proof = yield from final.prove(found.leader)
     proven = final.proven_before()
     if proof.verdict != FASTER and proven is not None:
-        # More time has led to another leader, with less evidence.
+        # With more time, the races have a different leader, but with less evidence.
         found = replace(found, leader=space.make(proven))
         proof = yield from final.prove(found.leader)
     proof = replace(proof, enough_minutes=_enough(found, proof, bench))
@@ -575,14 +591,14 @@ def policy(
         weights = yield from final.weights(found.leader)
     outcome = _document(final, found, proof, weights)
     folder.journal.add(END, document=outcome.to_dict())
-    folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports
+    folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # read by reports
     return outcome, found
 
 
 def search(
     space: Space, first: Candidate, bench: RaceBench, threshold: float
 ) -> RunPolicy[SearchOutcome]:
-    """Races the candidates of all groups; `threshold` is the gain for which one is adopted."""
+    """Races the candidates of all groups; one is adopted if its gain exceeds `threshold`."""
     leader = first
     races: list[Race] = []
     weights = [len(choices) for choices in space.groups.values()]
@@ -592,7 +608,7 @@ def search(
         if len(candidates) > 1:
             there_is = bench.affordable(True)
             share = there_is * weights[at] // sum(weights[at:])
-            # A small group has a few processes, wherever it stands.
+            # A small group gets a few processes, regardless of its position.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _FEWEST:
@@ -603,7 +619,10 @@ def search(
 
 
 def _run(race: Race, bench: RaceBench, kept: int, share: int, given: Candidate) -> RunPolicy[None]:
-    """Runs the rounds of a race; `kept` and `share`: processes for later groups and this one."""
+    """Runs the rounds of a race.
+
+    `kept` and `share` are the numbers of processes for later groups and for this one.
+    """
     names = {one.key: one.name for one in race.entered}
     while not race.is_over:
         running = [one for one in race.entered if one.key in race.remaining]
@@ -619,13 +638,13 @@ def _run(race: Race, bench: RaceBench, kept: int, share: int, given: Candidate) 
 
 
 def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
-    """Minutes that would suffice for the whole search; None if more would not help."""
+    """Minutes that would be enough for the whole search; None if more time would not help."""
     waiting = {one.key for race in found.races for one in race.untried}
     waiting |= {key for key, leaver in found.leavers.items() if leaver.how == BEHIND}
     is_open = proof.verdict == OPEN
     if proof.failure or (is_open and not proof.more) or not (waiting or is_open):
         return None
-    again = min(FINALISTS, len(waiting))  # in a second round
+    again = min(FINALISTS, len(waiting))  # number of candidates in a second round
     pairs = MOST_PAIRS - proof.pairs if proof.pairs else FEWEST_PAIRS
     return bench.enough_minutes(len(waiting) + again, pairs if is_open else 0)
 
@@ -648,7 +667,7 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         weights,
         started_at=begun_at.isoformat(timespec="seconds"),
         search_command=tuple(question.command),
-        # "run" may be left out.
+        # "run" may be omitted.
         command=("cnnbench", *(words[1:] if layout is None and chosen else words)),
         reason=reason,
         leader=found.leader.name,
@@ -669,7 +688,7 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
 
 
 def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:
-    """The measured candidates, the fastest first, then the untried ones."""
+    """Rows of the measured candidates, the fastest first, then of the untried candidates."""
     groups = {one.key: race.group for race in reversed(found.races) for one in race.candidates}
     leavers = found.leavers
     rows = []

@@ -1,7 +1,7 @@
-"""The space of flags that tune searches.
+"""The space of flags that `cnnbench tune` searches.
 
-Dimensions of one group are combined with each other. Groups are searched one after the other, each
-with the best flags of those before (docs/tune.md has the reasons).
+All dimensions in a group are combined with each other. Groups are searched one after the other;
+each starts with the best flags of the previous groups (docs/tune.md explains why).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cnnbench.variable_mgr import modes as registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes, Reduction
 
-# Table of the dimensions of a search, and of the situations that they apply to.
+# The dimensions of a search, and when they apply.
 
 Settings: TypeAlias = Mapping[str, str]
 """Texts of flags by name."""
@@ -46,21 +46,22 @@ CHANGES: Mapping[str, str] = {
     "staged_vars": "consistency",
     "gradient_reduction": "gradient_reduction",
 }
-"""Flags that change what is trained, with the word of --allow that lets them vary."""
+"""Flags that change what is trained, and the word of --allow that permits varying them."""
 
 ALLOWABLE = tuple(dict.fromkeys(CHANGES.values()))
 
 COMPUTING = frozenset(named(specs_of(RuntimeParams), RunPart.TUNABLE))
-"""Flags that choose how operations compute: their kernels, the order of additions, and, where XLA
-compiles them, their random numbers.
+"""Flags that change how operations compute: kernels, order of additions and, with XLA, random
+numbers.
 """
 
 TUNABLE = frozenset({*CHANGES, *named(FLAGS, RunPart.TUNABLE)})
-"""Flags that may vary: those that do not change the work, and those of `CHANGES`."""
+"""Flags that may vary: flags that do not change the work, and the flags in `CHANGES`."""
 
 
 Dimension: TypeAlias = tuple[Sequence[Settings], Callable[[Mode], bool]]
-"""Flags that vary together, besides their given values; the modes of --variable_update for it."""
+"""Settings to try in addition to the given ones, and a function that says which modes support them.
+"""
 
 
 def _each(name: str, *values: object) -> list[Settings]:
@@ -78,7 +79,7 @@ def _all_reduces(mode: Mode) -> bool:
 def dimensions(
     given: Resolved, workers: int, *, on_gpu: bool, cpus: int
 ) -> dict[str, list[Dimension]]:
-    """The dimensions that suit the given flags, by group, in the order of the search."""
+    """The dimensions that apply to the given flags, by group, in the order of the search."""
     config, batch = given.config, given.batch_size
     towers = workers * int(config["num_gpus"])
     reduces = towers > 1 and not config["forward_only"]
@@ -93,7 +94,7 @@ def dimensions(
     if on_gpu:
         threads = [_each("gpu_thread_mode", "global", "gpu_shared")]
     else:
-        # One, a core's share for each tower, half and all of the CPUs.
+        # One thread, one tower's share of the CPUs, half of the CPUs, and all CPUs.
         pools = sorted({1, max(1, cpus // towers), max(1, cpus // 2), cpus})
         threads = [_each("num_intra_threads", *pools), _each("num_inter_threads", *pools)]
     readers = sorted({max(1, cpus // 2), cpus, 2 * cpus})
@@ -121,14 +122,14 @@ def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
         *_each("gradient_bucket_bytes", BUCKET_BYTES),
     ]
     return [
-        # Modes in which all towers train the same, with the flags that they need.
+        # Modes in which all towers train the same weights, with the flags that they require.
         ([{"variable_update": mode.name, **mode.needs} for mode in alike], _of_all),
         (
             algorithms,
             lambda mode: _all_reduces(mode) and not mode.algorithm and not mode.needs,
         ),
         (
-            # In one process it would repeat what the modes above do.
+            # In one process, this would repeat the modes above.
             algorithms if workers > 1 else [],
             lambda mode: _all_reduces(mode) and "all_reduce_spec" in mode.needs,
         ),
@@ -141,7 +142,7 @@ def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
             _each("local_parameter_device", "cpu"),
             lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
-        # Gradients, and values, of the step before.
+        # Uses gradients, or variable values, of the previous step.
         (_each("variable_consistency", "relaxed"), _all_reduces),
         (_each("staged_vars", "true"), lambda mode: mode.staged),
         (_each("gradient_reduction", "sum"), _of_all),
@@ -149,15 +150,15 @@ def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
 
 
 def choices(group: Sequence[Dimension], allowed: Collection[str], mode: str) -> list[Settings]:
-    """All combinations of a group; the first one sets nothing.
+    """All combinations of the dimensions in a group. The first combination sets nothing.
 
-    `allowed` are words of --allow, `mode` is the value of --variable_update where the combination
-    sets none.
+    `allowed` contains words of --allow. `mode` is the value of --variable_update if the combination
+    does not set it.
     """
     refused = {name for name, word in CHANGES.items() if word not in allowed}
     found: list[Settings] = [{}]
     for values, suits in group:
-        # A mode that needs such a flag stays: `Space.make` drops it with the reason.
+        # A mode that requires such a flag is kept here. `Space.make` drops it with a reason.
         kept = [value for value in values if not value.keys() <= refused]
         found = [
             {**settings, **value}
@@ -168,19 +169,19 @@ def choices(group: Sequence[Dimension], allowed: Collection[str], mode: str) -> 
     return found
 
 
-# Makes candidates from a space of flags. Each candidate is resolved now, or dropped with the
-# reason.
+# Makes candidates from a space of flags. Each candidate is resolved, or dropped with a reason.
 
 _MODE = "variable_update"
-_NEAR = 0.9  # share of memory from which `cnnbench.run.driver.preflight` warns
+_NEAR = 0.9  # From this share of memory, `cnnbench.run.driver.preflight` prints a warning.
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Flags to be measured: all those of a run or of every process of a job.
+    """Flags to be measured: all flags of a run, or of every process in a job.
 
-    Its name and settings have the flags that it adds to the given ones, its key is equal for
-    equivalent flags, and `changes` has the words of `ALLOWABLE` for differences in training.
+    `name` and `settings` contain the flags that are added to the given flags. `key` is equal for
+    equivalent flags. `changes` contains the words of `ALLOWABLE` for differences in what is
+    trained.
     """
 
     name: str
@@ -193,7 +194,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A candidate that is not measured; `repeats` if it is equivalent to another one."""
+    """A candidate that is not measured.
+
+    `repeats` is whether it is equivalent to another candidate.
+    """
 
     name: str
     reason: str
@@ -202,12 +206,12 @@ class Dropped:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Flags that a search may vary, and the given ones; it makes candidates, without TensorFlow.
+    """The given flags, and flags that a search may vary. Makes candidates without TensorFlow.
 
     Attributes:
-      groups: settings that are raced together, by name of the group. A candidate adds one of them
-        to the best of the groups before; the first adds none.
-      memory: memory of the machine or a GPU; None if unknown.
+      groups: settings by name of the group. Candidates in the race of a group add one of these
+        settings to the best flags of the previous groups. The first candidate adds nothing.
+      memory: bytes of memory of the machine or of a GPU; None if unknown.
       layout: the processes of a job; None for runs in one process.
     """
 
@@ -219,14 +223,14 @@ class Space:
 
     @cached_property
     def fixed(self) -> Settings:
-        """The given flags as texts by name."""
+        """The given flags, as texts by name."""
         return texts_of(self.given.given, ACCEPTED)
 
     @cached_property
     def assumed(self) -> dict[str, str]:
-        """The mode of a job whose flags name none, and for which the default mode lacks ps tasks.
+        """The mode of a job that names no mode and has no ps tasks for the default mode.
 
-        Flags by name; none where the default mode applies.
+        The result is flags by name; empty if the default mode is used.
         """
         if self.layout is None or self.layout.ps or _MODE in self.fixed:
             return {}
@@ -237,13 +241,13 @@ class Space:
 
     @property
     def mode(self) -> str:
-        """Value of --variable_update of the given flags."""
+        """Value of --variable_update in the given flags."""
         return {_MODE: DEFAULT, **self.assumed, **self.fixed}[_MODE]
 
     def make(self, settings: Settings) -> Candidate:
-        """The candidate that adds settings; UsageError or DataError if it cannot run.
+        """Makes the candidate that adds settings. Raises UsageError or DataError if it cannot run.
 
-        The given flags are never refused for the memory that they need.
+        The given flags are accepted even if they may need too much memory.
         """
         own = {**({} if _MODE in settings else self.assumed), **settings}
         args = self.given.including(values_of(own, SPECS))
@@ -284,13 +288,13 @@ def _changes(settings: Settings) -> Iterator[str]:
     if _MODE in settings:
         mode = modes.find(settings[_MODE])
         if not mode.in_sync or mode.apart or mode.processes is Processes.COORDINATOR:
-            yield "consistency"  # towers train differently
+            yield "consistency"  # Towers train different weights.
 
 
 def candidates_of(
     space: Space, choices: Iterable[Settings], best: Candidate
 ) -> tuple[tuple[Candidate, ...], tuple[Dropped, ...]]:
-    """The candidates of a group, the best of the groups before first, and dropped ones."""
+    """The candidates of a group (first the best of the previous groups), and dropped ones."""
     found: dict[str, Candidate] = {best.key: best}
     dropped: list[Dropped] = []
     for choice in choices:
@@ -310,19 +314,19 @@ def candidates_of(
 def default_groups(
     given: Space, first: Candidate, *, on_gpu: bool, cpus: int
 ) -> dict[str, tuple[Settings, ...]]:
-    """The groups that suit the given flags, which are `first`, and a machine with `cpus` CPUs."""
+    """The groups for the given flags (`first`) and a machine with `cpus` CPUs."""
     workers = 1 if given.layout is None else given.layout.workers
     suitable = dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
     found = {
         name: _open(choices(group, given.allowed, given.mode), given.fixed)
         for name, group in suitable.items()
     }
-    # Those that change least first: they are tried if not all can be.
+    # Settings that change few flags are first, because there may not be time for all of them.
     return _varied({name: tuple(sorted(those, key=len)) for name, those in found.items()})
 
 
 def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
-    """The groups of a suite file, one for each entry; given flags are not varied."""
+    """The groups of a suite file, one for each entry. Given flags are not varied."""
     suite = check(load(path, "space"))
     if suite.on_cpu is not None:
         raise suite.entries[0].node.error(
@@ -365,7 +369,7 @@ def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
 
 
 def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:
-    """The choices that do not contradict given flags, without such flags and duplicates."""
+    """Choices that are compatible with the given flags, deduplicated; given flags are removed."""
     kept = (
         {name: text for name, text in choice.items() if name not in fixed}
         for choice in found
@@ -382,7 +386,7 @@ def _varied(groups: Mapping[str, tuple[Settings, ...]]) -> dict[str, tuple[Setti
 
 
 def by_reason(dropped: Iterable[Dropped]) -> Mapping[str, tuple[str, ...]]:
-    """Names of dropped candidates by their reason."""
+    """Names of dropped candidates, grouped by reason."""
     found: dict[str, list[str]] = {}
     for one in dropped:
         found.setdefault(one.reason, []).append(one.name)

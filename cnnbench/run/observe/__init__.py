@@ -1,1 +1,1 @@
-"""Outputs of a run beside its record: graphs, traces, profiles, summaries, logs."""
+"""Outputs of a run in addition to its record: graphs, traces, profiles, summaries, logs."""

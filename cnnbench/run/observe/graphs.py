@@ -1,11 +1,11 @@
-"""Graphs that a run writes, and the traffic that they contain.
+"""Writes the graphs of a run, and computes the network traffic of a graph.
 
-TensorFlow 2 has one public way to the graphs after optimization and partitioning:
+TensorFlow 2 has only one public interface to the graphs after optimization and partitioning:
 `tf.summary.trace_on` collects them in the first call of a function, and `tf.summary.trace_export`
 writes them to an event file.
 
-TensorFlow sends a tensor once to every other device that uses it. The traced graph has device,
-dtype and static shape of everything, so the data is counted without running anything.
+TensorFlow sends a tensor once to every other device that uses it. The traced graph contains device,
+dtype and static shape of every tensor, so the traffic is computed without running the graph.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from cnnbench.records.files import write_bytes
 from cnnbench.run.observe.operations import message
 from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of
 
-# Graphs of a step as files: as traced, and as partitioned among devices.
+# Writes the graph of a step to files, as traced, and as partitioned among devices.
 
 
 def write_graph(flag: str, path: str, graph_def: Any) -> None:
-    """Writes a GraphDef: as text if the name ends in txt, else as binary."""
+    """Writes a GraphDef: as text if the name ends in txt, otherwise as binary."""
     text = path.endswith("txt")
     write_bytes(flag, path, str(graph_def).encode() if text else graph_def.SerializeToString())
 
 
 @contextmanager
 def collecting_partitions(found: list[Any]) -> Iterator[None]:
-    """Appends to `found` the partitions of the function called in the block, by device."""
+    """Appends the partitions of the function that is called in the block to `found`, by device."""
     tf.summary.trace_on(graph=True, profiler=False)
-    _exported()  # drops what ran since an earlier one: trace_off (2.21) leaves the collecting on
+    # Discards earlier graphs, because in TensorFlow 2.21 trace_off does not stop collecting.
+    _exported()
     tf.summary.trace_on(graph=True, profiler=False)
     try:
         yield
@@ -48,13 +49,13 @@ def collecting_partitions(found: list[Any]) -> Iterator[None]:
 
 
 def _partitions() -> list[Any]:
-    """GraphDefs of the largest function that ran since `trace_on`, in order of devices."""
-    graph_def = type(tf.Graph().as_graph_def())  # the public way to the class
+    """GraphDefs of the largest function that has run since `trace_on`, sorted by device."""
+    graph_def = type(tf.Graph().as_graph_def())  # the only public access to the class
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
         for function in message("RunMetadata").FromString(_exported()).functions
     ]
-    # Other functions are the few operations that feed the step and read its results.
+    # Other functions are small: they feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
     if not step:
         raise BenchmarkError("TensorFlow has collected no graphs of the step")
@@ -62,7 +63,7 @@ def _partitions() -> list[Any]:
 
 
 def _exported() -> bytes:
-    """The RunMetadata that was collected since `trace_on`, as its message."""
+    """The RunMetadata that has been collected since `trace_on`, serialized."""
     with Scratch("cnnbench-graphs-") as scratch:
         folder = scratch.path / "events"
         writer = tf.summary.create_file_writer(os.fspath(folder))
@@ -79,7 +80,8 @@ def _exported() -> bytes:
 
 # Data sent between the processes of a job in one call of a traced function.
 
-# A branch reads its inputs from where they are; the operation of the branch itself moves nothing.
+# The operations in a branch read its inputs from their devices. The branch operation itself moves
+# no data.
 _BRANCHES = ("If", "StatelessIf")
 
 _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
@@ -87,15 +89,15 @@ _GATHER = ("CollectiveGather", "CollectiveGatherV2")
 
 
 def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
-    """Messages and bytes between processes in one call of a `ConcreteFunction` with this graph.
+    """Messages and bytes between processes in one call of a `ConcreteFunction` with a graph.
 
     A message is a tensor or a chunk of one. The bytes are None if a shape is unknown.
 
-    Signals without a value, which only order operations, are not counted. Collectives, with equally
-    many devices in each process, count as TensorFlow's ring, in which the devices of a process are
-    neighbours: with n devices and s bytes, each link between processes carries 2(n-1) messages,
-    together 2(n-1)/n s bytes. Where each process traces its own function, any of their graphs will
-    do.
+    Control dependencies between processes are not counted. Collectives are assumed to use
+    TensorFlow's ring, with the same number of devices in each process and with the devices of a
+    process as neighbours. For n devices and s bytes, each link between processes transfers 2(n-1)
+    messages with 2(n-1)/n s bytes in total. If each process traces its own function, pass the graph
+    of any process.
     """
     sent: dict[tuple[str, str], tuple[int, int | None]] = {}
     rings: dict[tuple[int, int], tuple[int, int | None]] = {}
@@ -103,7 +105,7 @@ def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
     for op in _needed(graph):
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
-                unnumbered[op.device].append(_ring(op, processes))  # every call creates a new key
+                unnumbered[op.device].append(_ring(op, processes))  # Every call creates a new key.
             else:
                 instance = _number(op, "group_key", 2), _number(op, "instance_key", 3)
                 rings[instance] = _ring(op, processes)
@@ -113,7 +115,7 @@ def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
             made_on = tensor.op.device
             if made_on and process_of(made_on) != process_of(op.device):
                 sent[tensor.name, op.device] = 1, _bytes(tensor)
-    # Every device of a strategy takes part in each of its collectives.
+    # Every device takes part in each collective of a strategy.
     of_strategy = next(iter(unnumbered.values()), [])
     found = (*sent.values(), *rings.values(), *of_strategy)
     sizes = [size for _, size in found if size is not None]
@@ -122,10 +124,10 @@ def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
 
 
 def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
-    """Implementations of TensorFlow's collectives on some devices: "nccl", "ring" or both.
+    """Implementations of TensorFlow's collectives on the given devices: "nccl", "ring" or both.
 
-    NCCL where the operation asks for it and is on a GPU, otherwise TensorFlow's ring. `devices` are
-    full device strings.
+    A collective uses NCCL if its hint requests NCCL and it is on a GPU; otherwise, it uses
+    TensorFlow's ring. `devices` contains full device strings.
     """
     found = set()
     for op in graph.get_operations():
@@ -136,7 +138,7 @@ def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
 
 
 def _needed(graph: Any) -> Iterator[Any]:
-    """Operations that outputs and side effects depend on; TensorFlow prunes the rest."""
+    """Operations on which outputs and side effects depend. TensorFlow prunes the others."""
     seen: set[Any] = set()
     todo = [tensor.op for tensor in graph.outputs]
     todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
@@ -149,7 +151,7 @@ def _needed(graph: Any) -> Iterator[Any]:
 
 
 def _ring(op: Any, processes: int) -> tuple[int, int | None]:
-    """`traffic` of a collective of all processes, in which each sends to the next one."""
+    """`traffic` of a ring collective between all processes."""
     size = _number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)
@@ -160,7 +162,7 @@ def _ring(op: Any, processes: int) -> tuple[int, int | None]:
 
 
 def _number(op: Any, name: str, position: int) -> int:
-    """An attribute of a collective, which is an input of the V2 operations."""
+    """A number of a collective, which is an attribute or, in V2 operations, an input."""
     if not op.type.endswith("V2"):
         return int(op.get_attr(name))
     return int(tf.get_static_value(op.inputs[position]))

@@ -1,9 +1,9 @@
-"""Operations of a profiled step.
+"""Reads the operations of a profiled step, and divides its wall time among them.
 
-https://protobuf.dev/programming-guides/encoding/ explains the format. No TensorFlow here.
+Does not import TensorFlow. https://protobuf.dev/programming-guides/encoding/ explains the format.
 
-A profile has planes (host, GPUs), a plane has lines (threads, streams), a line has events. Names
-are stored once per plane and referenced by number. No TensorFlow here.
+A profile consists of planes (host, GPUs). A plane consists of lines (threads, streams), and a line
+consists of events. Names are stored once per plane and referenced by number.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 from cnnbench.base.terminal import aligned
 from cnnbench.base.text import number, percent
 
-# Messages of TensorFlow without a public class, declared by the fields that are used here.
+# TensorFlow's protobuf messages without a public class. Only the fields that are used here are
+# declared.
 
-# Type, name and number of each field; an asterisk marks several values. Texts are bytes, since
-# names need not be UTF-8.
+# Type, name and number of each field; an asterisk means a repeated field. Texts are declared as
+# bytes, because names may not be valid UTF-8.
 _MESSAGES = {
-    # Of the profiler; the fields of XStat beside its key are the types that its value may have.
+    # Messages of the profiler. XStat contains one field for each type of its value.
     "XSpace": "XPlane* planes 1",
     "XPlane": "bytes name 2, XLine* lines 3, Entry* event_names 4, Entry* stat_names 5",
     "XLine": "bytes name 2, int64 start 3, XEvent* events 4, bytes shown 11",
@@ -33,7 +34,7 @@ _MESSAGES = {
     "uint64 reference 7",
     "Entry": "int64 key 1, Metadata value 2",
     "Metadata": "bytes name 2",
-    # Of event files, and of what `tf.summary.trace_export` writes into one.
+    # Messages of event files, and of the graphs that `tf.summary.trace_export` writes.
     "Event": "double wall_time 1, int64 step 2, bytes file_version 3, Summary summary 5, "
     "SessionLog session 7",
     "SessionLog": "int32 status 1",
@@ -74,14 +75,14 @@ def _classes() -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(one) for name, one in found}
 
 
-# Profiles that TensorFlow's profiler writes: one message XSpace per host (`*.xplane.pb`).
+# Profiles of TensorFlow's profiler: one XSpace message per host (`*.xplane.pb`).
 
 
 @dataclass(frozen=True, slots=True)
 class XEvent:
-    """An interval, or a point in time if `duration` is 0, in picoseconds from a common origin.
+    """An interval in picoseconds from a common origin; a point in time if `duration` is 0.
 
-    The name of an operation on the host is "name:type".
+    Operations on the host have names "name:type".
     """
 
     name: str
@@ -94,7 +95,7 @@ class XEvent:
 class XPlane:
     """A host ("/host:CPU") or a GPU ("/device:GPU:0").
 
-    `lines` are threads of the host or streams of the GPU, each with its name and events.
+    `lines` contains the threads of the host or the streams of the GPU, with names and events.
     """
 
     name: str
@@ -102,7 +103,7 @@ class XPlane:
 
 
 def read(profile: bytes) -> tuple[XPlane, ...]:
-    """The planes of a profile that have events."""
+    """The planes of a profile that contain events."""
     planes = tuple(map(_plane, message("XSpace").FromString(profile).planes))
     return tuple(plane for plane in planes if plane.lines)
 
@@ -139,7 +140,7 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-# Operations of a profile, one by one, by name and by type.
+# Operations of a profile: individual runs, and times by name and type.
 
 _TIMES = (
     "times of operations side by side add up; collectives and copies between devices count where "
@@ -151,12 +152,12 @@ MOST = 20
 
 _GPU = "/device:GPU:"
 _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
-# Keys of the name of a kernel's operation, in current and in older versions.
+# Keys of the statistic with the name of a kernel's operation, in current and older versions.
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
 PICOSECONDS = 1e-12
 _ALLOCATION = "MemoryAllocation"
-# Kernels of NCCL are launched by a thread of TensorFlow's NcclManager, which does not know the
-# operation: "ncclAllReduce", "ncclBroadcast", ...
+# Names of NCCL's kernels: "ncclAllReduce", "ncclBroadcast", ... A thread of TensorFlow's
+# NcclManager launches them and does not record the operation.
 _BY_NCCL = re.compile(r"nccl([A-Z]\w*)")
 _COLLECTIVE = re.compile(r"_?(Collective|Nccl)")
 _TRANSFER = re.compile(r"_(Host|)(?:Send|Recv)$")
@@ -164,7 +165,7 @@ _SENT = re.compile(r"/_\d+$")
 
 
 def is_collective(type: str) -> bool:
-    """Whether kernels of this type exchange values among several devices."""
+    """Whether kernels of this type exchange values between several devices."""
     return bool(_COLLECTIVE.match(type))
 
 
@@ -174,24 +175,24 @@ def is_transfer(type: str) -> bool:
 
 
 def source(name: str) -> str:
-    """The operation whose result the operation of this name copies; else the name itself."""
+    """For the name of a copy, the operation whose result it copies; otherwise the name itself."""
     return _SENT.sub("", name)
 
 
 class Rank(enum.IntEnum):
-    """Rank of an operation: each moment is attributed to the running operations of lowest rank."""
+    """Rank of an operation. Each moment is attributed to the running operations of lowest rank."""
 
     COMPUTES = 0
-    # Collectives and copies between devices run beside kernels and wait for other devices: only
-    # what no computation hides is their own time (exposed communication).
+    # Collectives and copies between devices run concurrently with kernels and wait for other
+    # devices. They only get the time in which no computation runs (exposed communication).
     WAITS = 1
-    OTHER = 2  # operations that are not of the step
+    OTHER = 2  # operations outside of the step
 
 
 class RanOperation(NamedTuple):
-    """A run of an operation, in picoseconds from the first operation of the profile.
+    """One run of an operation. Times are in picoseconds from the profile's first operation.
 
-    `plane` is "/host:CPU" or that of a GPU.
+    `plane` is "/host:CPU" or the name of a GPU's plane.
     """
 
     name: str
@@ -203,19 +204,20 @@ class RanOperation(NamedTuple):
 
     @property
     def own(self) -> bool:
-        """Whether it belongs to the step."""
+        """Whether the operation belongs to the step."""
         return self.rank is not Rank.OTHER
 
 
 class WallTimes(NamedTuple):
-    """Division of the wall time of a step, from its first operation to its last.
+    """Division of the wall time of a step, from its first to its last operation.
 
     Attributes:
-      seconds: by name and type of the step's operations. Concurrent ones have equal parts;
-        collectives and copies between devices have none while others of the step run.
-      other_seconds: while operations ran, but none of the step.
-      idle_seconds: while no operations ran.
-      counts: runs of each operation of the step.
+      seconds: time of each operation of the step, by name and type. Concurrent operations get equal
+        parts. Collectives and copies between devices get no time while other operations of the step
+        run.
+      other_seconds: time in which only operations outside of the step ran.
+      idle_seconds: time in which no operations ran.
+      counts: number of runs of each operation of the step.
     """
 
     seconds: dict[tuple[str, str], float]
@@ -227,7 +229,8 @@ class WallTimes(NamedTuple):
 def wall_times(runs: Sequence[RanOperation]) -> WallTimes:
     """Divides the wall time of a step among its operations.
 
-    Others, such as those of the input pipeline, have no time while one of the step runs.
+    Other operations, such as those of the input pipeline, get no time while an operation of the
+    step runs.
     """
     parts, other, idle = _divided(runs)
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -242,9 +245,9 @@ def wall_times(runs: Sequence[RanOperation]) -> WallTimes:
 def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[RanOperation]:
     """The operations of a profile in order of start.
 
-    Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU is
-    over when its kernels are launched. `is_own` tells from a name whether an operation belongs to
-    the step.
+    If GPUs were profiled, only operations on GPUs are included: on the host, an operation for a GPU
+    ends when its kernels have been launched. `is_own` is a function that returns, from a name,
+    whether an operation belongs to the step.
     """
     planes = tuple(planes)
     on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
@@ -265,7 +268,7 @@ def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Ran
 
 
 def _rank(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
-    if _BY_NCCL.fullmatch(name):  # only steps have collectives
+    if _BY_NCCL.fullmatch(name):  # Only steps contain collectives.
         return Rank.WAITS
     if not is_own(name):
         return Rank.OTHER
@@ -273,9 +276,9 @@ def _rank(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
 
 
 def _divided(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
-    """Picoseconds of each run (0 for `OTHER`), of other operations alone, and of no operation.
+    """Picoseconds of each run (0 for `OTHER`), of only other operations, and of no operation.
 
-    Only time between the first and the last operation of the step counts.
+    Only the time from the first to the last operation of the step is divided.
     """
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):
@@ -307,9 +310,10 @@ def _divided(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
 
 
 def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
-    """Number of allocations by pooling allocators and bytes requested; None if not reported.
+    """Number of allocations by pooling allocators, and requested bytes; None if not reported.
 
-    The allocators of GPUs report them; with oneDNN also that of CPUs, for 256 KiB and more.
+    The allocators of GPUs report allocations. With oneDNN, the CPU allocator reports those of at
+    least 256 KiB.
     """
     events = (event for plane in planes for _, line in plane.lines for event in line)
     stats = (event.stats for event in events if event.name == _ALLOCATION)
@@ -338,10 +342,10 @@ def _of_kernel(event: XEvent) -> tuple[str, str] | None:
     for key in _LAUNCHED_BY:
         text = event.stats.get(key)
         if isinstance(text, str):
-            # The outermost of nested annotations is the operation.
+            # The outermost annotation is the operation.
             match = _ON_HOST.match(text)
             if match:
-                # Either end of a transfer may issue its copy, so both have one type.
+                # Either end of a transfer may issue the copy, so both ends get the same type.
                 return match[1], _TRANSFER.sub(r"_\1Send", match[2])
             if match := _BY_NCCL.match(text):
                 return match[0], f"Nccl{match[1]}"
@@ -349,10 +353,13 @@ def _of_kernel(event: XEvent) -> tuple[str, str] | None:
 
 
 def table(runs: Sequence[RanOperation], title: str) -> str:
-    """Times by type of operation, and the longest operations, also those of the input pipeline.
+    """A table of times by type of operation, and of the longest operations.
 
-    The time of an operation is that on its thread (CPU) or of its kernels and copies (GPU); of a
-    collective or a copy between devices, its part of the wall time, as in `wall_times`.
+    Operations of the input pipeline are included.
+
+    The time of an operation is its time on its thread (CPU), or the time of its kernels and copies
+    (GPU). For a collective or a copy between devices, it is the part of the wall time as in
+    `wall_times`.
     """
     parts, _, _ = _divided(runs)
     seconds = [

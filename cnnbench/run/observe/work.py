@@ -1,17 +1,17 @@
-"""Layers, FLOPs and bytes of a profiled step.
+"""Determines layers, FLOPs and bytes of the operations in a profiled step.
 
-With ONEDNN_VERBOSE=1 oneDNN prints a line for each of its primitives to standard output:
+With ONEDNN_VERBOSE=1, oneDNN prints a line to standard output for each call of a primitive:
 
   onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx512_core,backward_weights,
   src:f32::blocked:acdb::f0 wei:f32:a:blocked:Acdb16a::f0 bia:undef::undef:::,...
 
-Versions differ in the words before "exec" (nothing, "primitive", a version, a timestamp) and in the
-descriptions of tensors ("src_f32" or "src:f32", with or without strides).
+Versions of oneDNN differ in the words before "exec" (nothing, "primitive", a version, a timestamp)
+and in the descriptions of tensors ("src_f32" or "src:f32", with or without strides).
 
-The names of operations contain their layer, in the forward pass (`tower_0/conv0/...`) and in the
-backward pass (`gradient_tape/tower_0/conv0/...`), also in profiles.
+Names of operations contain the layer, in the forward pass (`tower_0/conv0/...`) and in the backward
+pass (`gradient_tape/tower_0/conv0/...`). Profiles contain the same names.
 
-The times are shares of the wall time of the step, as in `cnnbench.records.profiles`.
+Times are parts of the step's wall time, as in `cnnbench.records.profiles`.
 """
 
 from __future__ import annotations
@@ -47,28 +47,35 @@ from cnnbench.records.profiles import (
 )
 from cnnbench.run.observe.operations import WallTimes, is_collective, is_transfer, source
 
-# The verbose log of oneDNN: which of its kernels a step calls, and with which layouts.
+# The verbose log of oneDNN, which shows the kernels that a step calls and their layouts.
 
 VARIABLES = {"ONEDNN_VERBOSE": "1"}
-"""Environment of a process that prints the log; newer versions read the 1 as "profile_exec"."""
+"""Environment variable with which a process prints the log. Newer versions interpret 1 as
+"profile_exec".
+"""
 
 FLAGS = {
     **{"display_every": 1, "warmup": "fixed", "num_warmup_batches": 1, "num_batches": 2},
     "peak_flops": 0,
 }
-"""Flags of `cnnbench run`, by name, for a log with one whole step between two lines of progress."""
+"""Flags of `cnnbench run`, by name, with which the log contains one complete step between two
+progress lines.
+"""
 
 _MARKERS = ("onednn_verbose", "dnnl_verbose")
 _STEP = re.compile(r"\d+\timages/sec: ")
 _TENSOR = re.compile(r"(\w+?)[_:]([a-z]+\d\w*):[^:]*:(\w+):?(\w*)")
-"""Name, type, kind of format and layout; a missing tensor has no type."""
+"""Matches name, type, kind of format and layout of a tensor. A missing tensor has no type."""
 
 _MOST_BYTES = 64 << 20
 _LONGEST_LINE = 1 << 14
 
 
 def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
-    """Primitives that the last whole step called, if any, from the first 64 MiB of the output."""
+    """The primitives that the last complete step called.
+
+    Only the first 64 MiB of the output are read. Empty if they contain no complete step.
+    """
     calls: Counter[Primitive] = Counter()
     step: Counter[Primitive] = Counter()
     steps = size = 0
@@ -99,23 +106,23 @@ def _call(line: str) -> Primitive | None:
         propagation="" if propagation == "undef" else propagation,
         types=", ".join(sorted({type for _, type, _, _ in tensors})),
         implementation=implementation,
-        # Vectors have only one layout.
+        # Vectors are omitted, because they have only one possible layout.
         layouts=", ".join(f"{one} {layout}" for one, layout in layouts if len(layout) > 1),
         calls=1,
     )
 
 
-# Attributes of the operations of a step: layer, kind, direction, bytes moved.
+# Attributes of the operations in a step: layer, kind, direction, bytes moved.
 
 TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
-"""Number of the tower, and the name in it, of an operation of a tower."""
+"""Matches the number of the tower, and the name of an operation in it."""
 
 _BACKWARD = re.compile(r"(^|/)gradient_tape/")
 _PASSED_ON = ("Cast", "Identity", "Reshape")
 _DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
-# Operations that lay out the inputs and the result of another form of a gradient.
+# Operations that rearrange inputs and result, for gradients that are computed in a different form.
 _LAYOUT = ("Transpose", "ReverseV2")
 _KINDS = (
     (re.compile("BatchNorm"), "batch norm"),
@@ -128,7 +135,7 @@ _KINDS = (
 )
 _OTHER = "other"
 _WEIGHTS = ("ReadVariableOp", "Const")
-# Operations that pass on their input's memory, or have none.
+# Operations that return their input's memory, or use no memory.
 _NO_TRAFFIC = (
     *("ReadVariableOp", "AssignVariableOp", "Identity", "Reshape", "Squeeze", "ExpandDims"),
     *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient", "Switch", "Merge"),
@@ -139,12 +146,13 @@ _RESOURCE = 20  # DT_RESOURCE
 
 
 class OperationWork(NamedTuple):
-    """Work of one operation in one step.
+    """The part of a step to which an operation belongs, and its memory traffic.
 
     Attributes:
       part: the layer, the reduction or the update that contains the operation.
-      is_product: whether it is a convolution or a matrix product, whose FLOPs are counted.
-      bytes: bytes of its inputs and outputs, each counted once.
+      is_product: whether the operation is a convolution or matrix product. FLOPs are only counted
+        for these.
+      bytes: bytes of all inputs and outputs, each counted once.
     """
 
     part: Part
@@ -153,15 +161,15 @@ class OperationWork(NamedTuple):
 
 
 class Works:
-    """Finds the work of every operation of a step.
+    """Determines the work of every operation in a step.
 
     Attributes:
-      image_flops: FLOPs of one image in a step, by layer; 0 for scopes without any.
+      image_flops: FLOPs of one image in a step, by layer; 0 for scopes without FLOPs.
 
     Args:
-      traced: graph of the step, with shapes.
-      partitions: GraphDefs that TensorFlow made of it, with fused operations.
-      kernels: shapes of kernels, by layer.
+      traced: graph of the step as traced, with shapes.
+      partitions: GraphDefs after TensorFlow's optimization and partitioning, with fused operations.
+      kernels: shapes of the kernels, by layer.
     """
 
     def __init__(
@@ -185,7 +193,7 @@ class Works:
         self._kernels = kernels
 
     def __call__(self, name: str, type: str) -> OperationWork:
-        """The work of an operation that ran."""
+        """The work of an operation in a profile."""
         if is_transfer(type):
             kind = REDUCTION if source(name) in self._backward else COPIES
             return OperationWork(Part(REST, kind, OUTSIDE), False, self._bytes(name))
@@ -211,12 +219,12 @@ class Works:
                 kind += f" {kernel[0]}x{kernel[1]}"
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
-        # The bound is that of the gradient, whose inputs and result the product moves anyway.
+        # The traffic of a rearranged gradient is counted once, for its product.
         moved = 0 if lays_out else self._bytes(name)
         return OperationWork(Part(layer, kind, direction), is_product, moved)
 
     def knows(self, name: str) -> bool:
-        """Whether an operation that ran belongs to the step; most others belong to the input."""
+        """Whether an operation in a profile belongs to the step. Most others are of the input."""
         return (
             TOWER.search(name) is not None
             or source(name) in self._traced
@@ -231,17 +239,17 @@ class Works:
         return found[1].lower() if found else ""
 
     def results(self, name: str) -> str:
-        """The type of an operation's first result, such as "bfloat16"; "" if unknown."""
+        """The dtype of an operation's first result, such as "bfloat16"; "" if unknown."""
         operation = self._traced.get(name)
         outputs = () if operation is None else operation.outputs
         return str(outputs[0].dtype.name) if outputs else ""
 
     def graph(self) -> dict[str, int]:
-        """Counts operations by type in the partitions."""
+        """Number of operations in the partitions, by type."""
         return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
 
     def _joined(self, name: str) -> Any:
-        """The product into which an operation of another type, such as a ReLU, was fused."""
+        """The product with which an operation, such as a ReLU, was fused."""
         waiting = [self._traced[name]] if name in self._traced else []
         while waiting:
             operation = waiting.pop()
@@ -252,7 +260,7 @@ class Works:
         return None
 
     def _is_to_kernel(self, name: str, plain: str, layer: str) -> bool:
-        """Whether a gradient is that of weights, not of a layer's input."""
+        """Whether a gradient is for the weights, not for the input of a layer."""
         if "BackpropFilter" in plain or plain == "BiasAddGrad":
             return True
         if "BackpropInput" in plain:
@@ -271,14 +279,17 @@ class Works:
         return layer in self._kernels and made == [kernel]
 
     def _is_kernel(self, tensor: Any) -> bool:
-        """Whether a tensor is a kernel. Synthetic images are a variable, too, of another size."""
+        """Whether a tensor is a kernel.
+
+        Synthetic images are also a variable, but with a different shape.
+        """
         found = origin(tensor, *_LAYOUT)
         shape = found.outputs[0].shape
         sizes = map(math.prod, self._kernels.values())
         return found.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
 
     def _is_of(self, operation: Any, layer: str) -> bool:
-        """Whether an operation is of the layer's gradients."""
+        """Whether an operation belongs to the gradients of the layer."""
         backward = operation.name in self._backward
         return backward and layer_of(operation.name, self.image_flops) == layer
 
@@ -299,11 +310,11 @@ class Works:
         inputs = map(self._tensor, node.input)
         sizes = [_size(one.deref()) for one in dict.fromkeys(inputs) if one is not None]
         made = 0 if operation is None else sum(map(_size, operation.outputs))
-        # An update reads and writes the variables it is given, which are as large as the gradient.
+        # An update reads and writes its variables, which are as large as the gradient.
         return sum(sizes) + made + 2 * variables * max(sizes, default=0)
 
     def _variables(self, name: str) -> int:
-        """Number of variables that an operation is given."""
+        """Number of variables in the inputs of an operation."""
         operation, node = self._traced.get(name), self._nodes.get(name)
         if operation is not None:
             return sum(tensor.dtype.name == "resource" for tensor in operation.inputs)
@@ -321,7 +332,7 @@ class Works:
         return found.outputs[index].ref()
 
     def _origin(self, name: str) -> tuple[str, int]:
-        """The operation of a result, and its number, before it came into a branch of tf.cond."""
+        """The operation outside of tf.cond that computed a tensor, and its output number."""
         while True:
             operation, _, index = name.partition(":")
             node = self._nodes.get(operation)
@@ -333,7 +344,7 @@ class Works:
 
 
 def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
-    """The work of the operations of a step that is traced in `graph`."""
+    """Makes the `Works` of a step that was traced as `graph`."""
     kernels = {
         one.name.rpartition("/")[0]: one.shape
         for one in plan.network.spec.variables
@@ -351,7 +362,7 @@ def _size(tensor: Any) -> int:
 
 
 def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) -> dict[Part, int]:
-    """Divides FLOPs per step of all devices, by layer, among the products of each direction."""
+    """Divides the FLOPs of each layer (per step, all devices) among its directions."""
     products: defaultdict[str, dict[str, Part]] = defaultdict(dict)
     for work in works:
         if work.is_product:
@@ -360,7 +371,7 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
     for layer, parts in products.items():
         of_layer = flops.get(layer, Flops())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
-            # Both gradients of a product (attention) may be the same part.
+            # In attention, both gradients of a product may be in the same part.
             other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
             part = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
             if count and part is not None:
@@ -369,9 +380,9 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
 
 
 def layer_of(operation: str, scopes: Collection[str]) -> str:
-    """The innermost of the scopes that prefixes an operation's name, else the operation's kind.
+    """The innermost scope that contains an operation; otherwise the kind of the operation.
 
-    `REST` for operations outside of towers.
+    The result is `REST` for operations outside of towers.
     """
     match = TOWER.search(operation)
     if match is None:
@@ -383,7 +394,7 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
 
 
 def backward_operations(graph: Any) -> set[str]:
-    """Names of the operations that depend on a gradient."""
+    """Names of operations that depend on a gradient."""
     found: set[str] = set()
     for operation in graph.get_operations():
         inputs = (tensor.op.name for tensor in operation.inputs)
@@ -393,17 +404,17 @@ def backward_operations(graph: Any) -> set[str]:
 
 
 def origin(tensor: Any, *transparent: str) -> Any:
-    """The operation that computed a value before casts, reshapes and operations of other types."""
+    """The operation that computed a value before casts, reshapes and `transparent` types."""
     operation = tensor.op
     while operation.type in (*_PASSED_ON, *transparent):
         operation = operation.inputs[0].op
     return operation
 
 
-# Time, memory and FLOPs of every layer of a step.
+# Time, memory and FLOPs of every layer in a step.
 
 TABLES = ("txt", "csv")
-"""Suffixes of files with a table; those with a plot are `cnnbench.base.charts.draw.FORMATS`."""
+"""Suffixes of files with a table. For plots, see `cnnbench.base.charts.draw.FORMATS`."""
 
 _TIMES = (
     "every moment of the step counts once, divided among the operations that run at it; memory and "
@@ -418,10 +429,10 @@ class Layer:
     """One layer, or a scope without the layers inside it.
 
     Attributes:
-      name: name as in its variables; for operations outside of any layer, their kind.
-      forward_seconds, backward_seconds: share of the step's wall time, of all devices together.
-      memory_bytes: outputs on one device that other layers or the backward pass use.
-      flops: FLOPs of one device in one step; 0 where none are counted.
+      name: name as in the layer's variables. For operations outside of layers, their kind.
+      forward_seconds, backward_seconds: part of the step's wall time, for all devices together.
+      memory_bytes: bytes of outputs on one device that other layers or the backward pass use.
+      flops: FLOPs of one device in one step; 0 if none are counted.
     """
 
     name: str
@@ -432,16 +443,16 @@ class Layer:
 
     @property
     def seconds(self) -> float:
-        """Seconds of both passes."""
+        """Seconds of the forward and the backward pass."""
         return self.forward_seconds + self.backward_seconds
 
 
 def layers_of(times: WallTimes, works: Works, graph: Any, flops: Mapping[str, int]) -> list[Layer]:
-    """Time, memory and FLOPs by layer of a profiled step.
+    """Time, memory and FLOPs of a profiled step, by layer.
 
-    The layers of `flops` (of one device, 0 for scopes without any) come first, in its order, then
-    operations outside of layers by time, the rest of the step, the operations of the input
-    pipeline, and the time without operations.
+    The layers in `flops` (FLOPs of one device, 0 for scopes without FLOPs) are first, in this
+    order. Then follow operations outside of layers (sorted by time), the rest of the step,
+    operations of the input pipeline, and time without operations.
     """
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for operation, spent in times.seconds.items():
@@ -461,7 +472,7 @@ def layers_of(times: WallTimes, works: Works, graph: Any, flops: Mapping[str, in
 
 
 def _activations(graph: Any, scopes: Collection[str]) -> dict[str, int]:
-    """Bytes of the outputs of each layer of the first tower that are used outside of it."""
+    """Bytes of the outputs that are used outside of their layer, by layer of the first tower."""
     sizes: defaultdict[str, int] = defaultdict(int)
     backward = backward_operations(graph)
     for operation in graph.get_operations():
@@ -470,7 +481,8 @@ def _activations(graph: Any, scopes: Collection[str]) -> dict[str, int]:
             continue
         name = layer_of(operation.name, scopes)
         for tensor in operation.outputs:
-            # Tensors with a known size that depend on the input. Weights and constants do not.
+            # Only tensors that depend on the input are counted, not weights and constants. Their
+            # size must be known.
             keeps = origin(tensor).type not in _NO_ACTIVATIONS and tensor.shape.is_fully_defined()
             if keeps and any(
                 user.name in backward or layer_of(user.name, scopes) != name
@@ -511,7 +523,7 @@ def table(layers: Sequence[Layer], title: str) -> str:
 
 
 def chart(layers: Sequence[Layer], title: str) -> Rows:
-    """The layers that take the most time, in the order of the network."""
+    """Chart of the layers that take the most time, in the order of the network."""
     total = sum(layer.seconds for layer in layers)
     longest = sorted(layers, key=lambda layer: -layer.seconds)[:_MOST_IN_PLOT]
     shown = [layer for layer in layers if layer in longest]
