@@ -65,6 +65,10 @@ class Slot(NamedTuple):
     initial: float = 0.0
 
 
+AVERAGE = "moving_average"
+"""Name in checkpoints of the moving average of a variable (--ema_decay), besides the slots."""
+
+
 def _shaped_as_weight(value: Any, given: Sequence[Any]) -> str:
     wanted = plugins.sizes(given[0])
     found = plugins.sizes(value) if plugins.is_tensor(value) else ()

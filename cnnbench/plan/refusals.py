@@ -472,6 +472,12 @@ _WORK: tuple[Rule[RunPlan], ...] = (
     _single_step("profile_layers", "--profile_layers divides"),
     _single_step("tfprof_file", "--tfprof_file divides"),
     _single_step("partitioned_graph_file_prefix", "--partitioned_graph_file_prefix writes"),
+    refused(
+        "ema_decay",
+        lambda p: p.place.asynchronous and p.work.trains,
+        "works where workers update together; without, there is no step after which to average",
+    ),
+    refused("ema_decay", on("fp16_vars"), "cannot go with --fp16_vars, which rounds averages"),
     refused("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
 )
 
@@ -938,6 +944,11 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         "with --eval: they show the step of a training or --forward_only",
     ),
     *_without_optimizer(OPTIMIZERS.constants),
+    idle(
+        "ema_decay",
+        lambda p: p.work is Work.FORWARD and p.params.train_dir is None,
+        "with --forward_only and without --train_dir, from which averages are read",
+    ),
     idle(
         "learning_rate_schedule",
         lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params),

@@ -342,6 +342,10 @@ run --steps_per_execution=2 --profile_layers=x.txt | --steps_per_exec*divides a 
 run --steps_per_execution=2 --tfprof_file=x | --steps_per_exec*divides a single step
 run --steps_per_execution=2 --partitioned_graph_file_prefix=x | --steps*writes a single step
 run --steps_per_execution=0              | --steps_per_execution=0: must be from 1
+run COORDINATED CHIEF --ema_decay=0.9        | --ema_decay=0.9: *workers update together
+run ME ASYNCHRONOUS --ema_decay=0.9          | --ema_decay=0.9: *workers update together
+run --ema_decay=0.9 --precision=fp16 --fp16_vars | --ema_decay=0.9: cannot go with --fp16_vars
+run --ema_decay=1                            | --ema_decay=1: must be at least 0 and less than 1
 run --gradient_accumulation_steps=0      | --gradient_accumulation_steps=0: must be from 1
 run --batch_size=4 --global_batch_size=8 | --global_batch_size=8: cannot go with --batch_size
 run --image_size=30 --model=vit_b16      | --image_size=30: *multiples of 16 from 16

@@ -33,6 +33,8 @@ SHORT = {
 TABLE = """
 --optimizer=adam                | INPUT | no network is built |
 --save_model_steps=9            | INPUT TRAIN | no network is built | TRAIN
+--ema_decay=0.9                 | --input_only --data_dir=x | no network is built | EVAL
+--ema_decay=0.9                 | --forward_only | without --train_dir | --forward_only TRAIN
 --xla_cache_dir=d               | INPUT | no network is built | --xla
 --xla_cache_dir=d               | | without --xla_compile | --xla_compile
 --save_model_secs=9             | | without --train_dir | TRAIN

@@ -133,6 +133,15 @@ class OptimizerParams:
         above=0,
         part=RunPart.UPDATE | RunPart.CLIPPING,
     )
+    ema_decay: float = flag(
+        0.0,
+        "Keep a moving average of every weight: after an update, average = N average + (1 - N) "
+        "weight. It starts with the first weights. Evaluations and --export_dir use the averages, "
+        "and checkpoints hold both. 0 keeps none.",
+        minimum=0,
+        below=1,
+        only_with="not input_only: no network is built",
+    )
     weight_decay: float = _update(
         4e-5,
         "Factor of the L2 term, half the squared norm of the weights; with "

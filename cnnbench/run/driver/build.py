@@ -31,7 +31,7 @@ from cnnbench.data.prefetch import (
 from cnnbench.plan.place import Work
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import InputStage
-from cnnbench.run.driver.checkpoints import Checkpoints, Exporter, check_old
+from cnnbench.run.driver.checkpoints import Checkpoints, Exporter, averages_of, check_old
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
@@ -221,16 +221,18 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
     manager.create_variables()
     optimizer = None
     if plan.work.trains:
-        optimizer = Optimizer(plan.numerics.optimizer, plan.numerics.constants)
+        numerics = plan.numerics
+        optimizer = Optimizer(numerics.optimizer, numerics.constants, plan.params.ema_decay)
         for variables in manager.updated_groups():
             optimizer.create_slots(variables)
     evaluated, step, inputs, workers = _steps(plan, devices, manager, optimizer)
+    slots = {} if optimizer is None else manager.savable_slots(optimizer)
+    averages = averages_of(slots)
     evaluator = None
     if plan.length.num_eval_batches:
         if plan.work.trains:
             console.lines("Generating evaluation model")
-        evaluator = _evaluator(plan, devices, evaluated)
-    slots = {} if optimizer is None else manager.savable_slots(optimizer)
+        evaluator = _evaluator(plan, devices, evaluated, averages)
     checkpoints = None
     if plan.outputs.train_dir is not None:
         checkpoints = Checkpoints(
@@ -245,11 +247,13 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
             # A worker with a step of its own knows only its own input.
             inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
             spec=plan.network.spec,
+            averaged=plan.params.ema_decay > 0 and not plan.work.trains,
         )
     exporter = None
     if plan.outputs.export_dir is not None:
         dtype = plan.numerics.dtype
-        exporter = Exporter(plan.network.model, plan.network.spec, manager, dtype, devices.cpu)
+        network = plan.network
+        exporter = Exporter(network.model, network.spec, manager, dtype, devices.cpu, averages)
     return BuiltRun(
         step,
         inputs,
@@ -327,13 +331,19 @@ def _distribution(plan: RunPlan, manager: VariableMgr) -> InputDistribution:
     )
 
 
-def _evaluator(plan: RunPlan, devices: runtime.Devices, manager: VariableMgr) -> Evaluator:
+def _evaluator(
+    plan: RunPlan,
+    devices: runtime.Devices,
+    manager: VariableMgr,
+    averages: Mapping[str, TowerVariable],
+) -> Evaluator:
     host = HostMetrics(plan.network.model)
     if plan.input.metrics_in_process:
         files = plugins.files(vars(plan.params))
         host = InProcess(plan.params.model, plan.network.dataset.name, files)
     layout = runtime.data_format(plan.params.data_format, devices.kind)
-    return Evaluator(plan, manager, make_inputs(plan, devices, "validation"), layout, host)
+    inputs = make_inputs(plan, devices, "validation")
+    return Evaluator(plan, manager, inputs, layout, host, averages)
 
 
 def _steps(

@@ -27,6 +27,7 @@ from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec, grouped, of_role, resolve
 from cnnbench.optimizers.registry import OPTIMIZERS
+from cnnbench.optimizers.spec import AVERAGE
 from cnnbench.records import files
 from cnnbench.records.files import resolve_saved_model
 from cnnbench.variable_mgr import towers
@@ -71,6 +72,7 @@ class Checkpoints:
         checkpoint may have had another batch.
       inputs: inputs whose skipped records are stored; None if steps do not determine these.
       spec: the network, by which checkpoints of tf_cnn_benchmarks are read.
+      averaged: whether the moving averages of a checkpoint are restored in place of the weights.
     """
 
     def __init__(
@@ -85,7 +87,9 @@ class Checkpoints:
         global_batch: int = 0,
         inputs: InputSource | None = None,
         spec: ModelSpec | None = None,
+        averaged: bool = False,
     ) -> None:
+        self._averaged = averaged
         self._manager = manager
         self._spec = spec
         self._variables = manager.savable_variables()
@@ -157,16 +161,27 @@ class Checkpoints:
           FlagError: the latter, of a checkpoint of tf_cnn_benchmarks.
         """
         stored = _Stored(path, "it was written for another --model or --data_name", self._spec)
-        model = {_key("model", name): v.primary for name, v in self._variables.items()}
+        model = {self._stored_key(name): v.primary for name, v in self._variables.items()}
+        if self._averaged and not stored.has(model):
+            reason = f"{path} has no moving averages: it was written without --ema_decay"
+            raise BenchmarkError(reason)
         stored.check({**model, _GLOBAL_STEP: self._global_step})
-        slots = {_key("slots", name): slot.primary for name, slot in self._slots.items()}
+        averages = {f"{name}/{AVERAGE}": one for name, one in averages_of(self._slots).items()}
+        others = {n: slot for n, slot in self._slots.items() if n not in averages}
+        slots = {_key("slots", name): slot.primary for name, slot in others.items()}
+        kept = {_key("slots", name): average.primary for name, average in averages.items()}
+        has_averages = stored.has(kept)
         scale = {_key("loss_scale", name): v for name, v in self._loss_scale.items()}
         before = stored.optimizer() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has(slots)
         has_scale = stored.has(scale)
         broken = stored.read_into({_GLOBAL_STEP: self._global_step, **model})
         stored.read_into({**(slots if has_slots else {}), **(scale if has_scale else {})})
-        self._manager.after_restore(self._slots.values() if has_slots else ())
+        stored.read_into(kept if has_averages else {})
+        restored = [*(others.values() if has_slots else ())]
+        self._manager.after_restore([*restored, *(averages.values() if has_averages else ())])
+        if not has_averages:
+            start_averages(self._manager, self._slots)
         global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions do not have the number of examples.
@@ -183,6 +198,8 @@ class Checkpoints:
             )
         elif not has_slots:
             notices.append(f"{path} lacks some of the state of {before}, which starts afresh")
+        if not has_averages:
+            notices.append(f"{path} has no moving averages; they start from its weights")
         if not has_scale:
             notices.append(f"{path} has no loss scale; --fp16_loss_scale is its first value")
         if not self._in_sync:
@@ -192,6 +209,12 @@ class Checkpoints:
             *(global_step, examples, tuple(notices), stored.passed_over()),
             warning=warning if broken else "",
         )
+
+    def _stored_key(self, name: str) -> str:
+        """The key of the value that a variable gets."""
+        if self._averaged and self._variables[name].primary.trainable:
+            return _key("slots", f"{name}/{AVERAGE}")
+        return _key("model", name)
 
     def _checkpoint(self) -> tf.train.Checkpoint:
         parts = {
@@ -217,6 +240,20 @@ class Checkpoints:
         value = towers.read(variable)
         with tf.device(self._host):
             return tf.Variable(tf.identity(value), trainable=False)
+
+
+def averages_of(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
+    """The moving averages among slots by canonical name, by the name of their variable."""
+    end = f"/{AVERAGE}"
+    return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
+
+
+def start_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
+    """Gives the moving averages among slots the values of their variables (eagerly)."""
+    for name, average in averages_of(slots).items():
+        for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):
+            with tf.device(copy.device):
+                copy.assign(towers.read(variable), read_value=False)
 
 
 def check_old(folder: str, spec: ModelSpec) -> None:
@@ -415,6 +452,7 @@ class Exporter:
       manager: holds the weights; copy 0 is exported, as checkpoints hold it.
       compute_dtype: dtype in which evaluations compute: "float32", "bfloat16" or "float16".
       cpu_device: holds the copies to export.
+      averages: moving averages by the name of their variable, which are exported in its place.
     """
 
     def __init__(
@@ -424,18 +462,20 @@ class Exporter:
         manager: VariableMgr,
         compute_dtype: str,
         cpu_device: str,
+        averages: Mapping[str, TowerVariable],
     ) -> None:
         self._model = model
         self._num_classes = spec.num_classes
         self._elements = of_role(resolve(model.elements, model, spec.num_classes), "feature")
         self._compute_dtype = compute_dtype
-        self._sources = manager.savable_variables()
+        variables = manager.savable_variables()
+        self._sources = {**variables, **averages}
         self._module = tf.Module()
         with tf.device(cpu_device):
             self._module.weights = {
                 name: tf.Variable(
                     tf.zeros(source.shape, source.dtype),
-                    trainable=source.primary.trainable,
+                    trainable=variables[name].primary.trainable,
                     name=name,
                 )
                 for name, source in self._sources.items()

@@ -22,7 +22,9 @@ from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.step.tower import share_moving_averages
 from cnnbench.run.step.tracing import CopiedTowers, TracedFunction
+from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.towers import TowerVariable
 
 # Name of the weights of examples, 0 for padding, among a model's own rows.
 _WEIGHTS = "/weights"
@@ -34,6 +36,8 @@ class Evaluator:
     Args:
       manager: holds the weights; tower t evaluates its own copy.
       inputs: validation batches with weights (0 for padding).
+      averages: moving averages by the name of their variable, whose copy 0 is evaluated in place of
+        the variable.
 
     Attributes:
       notices: lines about how the evaluation was built, for the user.
@@ -46,7 +50,9 @@ class Evaluator:
         inputs: InputSource,
         data_format: DataFormat,
         host: HostMetrics,
+        averages: Mapping[str, TowerVariable],
     ) -> None:
+        self._averages = averages
         self._plan = plan
         self._model = plan.network.model
         self._manager = manager
@@ -140,6 +146,8 @@ class Evaluator:
             source = tower if self._manager.replicas_in_sync else 0
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+                if spec.name in self._averages:
+                    return tf.cast(towers.read(self._averages[spec.name].primary), dtype)
                 return self._manager.read(source, spec.name, dtype)
 
             device = self._devices[tower]
@@ -147,9 +155,9 @@ class Evaluator:
                 host = device if is_cpu(device) else cpu_of(device)
                 return make(read, self.inputs.of_tower(tower, batches), host)
 
-        towers = self._manager.run_towers(build)
+        results = self._manager.run_towers(build)
         with tf.device(self._devices[0]):
-            return tf.add_n([sums for sums, _ in towers]), [rows for _, rows in towers]
+            return tf.add_n([sums for sums, _ in results]), [rows for _, rows in results]
 
     def _tower(
         self, read: Reader, batch: TowerBatch, host: str

@@ -235,7 +235,7 @@ def total_of_job(plan: RunPlan) -> int:
         worker += 2 * size  # joined gradients, and the gradients that arrive from all workers
     serving = len(job.tasks) - job.num_workers
     # On the ps tasks together: variables, their slots, and the gradients that are added up.
-    held = 2 + len(plan.numerics.optimizer.slots) if plan.work.trains else 1
+    held = 2 + _slots(plan) if plan.work.trains else 1
     return job.num_workers * worker + serving * PROCESS_BYTES + (held * size if job.ps else 0)
 
 
@@ -253,12 +253,17 @@ def _variables(plan: RunPlan, towers: int) -> int:
     width = 1.0 if plan.params.precision == "fp32" else 1.5  # plus 16-bit copies for reading
     if not plan.work.trains:
         return round(size * copies * width)
-    slots = len(plan.numerics.optimizer.slots)
+    slots = _slots(plan)
     # Each tower's gradients, and those that the update takes: their sum, with weight decay.
     gradients = towers + (1 if copies == 1 else towers)
     if plan.length.passes > 1:
         gradients += towers  # sums of the passes
     return round(size * (copies * (width + slots) + gradients))
+
+
+def _slots(plan: RunPlan) -> int:
+    """Values that an update keeps for each weight."""
+    return len(plan.numerics.optimizer.slots) + bool(plan.params.ema_decay)
 
 
 def _file_bytes(plan: RunPlan) -> int:

@@ -365,6 +365,7 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
                 raise BenchmarkError(f"no checkpoint in --backbone_model_path={backbone}")
             count = checkpoints.restore_backbone(manager, plan.network.model.backbone, path)
             run.output.messages.notice(f"backbone of {count} variables restored from {path}")
+            checkpoints.start_averages(manager, built.slots)
         return Restored(0, 0, ()), plan.length.num_batches
     restored = built.checkpoints.restore(path)
     run.output.messages.notice(f"resuming from {path} at global step {restored.global_step}")

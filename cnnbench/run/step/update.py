@@ -51,7 +51,7 @@ import tensorflow as tf
 
 from cnnbench.base.job import cpu_of, is_cpu
 from cnnbench.models.spec import VariableSpec
-from cnnbench.optimizers.spec import OptimizerSpec
+from cnnbench.optimizers.spec import AVERAGE, OptimizerSpec
 from cnnbench.run.step.tower import (
     Factor,
     LossScale,
@@ -162,10 +162,16 @@ def _update(
 
 
 class Optimizer:
-    """Updates variables in place; `values` are those of `spec.flags`."""
+    """Updates variables in place; `values` are those of `spec.flags`.
 
-    def __init__(self, spec: OptimizerSpec, values: Mapping[str, float]) -> None:
+    With an `average_decay` above 0, every variable has a moving average, which is one of its slots.
+    """
+
+    def __init__(
+        self, spec: OptimizerSpec, values: Mapping[str, float], average_decay: float = 0.0
+    ) -> None:
         self._spec = spec
+        self._average_decay = average_decay
         self._constants = {
             **spec.fixed,
             **{argument: values[one.flag] for argument, one in spec.constants.items()},
@@ -191,9 +197,10 @@ class Optimizer:
             for slot in self._spec.slots:
                 with tf.device(variable.device):
                     value = tf.fill(variable.shape, tf.constant(slot.initial, variable.dtype))
-                    self._slots[slot.name, variable.ref()] = tf.Variable(
-                        value, trainable=False, name=f"{variable.name.split(':')[0]}/{slot.name}"
-                    )
+                    self._add_slot(slot.name, variable, value)
+            if self._average_decay:
+                with tf.device(variable.device):
+                    self._add_slot(AVERAGE, variable, towers.read(variable))
         with tf.device(variables[0].device):
             self._groups.append(
                 {
@@ -203,6 +210,10 @@ class Optimizer:
                     for name, base in self._bases.items()
                 }
             )
+
+    def _add_slot(self, slot: str, variable: tf.Variable, value: tf.Tensor) -> None:
+        name = f"{variable.name.split(':')[0]}/{slot}"
+        self._slots[slot, variable.ref()] = tf.Variable(value, trainable=False, name=name)
 
     def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedDecay) -> None:
         """Lets `decay` make later updates of these variables; `spec` is that of SGD."""
@@ -226,6 +237,7 @@ class Optimizer:
     ) -> list[Any]:
         """Updates variables of a group, each on its device, by dense gradients; returns ops."""
         ops = []
+        updated = [variable for _, variable in pairs] if self._average_decay else []
         if self._fused_decay is not None:
             decayed = [pair for pair in pairs if pair[1].ref() in self._decayed]
             ops += self._fused_decay.apply(decayed, learning_rate)
@@ -248,7 +260,19 @@ class Optimizer:
                 given = {**powers[number], **self._constants}
                 ops += self._update(cast(gradient, dtype), variable, rates[dtype], given)
         ops.extend(self._advance(powers))
-        return [op for op in ops if op is not None]
+        ops = [op for op in ops if op is not None]
+        with tf.control_dependencies(ops):
+            ops += [op for op in map(self._average, updated) if op is not None]
+        return ops
+
+    def _average(self, variable: tf.Variable) -> Any:
+        """Moves the average of a variable towards its new value; returns the operation."""
+        with tf.device(variable.device):
+            average = self._slots[AVERAGE, variable.ref()]
+            distance = towers.read(average) - towers.read(variable)
+            return tf.raw_ops.AssignSubVariableOp(
+                resource=average.handle, value=(1.0 - self._average_decay) * distance
+            )
 
     def _update(
         self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor, given: dict[str, Any]
