@@ -172,6 +172,7 @@ _SMALL_RUN = ("--model=resnet20", "--data_name=cifar10", "--device=cpu", "--num_
 _FLAGS_BY_MODE = (
     "--gradient_accumulation_steps=2",
     "--steps_per_execution=2",
+    "--ema_decay=0.9",
     "--global_batch_size=4",
     "--image_size=48",
     "--num_classes=12",
