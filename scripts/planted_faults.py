@@ -52,8 +52,8 @@ class Fault:
 
 FAULTS = {
     "Holm's factors are left out": Fault(
-        "(len(p_values) - place) * p_values[index]",
-        "p_values[index]",
+        "min(1.0, rest * p_values[index])",
+        "min(1.0, p_values[index])",
         "tests/base/stats tests/judge/compare",
     ),
     "the floor of changes is ignored": Fault(
@@ -140,7 +140,7 @@ FAULTS = {
         "_MORE = 0.1  # share", "_MORE = 0.9  # share", "tests/judge/explain"
     ),
     "explain joins updates only to layers with all parameters": Fault(
-        "_MUCH = 0.4  # share", "_MUCH = 0.99  # share", "tests/judge/explain"
+        "_MUCH = 0.4  # minimum share", "_MUCH = 0.99  # minimum share", "tests/judge/explain"
     ),
     "the time of the build is in milliseconds": Fault(
         "self.measurements.build_seconds = time.perf_counter() - start",

@@ -242,7 +242,7 @@ KINDS = {
             ("return max", "return 'x' or max", "own() must return a float, not 'x'"),
             ("return max", "return [] + [0] or max", "own() must return a float, not a list"),
             ("return max", "return {}['k'] or max", "own(): KeyError: 'k'"),
-            ("record.step_seconds", "record.steps", "own(): AttributeError"),
+            ("record.step_seconds", "record.step_times", "own(): AttributeError"),
             ("threshold=0.1", "threshold='much'", "threshold must be a float, not 'much'"),
             ("threshold=0.1", "line=lambda: ''", "<lambda> must take (Summary)"),
             ("threshold=0.1", "limit=0.1", "unexpected keyword argument 'limit'"),

@@ -165,7 +165,7 @@ _graph_options = {"disable_meta_optimizer": True}
 
 
 def shorten_runs() -> None:
-    """Has TensorFlow do less in the runs of this process, which takes half the time of a short run.
+    """Has TensorFlow do less in the runs of this process, which saves an eighth of their CPU time.
 
     Later runs use the kernels of earlier ones: TensorFlow drops the kernels of operations outside
     of functions with every seed that it is given. Graphs run as they were traced; the processes of
