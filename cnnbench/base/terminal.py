@@ -316,7 +316,13 @@ class Progress:
 
 
 class Messages:
-    """Lines on standard error that do not interfere with the progress line."""
+    """Lines on standard error that do not interfere with the progress line.
+
+    Attributes:
+      quiet: names of warnings that are not printed.
+    """
+
+    quiet: frozenset[str] = frozenset()
 
     def __init__(
         self, stream: TextIO | None = None, progress: Progress | LiveLine | None = None
@@ -334,9 +340,10 @@ class Messages:
         """See `notice_line`."""
         self._writer.lines([notice_line(text)])
 
-    def warning(self, text: str) -> None:
-        """See `warning_line`."""
-        self._writer.lines([warning_line(text)])
+    def warning(self, text: str, name: str) -> None:
+        """See `warning_line`. `name` is the warning's in --quiet_conditions."""
+        if name not in self.quiet:
+            self._writer.lines([warning_line(f"{text} (--quiet_conditions={name} silences this)")])
 
     def error(self, text: str) -> None:
         """See `error_line`."""

@@ -174,6 +174,6 @@ def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
 
 def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
     interrupts.conclude()  # prints one line and returns its exit code
-    check_written(print_warning)
+    check_written(lambda text, _: print_warning(text))
     print_error(" ".join(message.split()), *frames)
     return int(code)

@@ -30,6 +30,7 @@ from cnnbench.judge.compare import Comparison
 from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.metrics.measurement import Policy
 from cnnbench.lab.predict.predict import PredictionDocument
+from cnnbench.machine.checks import CONDITIONS, WARNINGS
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model, get_model, model_names
 from cnnbench.plan import parse_run
@@ -160,6 +161,12 @@ def _mode(mode: Mode) -> tuple[str, ...]:
     )
 
 
+def warning_tables() -> dict[str, str]:
+    """The warnings of a run that are no checks of the measuring conditions."""
+    others = ((f"`{name}`", about) for name, about in WARNINGS.items() if name not in CONDITIONS)
+    return {"warnings": _table(("name", "meaning"), others)}
+
+
 _FLAGS = ("flag", "modes that refuse it", "reason")
 
 _JOB = (
@@ -185,6 +192,7 @@ PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
     "metrics.md": metric_tables,
     "models.md": model_tables,
     "modes.md": mode_tables,
+    "conditions.md": warning_tables,
 }
 """The tables of a page, by the name of its file."""
 

@@ -30,20 +30,42 @@ CONDITIONS: dict[str, str] = {
     "gpu_processes": "other processes use the GPUs",
     "gpu_throttle": "GPUs slow down because of heat or power supply",
 }
-"""The checks by id, for --quiet_conditions, and their findings."""
+"""The checks by id, and their findings."""
+
+WARNINGS: dict[str, str] = {
+    **CONDITIONS,
+    "steady": "step times are steady only after the first timed steps, or not at all",
+    "peak": "a measured step is faster than the peak rates of the machine allow",
+    "fit": "the run may need more memory than there is",
+    "fp16": "the CPU has no 16-bit arithmetic of the type fp16",
+    "variables": "environment variables contradict flags",
+    "commit": "the commit of the measured code is unknown",
+    "files": "files of the data set are missing",
+    "examples": "defective records of the data set are skipped",
+    "pipeline": "the input pipeline alone could not be measured",
+    "untrained": "the network uses a tf.Variable that is not trained",
+    "nonfinite": "a checkpoint contains values that are not finite",
+    "lock": "another process may write into --train_dir",
+    "workers": "a worker is lost and the others continue",
+    "eval_metrics": "an evaluation has no metrics over all examples",
+    "implausible": "an all-reduce is faster than the memory allows",
+    "outputs": "a result file could not be written",
+}
+"""The warnings of a run by name, for --quiet_conditions: checks and others."""
 
 ALL = "all"
 
 
 def parse_quiet(text: str) -> frozenset[str]:
-    """The ids in a comma-separated list; "all" stands for every one."""
+    """The names in a comma-separated list; "all" stands for every name."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name != ALL and name not in CONDITIONS:
-            close = nearest(name, [*CONDITIONS, ALL])
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(CONDITIONS)}"
-            raise FlagError("quiet_conditions", text, f"{name!r} is not a condition; {hint}")
-    return frozenset(CONDITIONS if ALL in names else names)
+        if name != ALL and name not in WARNINGS:
+            close = nearest(name, [*WARNINGS, ALL])
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(WARNINGS)}"
+            reason = f"{name!r} is not the name of a warning; {hint}"
+            raise FlagError("quiet_conditions", text, reason)
+    return frozenset(WARNINGS if ALL in names else names)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -939,6 +939,12 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
     idle("print_training_accuracy", _only_forward, f"{_FORWARD}: they always print it"),
     idle("ml_perf_compliance_logging", _only_forward, _FORWARD),
     idle(
+        "ml_perf_compliance_logging",
+        _never_evaluates,
+        "without evaluations: add one of the eval_during_training flags",
+        says="logs no eval_accuracy",
+    ),
+    idle(
         ("graph_file", *OF_WARM_UP),
         on("eval"),
         "with --eval: they show the step of a training or --forward_only",

@@ -188,14 +188,17 @@ def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[N
         _failures.setdefault(f"--{flag}={path}: cannot be written: {first_line(error)}")
 
 
-def check_written(warn: Callable[[str], None] | None = None) -> None:
-    """Raises a BenchmarkError if outputs have failed since the last call, or only warns."""
+def check_written(warn: Callable[[str, str], None] | None = None) -> None:
+    """Raises a BenchmarkError if outputs have failed since the last call, or only warns.
+
+    `warn` is called with a line of text and the warning's name.
+    """
     text = "; ".join(_failures)
     _failures.clear()
     if text:
         if warn is None:
             raise BenchmarkError(text)
-        warn(text)
+        warn(text, "outputs")
 
 
 def write_text(flag: str, path: str, text: str) -> None:

@@ -400,7 +400,7 @@ class ConditionNote:
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.text}; {self.advice} (--quiet_conditions={self.id} silences this)"
+        return f"{self.text}; {self.advice}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

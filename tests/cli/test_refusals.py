@@ -422,7 +422,7 @@ allreduce --iters_per_step=0                 | --iters_per_step=0: must be from 
 allreduce --iterations=2 --num_batches=3     | --iterations=2: contradicts --num_batches=3
 allreduce --result_json=none/r.json          | --result_json=none/r.json: there is no folder
 allreduce --result_json=no --result_csv=no   | --result_csv=no: is the file of --result_json
-allreduce --quiet_conditions=noise           | --quiet_conditions=noise: 'noise' is not a condition
+allreduce --quiet_conditions=noise           | --quiet_conditions=noise: 'noise' is not the name of
 allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=collective,xring | --all*in a job, every
 allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=xring#3 | --all_reduce_spec=xring#3
 allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=nccl | --all_reduce_spec=nccl
@@ -726,7 +726,7 @@ completion fish                              | cnnbench completion takes one of 
 env x                                        | stray argument 'x': flags of a run go with --check
 env --seconds=2                              | --seconds goes with --check
 env --quiet_conditions=load                  | --quiet_conditions goes with --check
-env --check --quiet_conditions=lod           | --quiet_conditions=lod: 'lod' is not a condition;
+env --check --quiet_conditions=lod           | --quiet_conditions=lod: 'lod' is not the name of
 env --check -- --num_gpus=0                  | --num_gpus=0: must be from 1 to 1024
 env --check -- --model=nosuch                | --model=nosuch: unknown; models for imagenet:
 """

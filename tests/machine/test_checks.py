@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import os
+import re
+from pathlib import Path
 
 import pytest
 
+from cnnbench.base.terminal import with_table
+from cnnbench.cli import documents
 from cnnbench.machine import checks
 from cnnbench.machine.checks import (
     AFTER,
@@ -14,11 +19,14 @@ from cnnbench.machine.checks import (
     BEFORE,
     BEFORE_ON_GPUS,
     CONDITIONS,
+    WARNINGS,
     RunFlags,
     Situation,
     parse_quiet,
 )
 from cnnbench.machine.gpu import GpuState, GpuView
+
+ROOT = Path(__file__).parents[2]
 
 INTERVAL = ("seconds", "other_cpus", "steal_fraction", "load_average", "thermal_events")
 INTERVAL += ("quota_seconds", "swapped_pages")
@@ -187,7 +195,29 @@ def test_processes_that_started_during_the_run(before, after, text):
 def test_quiet_conditions():
     assert parse_quiet("") == frozenset()
     assert parse_quiet("load, steal") == {"load", "steal"}
-    assert parse_quiet("load,all") == set(CONDITIONS)
+    assert parse_quiet("steady") == {"steady"}
+    assert parse_quiet("load,all") == set(WARNINGS)
+
+
+def test_the_names_of_warnings_are_those_declared():
+    literals, of_calls = set(), set()
+    for path in (ROOT / "cnnbench").rglob("*.py"):
+        if path.name != "checks.py":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant):
+                    literals.add(node.value)
+                elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".warning"):
+                    of_calls.add(ast.unparse(node.args[1]).strip("'"))
+    others = set(WARNINGS) - set(CONDITIONS)
+    assert others <= literals
+    assert of_calls - {"condition.id", "warning"} <= others  # of checks, and of `notices`
+
+
+def test_the_documented_names_are_current():
+    text = (ROOT / "docs" / "conditions.md").read_text(encoding="utf-8")
+    made = with_table(text, "warnings", documents.warning_tables()["warnings"])
+    assert made == text, "run: python -m cnnbench.cli.documents docs"
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == set(WARNINGS)
 
 
 def test_every_id_has_a_check_and_every_check_an_id():

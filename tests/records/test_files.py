@@ -95,7 +95,7 @@ def test_a_file_that_takes_the_name_of_an_abandoned_one_is_not_removed(tmp_path,
 def _write_many(folder, writer, failures):
     for number in range(200):
         write_bytes("result_json", str(folder / f"r{writer}-{number}.json"), b"{}" * 50)
-    check_written(failures.put)
+    check_written(lambda text, _: failures.put(text))
 
 
 def test_writers_in_one_folder_leave_each_others_unfinished_files_alone(tmp_path):

@@ -55,6 +55,7 @@ from cnnbench.campaigns.processes.results_dir import (
     ResultsFolder,
 )
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
+from cnnbench.machine.checks import parse_quiet
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.metrics.figures import throughput
@@ -648,7 +649,8 @@ class Campaign:
             raise ChangedError.of(f"repository {subject.repository}")
         if subject.warning not in self._warned:
             self._warned.add(subject.warning)
-            self.reporter.warning(subject.warning)
+            self.reporter.quiet = parse_quiet(record.config.get("quiet_conditions", ""))
+            self.reporter.warning(subject.warning, "commit")
         return judged
 
     def remember(self, key: Hashable, seconds: float) -> None:

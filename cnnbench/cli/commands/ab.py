@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cnnbench.base.inference import ANALYSIS_STEP
-from cnnbench.base.terminal import Reporter
+from cnnbench.base.terminal import Reporter, print_warning
 from cnnbench.base.text import count, duration
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, Profiling, explained
 from cnnbench.campaigns.ab.pairs import (
@@ -293,7 +293,7 @@ def _run(
         later = experiment.plan_after(experiment.analyses[-1])
         if not later.begins:
             text += f", or {next(later.numbers(experiment.pairs))} if the others are added later"
-        reporter.warning(text)
+        print_warning(text)
     folder = results_folder(options.results, "ab")
     campaign.question = _question(experiment, campaign.facts)
     with ResultsFolder(AB, folder, campaign.question, resume=options.resume) as results:

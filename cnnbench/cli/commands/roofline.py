@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cnnbench.base.terminal import Messages, Progress, print_warning
+from cnnbench.base.terminal import Messages, Progress
 from cnnbench.base.text import count
 from cnnbench.cli.commands import output_flag, write_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -90,16 +90,18 @@ def main(argv: Sequence[str]) -> int:
     measures_here(supervised, MachinePlan(params), partial(plan_before_plugins, params))
     plan = make_plan(params, data=False).with_changes(explicit_flags=tuple(flags))
     supervised()
+    messages = Messages(sys.stderr, progress)
     roofline, plan = measured(
         make_plan(plan),
         command=("cnnbench", "roofline", *argv),
-        messages=Messages(sys.stderr, progress),
+        messages=messages,
         progress=progress,
     )
     if (roofline.total.share_of_bound or 0.0) > 1:
-        print_warning(
+        messages.warning(
             "the step is faster than the estimate: the machine's rates were measured while "
-            "other programs used it; measure again on a quiet machine"
+            "other programs used it; measure again on a quiet machine",
+            "peak",
         )
     mode = plan.work.value
     images = count(plan.length.batch_per_device, "image", "images")

@@ -14,6 +14,7 @@ from cnnbench.base.text import duration
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.params import ONLY_CHECK, SPECS
 from cnnbench.flags.parse import ParsedArgs, parse_args
+from cnnbench.machine.checks import parse_quiet
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.run_plan import agreed_facts
@@ -22,7 +23,7 @@ from cnnbench.records.files import check_written, note
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
-from cnnbench.run.driver.console import Console, notices
+from cnnbench.run.driver.console import Console, tell_notices
 from cnnbench.run.runtime.supervisor import RETRY, leave, state, supervised
 from cnnbench.run.runtime.tensorflow import measures_here
 
@@ -131,8 +132,8 @@ def _leave_record(
         return
     record = measurements.record("interrupted" if error is None else "failed", error)
     files.write(record, lambda: [run_row(record)])
-    for text, warns in notices(record):
-        (messages.warning if warns else messages.notice)(text)
+    messages.quiet = parse_quiet(config.get("quiet_conditions", ""))
+    tell_notices(record, messages)
     check_written(messages.warning)
 
 

@@ -66,8 +66,8 @@ class OutputParams:
     )
     quiet_conditions: str = _display(
         "",
-        "Measuring conditions not to warn about, comma-separated (docs/conditions.md lists "
-        "them), or all; the record has them nevertheless.",
+        "Names of warnings not to print, comma-separated (docs/conditions.md lists them), or all. "
+        "The record contains measuring conditions nevertheless.",
         fault=_fault_of_conditions,
     )
     train_dir: str | None = flag(

@@ -269,7 +269,7 @@ class AllReduceBench:
             explicit_flags=tuple(explicit_flags),
             subject=repository.of_work(params.as_dict()).labelled(labels_of(config)),
         )
-        self._quiet = parse_quiet(params.quiet_conditions)
+        messages.quiet = parse_quiet(params.quiet_conditions)
         self._conditions: Callable[[], Conditions | None] = lambda: None
 
     def run(self) -> AllReduceRecord:
@@ -287,7 +287,7 @@ class AllReduceBench:
         for notice in notices(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
         if self._so_far.subject is not None and self._so_far.subject.warning:
-            self._messages.warning(self._so_far.subject.warning)
+            self._messages.warning(self._so_far.subject.warning, "commit")
         continued = self._results.prepare()
         if continued is not None:
             self._messages.notice(continued)
@@ -334,7 +334,7 @@ class AllReduceBench:
         settings = self.plan.run.machine.of_task(self.plan.job)
         self._watch.met(self._membership.meet())
         for warning in runtime.export_environment(settings):
-            self._messages.warning(warning)
+            self._messages.warning(warning, "variables")
         with without_info_lines():
             load_tensorflow()
             devices = self._membership.join(runtime.configure(settings, self.plan.job))
@@ -376,8 +376,7 @@ class AllReduceBench:
 
     def _warn(self, found: Iterable[ConditionNote]) -> None:
         for condition in found:
-            if condition.id not in self._quiet:
-                self._messages.warning(str(condition))
+            self._messages.warning(str(condition), condition.id)
 
     def _specs(self, places: Mapping[int, ReduceContext]) -> dict[int, tuple[AllReduceSpec, ...]]:
         from cnnbench.lab.all_reduce.program import check, usable
@@ -445,7 +444,7 @@ class AllReduceBench:
             self._writer.lines(rows.lines(point, share, verbose))
             warning = implausible(point, share)
             if warning is not None:
-                self._messages.warning(warning)
+                self._messages.warning(warning, "implausible")
         self._results.write(record, lambda: [all_reduce_row(record, one) for one in points])
 
     def _head(self) -> list[str]:

@@ -42,7 +42,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
-from cnnbench.run.driver.console import Console, Run, RunOutput, notices
+from cnnbench.run.driver.console import Console, Run, RunOutput, tell_notices
 from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime import supervisor
@@ -106,6 +106,7 @@ class BenchmarkCNN(Run):
             # Only the chief prints and writes; a worker prints its own fatal error.
             plan = without_outputs(plan)
             console, progress, messages = None, None, Messages.silent()
+        messages.quiet = parse_quiet(plan.machine.flags.quiet_conditions)
         self.plan, config = plan, plan.config
         self.output = RunOutput(
             console or Console.silent(),
@@ -225,7 +226,7 @@ class BenchmarkCNN(Run):
         if built.step is not None and built.step.foreign:
             where = ", ".join(built.step.foreign)
             reason = "the tf.Variable made here is not trained; make variables by net.variable"
-            self.output.messages.warning(f"{where}: {reason}")
+            self.output.messages.warning(f"{where}: {reason}", "untrained")
         calibration = None if built.step is None else built.step.calibration
         if calibration is not None:
             share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"
@@ -245,7 +246,7 @@ class BenchmarkCNN(Run):
             self._check_steps_left(plan.saves_into)
         start = time.perf_counter()
         for warning in runtime.export_environment(settings):
-            messages.warning(warning)
+            messages.warning(warning, "variables")
         with without_info_lines():
             tf = load_tensorflow()
             seconds = time.perf_counter() - start + early_import_seconds()
@@ -257,12 +258,13 @@ class BenchmarkCNN(Run):
         # Collected before the run, because its own load would be included afterwards.
         measurements.environment = facts = environment.collect()
         if measurements.subject.warning:
-            messages.warning(measurements.subject.warning)
+            messages.warning(measurements.subject.warning, "commit")
         has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
         if devices.kind == "cpu" and plan.params.precision == "fp16" and not has_fp16:
             messages.warning(
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
-                "bf16 is about ten times faster there"
+                "bf16 is about ten times faster there",
+                "fp16",
             )
         if devices.kind == "cpu" and plan.place.mode.multi_worker_strategy:
             messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
@@ -290,7 +292,7 @@ class BenchmarkCNN(Run):
             }
             for subset in (name for name, is_used in used.items() if is_used):
                 for gap in plan.network.dataset.gaps(subset, plan.params.data_dir):
-                    messages.warning(f"--data_dir={plan.params.data_dir}: {gap}")
+                    messages.warning(f"--data_dir={plan.params.data_dir}: {gap}", "files")
         target = plan.length.target
         older = plan.params.stop_at_top_1_accuracy
         if older is not None and target and target.metric != "top_1":
@@ -324,13 +326,11 @@ class BenchmarkCNN(Run):
                     raise OutOfMemoryError(str(error)) from error
                 raise
             if warning is not None:
-                self.output.messages.warning(warning)
+                self.output.messages.warning(warning, "fit")
 
     def _warn(self, conditions: Sequence[ConditionNote]) -> None:
-        quiet = parse_quiet(self.plan.machine.flags.quiet_conditions)
         for condition in conditions:
-            if condition.id not in quiet:
-                self.output.messages.warning(str(condition))
+            self.output.messages.warning(str(condition), condition.id)
 
     def _standing(self) -> Standing:
         """Progress of the run, for the watchdog's thread."""
@@ -401,8 +401,7 @@ class BenchmarkCNN(Run):
         return record
 
     def _tell(self, record: RunRecord) -> None:
-        for text, warns in notices(record):
-            (self.output.messages.warning if warns else self.output.messages.notice)(text)
+        tell_notices(record, self.output.messages)
 
 
 def _as_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:

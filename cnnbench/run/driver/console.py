@@ -161,19 +161,28 @@ class Run:
 # Notices about the results of a run, printed on standard error at its end.
 
 
-def notices(record: RunRecord) -> Iterator[tuple[str, bool]]:
-    """What to say about a run that has ended: texts, and whether each is a warning.
+def tell_notices(record: RunRecord, messages: Messages) -> None:
+    """Prints what is to say about a run that has ended."""
+    for text, warning in notices(record):
+        if warning:
+            messages.warning(text, warning)
+        else:
+            messages.notice(text)
+
+
+def notices(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """What to say about a run that has ended: texts, and the name of each that is a warning.
 
     A run that has failed gets only the notices about its loss scale and its skipped records.
     """
     if record.loss_scaling is not None:
-        yield from ((line, False) for line in _loss_scaling_lines(record, record.loss_scaling))
+        yield from ((line, "") for line in _loss_scaling_lines(record, record.loss_scaling))
     if record.skipped_records is not None:
         skipped = record.skipped_records
-        yield from ((f"skipped {line}", True) for line in skipped.first)
+        yield from ((f"skipped {line}", "examples") for line in skipped.first)
         rest = skipped.count - len(skipped.first)
         if rest > 0:
-            yield f"skipped {rest} more records, {skipped.count} in all", True
+            yield f"skipped {rest} more records, {skipped.count} in all", "examples"
     if record.status != "ok":
         return
     asked = record.batch and record.batch.requested_per_device
@@ -185,18 +194,18 @@ def notices(record: RunRecord) -> Iterator[tuple[str, bool]]:
     for metric in SUMMARY.values():
         line = None if metric.line is None else metric.line(summary)
         if line:
-            yield line, False
+            yield line, ""
     if record.input_stages:
         rates = {stage.name: stage.examples_per_sec for stage in record.input_stages}
         *parts, (_, whole) = rates.items()
-        yield f"the input pipeline without training reads {number(whole)} images/s", False
+        yield f"the input pipeline without training reads {number(whole)} images/s", ""
         if parts:
             stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
-            yield f"the pipeline up to each of its stages, in images/s: {stages}", False
+            yield f"the pipeline up to each of its stages, in images/s: {stages}", ""
     if record.warmup_status == "limit":
         steps = record.warmup_steps
         text = f"step times were not steady after {steps} warm-up steps, the most that "
-        yield text + "--max_warmup_batches allows; timing began nevertheless", True
+        yield text + "--max_warmup_batches allows; timing began nevertheless", "steady"
     achieved, peak = summary.achieved_flops_per_sec, summary.peak_flops_per_sec
     if achieved and peak and achieved > peak:
         source = record.measured.peak_flops_source or ""
@@ -205,7 +214,7 @@ def notices(record: RunRecord) -> Iterator[tuple[str, bool]]:
             advice = "it was measured while other programs used the machine; measure again on a "
             advice += "quiet machine"
         text = f"MFU would be {percent(achieved / peak, 0)} and is left out: the peak ({source}) "
-        yield f"{text}is too low; {advice}", True
+        yield f"{text}is too low; {advice}", "peak"
     steady = run_steady_state(record)
     if steady.shape is not Shape.TOO_SHORT and record.step_seconds:
         yield _steady_state_notice(record, steady)
@@ -228,18 +237,18 @@ def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
     return [line]
 
 
-def _steady_state_notice(record: RunRecord, found: SteadyState) -> tuple[str, bool]:
-    """Text about the start of the steady state, and whether it is a warning."""
+def _steady_state_notice(record: RunRecord, found: SteadyState) -> tuple[str, str]:
+    """Text about the start of the steady state, and the name of the warning, if it is one."""
     if found.start is None:
         text = "step times reached no steady state"
         if len(found.levels) > 1:
             before, last = found.levels[-2:]
             place = _place(record, found, last.start)
             text += f": the last change, {_change(before, last)}, came at {place}"
-        return f"{text}; a longer run or a quieter machine would give a clearer result", True
+        return f"{text}; a longer run or a quieter machine would give a clearer result", "steady"
     if not found.unsteady_timed_steps:
         where = _place(record, found, found.start)
-        return f"step times are steady from {where} on", False
+        return f"step times are steady from {where} on", ""
     unsteady = found.unsteady_timed_steps * record.steps_per_execution
     text = (
         f"step times are steady only from {_place(record, found, found.start)} on, after "
@@ -251,7 +260,7 @@ def _steady_state_notice(record: RunRecord, found: SteadyState) -> tuple[str, bo
     elif record.warmup_status == "fixed":
         needed = record.warmup_steps + unsteady
         text += f"; --num_warmup_batches={needed} or --warmup=auto would leave them out"
-    return text, True
+    return text, "steady"
 
 
 def _place(record: RunRecord, found: SteadyState, index: int) -> str:

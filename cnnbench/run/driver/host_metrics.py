@@ -178,7 +178,7 @@ class EvaluationResults:
         console: Console,
         measurements: Measurements,
         observers: Sequence[Observer],
-        warn: Callable[[str], None],
+        warn: Callable[[str, str], None],
     ) -> None:
         self._host = host
         self._console = console
@@ -240,7 +240,8 @@ class EvaluationResults:
                 missing.append(str(found.evaluation.global_step))
         if missing:
             steps = ", ".join(missing)
-            self._warn(f"no metrics of all rows for the evaluations at global_step {steps}")
+            text = f"no metrics of all rows for the evaluations at global_step {steps}"
+            self._warn(text, "eval_metrics")
         if self._host is not None:
             self._host.close()
 

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def held(
     folder = plan.saves_into
     if folder is None:
         return contextlib.nullcontext()
-    return hold("train_dir", folder, messages.warning, _RESTART_SECONDS)
+    return hold("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS)
 
 
 def prepare_folders(plan: RunPlan) -> None:

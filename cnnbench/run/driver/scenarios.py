@@ -225,7 +225,8 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
         try:
             run.measurements.input_stages = [time_whole(built.inputs)]
         except DataError as error:  # in records that the run itself did not reach
-            run.output.messages.warning(f"the input pipeline alone was not measured: {error}")
+            text = f"the input pipeline alone was not measured: {error}"
+            run.output.messages.warning(text, "pipeline")
     built.close()
     if run.measurements.lost_workers:
         return  # TensorFlow takes no new function once a process is gone
@@ -372,7 +373,7 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
     for notice in restored.notices:
         run.output.messages.notice(notice)
     if restored.warning:
-        run.output.messages.warning(restored.warning)
+        run.output.messages.warning(restored.warning, "nonfinite")
     if not plan.work.trains:
         return restored, plan.length.num_batches
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
@@ -429,7 +430,7 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
             built.share_restored(restored.global_step)
             run.output.console.lines(f"Successfully loaded model from {path}.")
             if restored.warning:
-                run.output.messages.warning(restored.warning)
+                run.output.messages.warning(restored.warning, "nonfinite")
             timer = LoopTimer()
             with run.watch, run.membership.doing(Doing.EVALUATION), interrupts.shared():
                 found = built.evaluator.run(restored.global_step, run.output.console, interrupts)

@@ -232,7 +232,7 @@ class Training:
     def _lost(self, worker: str, error: Exception) -> None:
         self._run.measurements.lost_workers.append(worker)
         self._run.output.messages.warning(
-            f"{worker} is lost, the others continue: {first_line(error)}"
+            f"{worker} is lost, the others continue: {first_line(error)}", "workers"
         )
 
     def _warm_up(self, loop: _Loop) -> None:

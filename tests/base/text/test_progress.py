@@ -116,11 +116,13 @@ def test_messages_clear_the_progress_line_first():
     messages = Messages(stream, started(stream))
     before = stream.getvalue()
     messages.notice("two\nlines::error::pwn\x1b[2J \udcff")
-    messages.warning("noisy machine")
+    messages.warning("noisy machine", "load")
+    messages.quiet = frozenset({"steal"})
+    messages.warning("a busy hypervisor", "steal")
     messages.error("no\x1b memory")
     assert stream.getvalue() == (
         before + ERASE + "cnnbench: two lines::error::pwn [2J \\udcff\n"
-        "cnnbench: warning: noisy machine\n"
+        "cnnbench: warning: noisy machine (--quiet_conditions=load silences this)\n"
         "cnnbench: error: no  memory\n"
     )
 

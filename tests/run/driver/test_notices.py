@@ -1,16 +1,19 @@
 """What is said about step times when a run is over."""
 
 import dataclasses
+import io
 import re
 
 import pytest
 from short_runs import command
 
+from cnnbench.base.terminal import Messages
+from cnnbench.machine.checks import parse_quiet
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.run import Batch, ModelInfo
 from cnnbench.run.driver import training
-from cnnbench.run.driver.console import notices
+from cnnbench.run.driver.console import notices, tell_notices
 
 
 def test_a_long_warm_up_is_said_before_it_and_shows_its_progress(monkeypatch, capsys):
@@ -32,7 +35,7 @@ def test_a_short_run_has_no_notice_of_its_length(capsys):
 
 def notices_with(record, word):
     """The notices of a run that contain a word: texts, and whether each is a warning."""
-    return [(text, warns) for text, warns in notices(record) if word in text]
+    return [(text, bool(name)) for text, name in notices(record) if word in text]
 
 
 def record(warmup, timed, status="fixed"):
@@ -150,7 +153,19 @@ def test_what_an_automatic_loss_scale_did(record, words):
     assert len(found) == (words is not None)
     assert all(part in text and not warns for text, warns in found for part in words)
     interrupted = dataclasses.replace(record, status="interrupted")
-    assert list(notices(interrupted)) == found
+    assert [(text, bool(name)) for text, name in notices(interrupted)] == found
+
+
+def test_a_late_steady_state_is_silenced_by_its_name():
+    late = dataclasses.replace(record(SLOW * 10, SLOW * 15 + FAST * 85), status="ok")
+    stream = io.StringIO()
+    messages = Messages(stream)
+    tell_notices(late, messages)
+    assert "(--quiet_conditions=steady silences this)" in stream.getvalue()
+    stream.truncate(0)
+    messages.quiet = parse_quiet("steady")
+    tell_notices(late, messages)
+    assert "steady" not in stream.getvalue()
 
 
 def lines_of(summary):
