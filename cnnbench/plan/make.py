@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from cnnbench.base import plugins
-from cnnbench.base.job import WORKER, Task
+from cnnbench.base.job import PS, WORKER, Task
 from cnnbench.base.rendezvous import EVALUATOR, exchange, mpi_ranks, resolve, started_together
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.groups.output import OutputParams
@@ -168,7 +168,7 @@ def locate(
     """The flags with the job that --cluster finds in the environment, and notices.
 
     With --cluster=mpi the addresses are placeholders for ranks until `tell` is given. They are
-    unchanged for a process in no job of several, such as an evaluator of TF_CONFIG.
+    unchanged for a process in no job of several, such as an evaluator or a chief without workers.
 
     Args:
       given: names of the flags of a command line. With them, Horovod's mode and jobs that the
@@ -227,7 +227,7 @@ def _from_environment(flags: Params, environ: Mapping[str, str]) -> Params:
     if job.task.job == EVALUATOR and not flags.eval:
         reason = "this task is an evaluator, apart from the job: it needs --eval, --train_dir=DIR"
         raise FlagError("cluster", flags.cluster, f"{reason} and --eval_interval_secs=SECONDS")
-    if not job.in_cluster:
+    if len(job.tasks) == 1 and job.task.job != PS:
         return flags
     return flags.replace(
         job_name=job.task.job,
@@ -244,7 +244,7 @@ def _exchanged(
     job, local_rank = resolve(flags.cluster, flags.cluster_ps, environ)
     if flags.device != "cpu" and not flags.gpu_indices:
         _take_gpus(flags, job.task, local_rank, environ)
-    ranks = mpi_ranks(environ) if flags.cluster == "mpi" else None
+    ranks = mpi_ranks(environ) if flags.cluster == "mpi" and flags.worker_hosts else None
     if ranks is None:
         return flags
     hosts = exchange(ranks, flags.rendezvous, flags.cluster_timeout, tell)

@@ -1,6 +1,7 @@
 """Command lines: spellings, flag files, obsolete and renamed flags, arguments among flags."""
 
 import contextlib
+import json
 import re
 
 import pytest
@@ -12,6 +13,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.params import ABSL, OBSOLETE, ONLY_CHECK, SPECS
 from cnnbench.plan import parse_run
+from cnnbench.variable_mgr.modes import BUILT_IN
 
 
 @pytest.mark.parametrize(
@@ -182,6 +184,24 @@ def test_tf_config_of_one_replica_runs_as_one_process(monkeypatch):
     assert "--cluster=tf_config lists only this process: running alone" in parsed.notices
     with pytest.raises(FlagError, match="parameter_server_strategy: needs processes"):
         parse_run(["--cluster=tf_config", "--variable_update=parameter_server_strategy"])
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("name", ["chief", "master", "worker"])
+@pytest.mark.parametrize("mode", [mode.name for mode in BUILT_IN])
+def test_the_only_task_of_tf_config_runs_alone_in_every_mode_that_can(monkeypatch, mode, name):
+    cluster = {name: ["a:1"], "evaluator": ["b:1"]}
+    config = {"cluster": cluster, "task": {"type": name, "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    flags = ["--cluster=tf_config", f"--variable_update={mode}"]
+    flags += ["--all_reduce_spec=xring"] * (mode == "distributed_all_reduce")
+    if mode == "parameter_server_strategy":
+        with pytest.raises(FlagError, match="parameter_server_strategy: needs processes"):
+            parse_run(flags)
+        return
+    parsed = parse_run(flags)
+    assert not parsed.place.job.in_cluster
+    assert "--cluster=tf_config lists only this process: running alone" in parsed.notices
 
 
 @pytest.mark.usefixtures("_alone")

@@ -72,7 +72,7 @@ TABLE = """
 --print_training_accuracy       | --forward_only | always print it |
 --benchmark_test_id=t           | | --benchmark_log_dir | --benchmark_log_dir=d
 --freeze_when_forward_only      | | without --forward_only | --forward_only
---ml_perf_compliance_logging    | --forward_only | with --eval |
+--ml_perf_compliance_logging    | --forward_only | with --eval | DURING
 --ml_perf_compliance_logging    | | logs no eval_accuracy without evaluations | DURING
 --allow_nonfinite               | EVAL | it ends for no loss | --forward_only
 --graph_file=g                  | EVAL | the step of a training | --forward_only
