@@ -83,7 +83,8 @@ def test_a_run_names_a_file_that_it_leaves_out(small_set, tmp_path, call):
     shutil.copy(out / "train-00000-of-00003", out / "train-00000-of-00003 (1)")
     (out / "train-00000-of-00003.idx").write_text("0 178\n")
     err = call(*RUN, f"--data_dir={out}").err
-    notice = "train files not read: 1, the first train-00000-of-00003 (1)\n"
+    notice = "train files not read: 1, the first train-00000-of-00003 (1)"
+    notice += " (--quiet_conditions=files silences this)\n"
     assert f"warning: --data_dir={out}: {notice}" in err
     assert "missing" not in err
 

@@ -163,7 +163,8 @@ def test_weights_that_are_not_finite_are_warned_of_once(trained, monkeypatch, va
         err = run(train_dir=trained, allow_nonfinite=True, **scenario).err
         (line,) = (one for one in err.splitlines() if "finite," in one)
         told = "model.ckpt-6 has values that are not finite, first in affine0/bias"
-        assert line == f"cnnbench: warning: {trained}/{told}"
+        silenced = "(--quiet_conditions=nonfinite silences this)"
+        assert line == f"cnnbench: warning: {trained}/{told} {silenced}"
 
 
 def test_record_and_csv_agree(tmp_path, holds):
@@ -390,11 +391,14 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
     with preflight.held(*held):
         pass
-    start = f"cnnbench: warning: --train_dir={tmp_path}:"
+    start, end = (
+        f"cnnbench: warning: --train_dir={tmp_path}:",
+        "(--quiet_conditions=lock silences this)",
+    )
     assert said.getvalue().splitlines() == [
         f"{start} was not released by pid 7 on elsewhere since 2026-01-01 00:00:00 UTC; if that "
-        "still runs, end one of the two",
-        f"{start} cannot be locked (No locks available); let no other process write there",
+        f"still runs, end one of the two {end}",
+        f"{start} cannot be locked (No locks available); let no other process write there {end}",
     ]
 
 
