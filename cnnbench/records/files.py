@@ -491,6 +491,27 @@ def latest(path: str) -> str | None:
     return None
 
 
+RUNNING = "running"
+_TRAINING = "training_status"
+
+
+def note_training(folder: str, status: str) -> None:
+    """Notes in a folder of checkpoints how its training stands, for evaluators that wait.
+
+    `status` is `RUNNING` or that of a record. A folder that cannot be written stays as it is.
+    """
+    with contextlib.suppress(OSError):
+        write_whole(place(folder) / _TRAINING, f"{status}\n".encode(), durable=False)
+
+
+def training_status(folder: str) -> str:
+    """The status that `note_training` noted last; "" without one."""
+    try:
+        return (place(folder) / _TRAINING).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def holds(folder: str, step: int) -> bool:
     """Whether a complete checkpoint of that step is there."""
     complete, _, _ = _look_into(place(folder))

@@ -153,6 +153,7 @@ class Measurements:
       requested_batch: with --find_batch_size, the images per device that were asked for.
       lost_workers: workers that failed while others continued.
       written: whether the record is in its files.
+      saves_into: the folder of checkpoints that the run trains into, if any.
     """
 
     command: Sequence[str]
@@ -194,6 +195,7 @@ class Measurements:
     updates: list[tuple[str, int]] = field(init=False, default_factory=list)
     lost_workers: list[str] = field(init=False, default_factory=list)
     written: bool = field(init=False, default=False)
+    saves_into: str | None = field(init=False, default=None)
     turns: TurnTaking | None = field(init=False, default=None)
     _published: SharedValue | None = field(init=False, default=None)
     _private: bool = field(init=False, default=False)

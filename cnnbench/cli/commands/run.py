@@ -19,7 +19,7 @@ from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.run_plan import agreed_facts
 from cnnbench.plan.setup import MachinePlan
-from cnnbench.records.files import check_written, note
+from cnnbench.records.files import check_written, note, note_training
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
@@ -131,6 +131,8 @@ def _leave_record(
     if measurements.written or not config or files.holds(measurements.run_id) is not None:
         return
     record = measurements.record("interrupted" if error is None else "failed", error)
+    if measurements.saves_into is not None:
+        note_training(measurements.saves_into, record.status)
     files.write(record, lambda: [run_row(record)])
     messages.quiet = parse_quiet(config.get("quiet_conditions", ""))
     tell_notices(record, messages)

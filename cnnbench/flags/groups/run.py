@@ -51,9 +51,17 @@ class RunParams:
     eval_interval_secs: int = flag(
         0,
         "With --eval: seconds between two searches for a new checkpoint. Each new checkpoint is "
-        "evaluated, and the run continues until you stop it. 0 evaluates once.",
+        "evaluated, and the run ends after the training in --train_dir has ended. 0 evaluates "
+        "once.",
         minimum=0,
         only_with="eval",
+    )
+    eval_timeout_secs: int = flag(
+        0,
+        "With --eval_interval_secs: end if there is no new checkpoint for this many seconds. 0 "
+        "waits without limit for the end of the training.",
+        minimum=0,
+        only_with="eval_interval_secs",
     )
     eval_during_training_every_n_steps: int | None = _evaluating(
         None,

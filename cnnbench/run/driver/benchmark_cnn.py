@@ -37,7 +37,7 @@ from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import Work
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
 from cnnbench.records import files
-from cnnbench.records.files import check_written, write_text
+from cnnbench.records.files import check_written, note_training, write_text
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
@@ -119,6 +119,7 @@ class BenchmarkCNN(Run):
         self.measurements = measurements or Measurements(command=command)
         self.measurements.update_config(**config)
         self.measurements.explicit_flags = plan.explicit_flags
+        self.measurements.saves_into = plan.saves_into
         self.measurements.subject = repository.of_work(config)
         self.measurements.target = plan.length.target
         self.measurements.publish()
@@ -355,6 +356,8 @@ class BenchmarkCNN(Run):
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
         self._end("failed", error)
+        if self.plan.saves_into is not None:
+            note_training(self.plan.saves_into, "failed")
         tell_error(message)
 
     def _note_peak_memory(self) -> None:

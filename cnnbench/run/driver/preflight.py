@@ -43,10 +43,11 @@ def partition_file(prefix: str, number: int) -> str:
     return f"{stem}{number}{suffix}"
 
 
-def held(
-    plan: RunPlan, results: ResultFiles, messages: Messages
-) -> contextlib.AbstractContextManager[object]:
+@contextlib.contextmanager
+def held(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
     """Checks all outputs of a run, and locks the folder of its checkpoints in the block.
+
+    The folder says that its training is running, and after the block how it has ended.
 
     Raises:
       FlagError: names the flag of a path that cannot be written, or whose folder another process
@@ -58,8 +59,19 @@ def held(
     prepare_folders(plan)
     folder = plan.saves_into
     if folder is None:
-        return contextlib.nullcontext()
-    return hold("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS)
+        yield
+        return
+    with hold("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS):
+        checkpoint_folder.note_training(folder, checkpoint_folder.RUNNING)
+        status = "failed"
+        try:
+            yield
+            status = "ok"
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            checkpoint_folder.note_training(folder, status)
 
 
 def prepare_folders(plan: RunPlan) -> None:

@@ -412,9 +412,11 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
     assert run.watch is not None
     pause = run.plan.params.eval_interval_secs
     interrupts = Interrupts(built.group)
+    end = TrainingEnd(train_dir, run.plan.params.eval_timeout_secs)
     done: str | None = None
     while True:
         obey()
+        end.look()  # before the search: no checkpoint follows the end
         path = files.latest(train_dir)
         if path is None:
             run.output.console.lines(f"Checkpoint not found in {train_dir}")
@@ -441,17 +443,62 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
                 _export(run, built.exporter)
             if not pause:
                 return found.evaluation.images_per_sec
-            # Endless evaluations print a total each, and what could not be written.
+            # Repeated evaluations print a total each, and what could not be written.
             check_written(run.output.messages.warning)
             run.output.console.footer(found.evaluation.images_per_sec)
+            end.evaluated()
             done = path
-        end = time.monotonic() + pause
+        if reason := end.reason():
+            results.finish()
+            built.share_restored(_NO_CHECKPOINT)
+            if done is None:
+                raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}, and {reason}")
+            run.output.messages.notice(f"the evaluation ends: {reason}")
+            return None
+        wake = time.monotonic() + end.seconds_left(pause)
         with run.membership.doing(Doing.OTHERS):
-            results.finish(pause)
-            time.sleep(max(0.0, end - time.monotonic()))
+            results.finish(wake - time.monotonic())
+            time.sleep(max(0.0, wake - time.monotonic()))
 
 
-def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float:
+_NO_CHECKPOINT = -1  # in place of a global step, tells workers that no evaluation follows
+
+
+class TrainingEnd:
+    """When an evaluator that waits for checkpoints ends; see --eval_interval_secs."""
+
+    def __init__(self, folder: str, timeout: float) -> None:
+        """Begins to wait. `timeout` is --eval_timeout_secs; 0 is no limit."""
+        self._folder, self._timeout = folder, timeout
+        self._since = time.monotonic()
+        self._before, self._status, self._is_new = "", "", False
+
+    def look(self) -> None:
+        """Reads whether the training goes on."""
+        self._before, self._status = self._status, files.training_status(self._folder)
+        self._is_new |= self._status == files.RUNNING
+
+    def evaluated(self) -> None:
+        """A new checkpoint has been evaluated."""
+        self._since = time.monotonic()
+
+    def seconds_left(self, pause: float) -> float:
+        """Seconds to the next look: `pause`, or less before the timeout."""
+        left = self._since + self._timeout - time.monotonic()
+        return min(pause, max(0.0, left)) if self._timeout else pause
+
+    def reason(self) -> str:
+        """Why no further checkpoint is to come; "" if one may."""
+        ended = self._status not in ("", files.RUNNING)
+        # At the first look, the end may be that of an earlier training, which is being resumed.
+        if ended and (self._is_new or self._before == self._status):
+            return f"the training has ended ({self._status})"
+        if self._timeout and time.monotonic() - self._since >= self._timeout:
+            return f"there was no new checkpoint for --eval_timeout_secs={self._timeout}"
+        return ""
+
+
+def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
     """Takes part in the evaluations of the chief."""
     assert built.evaluator is not None
     interrupts = Interrupts(built.group)
@@ -459,6 +506,8 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
         # Waits for the chief, which waits for a checkpoint.
         with run.membership.doing(Doing.OTHERS):
             (global_step,) = built.share_restored(0)
+        if global_step == _NO_CHECKPOINT:
+            return None
         with interrupts.shared():
             found = built.evaluator.run(global_step, run.output.console, interrupts)
         results.add(found)
