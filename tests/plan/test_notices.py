@@ -62,6 +62,7 @@ TABLE = """
 --max_warmup_batches=99         | | without --warmup=auto | --warmup=auto
 --max_warmup_batches=99         | EVAL --warmup=auto | it has no warm-up | --warmup=auto
 --eval_interval_secs=9          | DURING | without --eval | EVAL
+--eval_timeout_secs=9           | EVAL | without --eval_interval_secs | EVAL --eval_interval_secs=9
 --num_eval_batches=9            | | add --eval | EVAL
 --num_eval_epochs=9             | --forward_only | add --eval | DURING
 --fp16_loss_scale=9             | --precision=bf16 | without --precision=fp16 | --use_fp16
