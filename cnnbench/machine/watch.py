@@ -1,7 +1,8 @@
 """Measuring conditions, sampled while a run goes on.
 
-Each sample reads a few files in /proc and /sys, which takes well under a millisecond on a small
-machine. Nothing runs between samples.
+Each sample of the conditions reads a few files in /proc and /sys, which takes well under a
+millisecond on a small machine. Only a `UseSampler` runs between these samples: once a second, its
+thread reads the memory and the CPU time of this process, which takes some ten microseconds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,6 +40,7 @@ from cnnbench.machine.gpu import (
     handles_of_run,
     nvml,
 )
+from cnnbench.records.measurements import USE_PERIOD, UseSample
 from cnnbench.records.run import ConditionNote, Conditions
 
 # Counters of the machine, their changes between two samples, and the clock rate of its CPUs.
@@ -370,6 +373,71 @@ def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[Ene
         yield counters
 
 
+class UseSampler:
+    """Samples memory and CPU time of this process once a second, in a thread that sleeps meanwhile.
+
+    Args:
+      append: takes the numbers of the samples, one after the other, in the order of `UseSample`.
+      clock: returns the time in seconds.
+
+    Attributes:
+      device_memory: returns the bytes of tensors on the fullest GPU of this process; 0 without one.
+    """
+
+    def __init__(
+        self, append: Callable[[float], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.device_memory: Callable[[], float] = lambda: 0.0
+        self._append, self._clock = append, clock
+        self._start, self._loops, self._own_seconds = clock(), 0, 0.0
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self.sample()
+        self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
+        with suppress(RuntimeError):  # no further thread is possible: only the loop's samples
+            self._thread.start()
+
+    def loop_edge(self) -> None:
+        """Samples at the start or the end of the timed loop, outside of its time."""
+        self._loops += 1
+        self.sample()
+
+    def sample(self) -> None:
+        """Takes a sample now; none if the kernel does not report the memory of this process."""
+        with self._lock, suppress(OSError):
+            sample = UseSample(
+                seconds=self._clock() - self._start,
+                memory=_resident_bytes(),
+                device_memory=self.device_memory(),
+                cpu_seconds=time.process_time(),
+                sampler_seconds=self._own_seconds,
+                loops=self._loops,
+            )
+            for number in sample:
+                self._append(number)
+
+    def close(self) -> None:
+        """Ends the thread without waiting for it: it may be in a library that does not respond."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(USE_PERIOD):
+            self.sample()
+            self._own_seconds = time.thread_time()
+
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process.
+
+    Raises:
+      OSError: the kernel does not report it.
+    """
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+
+
 class Watch:
     """The conditions of one run. As a context manager, it encloses the timed loop.
 
@@ -380,8 +448,10 @@ class Watch:
       gpus: whether the run may use GPUs.
       starts_with_others: whether other processes of the same measurement start at the same time.
         They then cause the load before the first step, so this load is ignored.
+      append: takes samples of memory and CPU time, as in `UseSampler`; None for no samples.
 
     Attributes:
+      use: samples memory and CPUs until it is closed; None without `append`.
       energy: energy of the timed loop. Keys are the names in `Measured`. Empty if it cannot be
         read.
     """
@@ -393,6 +463,7 @@ class Watch:
         gpus: bool = True,
         clock: Callable[[], float] = time.monotonic,
         starts_with_others: bool = False,
+        append: Callable[[float], None] | None = None,
     ) -> None:
         self._host = Host() if host is None else host
         self._clock = clock
@@ -415,6 +486,7 @@ class Watch:
         self._resources = ExitStack()
         self._meter = EnergyMeter(())
         self.energy: dict[str, Any] = {}
+        self.use = None if append is None else UseSampler(append, clock)
 
     def met(self, peers: Collection[int]) -> None:
         """From now on, these processes of the job on this machine (PIDs) count as the run's."""
@@ -445,6 +517,8 @@ class Watch:
             if self._starts_with_others:  # The other processes use the GPUs by now.
                 self._gpus = self._view(gpu_states(self._host))
         self._loop_start = self._sample()
+        if self.use is not None:
+            self.use.loop_edge()
         self._meter = EnergyMeter(counters)
         self._meter.start()
         return self
@@ -457,6 +531,8 @@ class Watch:
     ) -> None:
         assert self._loop_start is not None
         self.energy = self._meter.stop()
+        if self.use is not None:
+            self.use.loop_edge()
         self._during = {**changes(self._loop_start, self._sample()), **self._clock_now()}
         self._resources.close()
         if self._flags.on_gpu and kind is None:

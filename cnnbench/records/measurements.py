@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import pickle
@@ -12,12 +13,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
-from typing import Any, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from cnnbench.base.text import labels_of
 from cnnbench.errors import text_of
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
+    MOST_USE_SAMPLES,
     Batch,
     Cluster,
     Conditions,
@@ -28,6 +30,7 @@ from cnnbench.records.run import (
     Measured,
     ModelInfo,
     Placement,
+    ResourceUse,
     RunRecord,
     SkippedRecords,
     StartupSeconds,
@@ -152,6 +155,7 @@ class Measurements:
       worker_tasks: tasks with towers.
       requested_batch: with --find_batch_size, the images per device that were asked for.
       lost_workers: workers that failed while others continued.
+      use_samples: rows of `UseSample`, one after the other.
       written: whether the record is in its files.
       saves_into: the folder of checkpoints that the run trains into, if any.
     """
@@ -188,6 +192,7 @@ class Measurements:
     step_seconds: _Doubles = field(init=False, default_factory=_doubles)
     losses: _Doubles = field(init=False, default_factory=_doubles)
     step_cpu_seconds: _Doubles = field(init=False, default_factory=_doubles)
+    use_samples: _Doubles = field(init=False, default_factory=_doubles)
     latency_seconds: list[float] = field(init=False, default_factory=list)
     evaluations: list[Evaluation] = field(init=False, default_factory=list)
     warmup_skipped_steps: list[int] = field(init=False, default_factory=list)
@@ -207,14 +212,14 @@ class Measurements:
         """Keeps steps, and what is published, in memory shared with a process forked later."""
         if self._private:
             return
-        for name in _STEPS:
+        for name in _SERIES:
             setattr(self, name, SharedDoubles())
         self._published = SharedValue()
 
     def publish(self) -> None:
         """Passes everything but steps to the forking process; not called during steps."""
         if self._published is not None:
-            kept = {*_STEPS, "_published"}
+            kept = {*_SERIES, "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
     def published(self) -> Mapping[str, Any]:
@@ -235,7 +240,7 @@ class Measurements:
     def keep_private(self) -> None:
         """Publishes for the last time: further steps are not shared with the forking process."""
         self.publish()
-        for name in _STEPS:
+        for name in _SERIES:
             setattr(self, name, _doubles())
         self._published, self._private = None, True
 
@@ -343,6 +348,7 @@ class Measurements:
             "step_cpu_seconds": tuple(self.step_cpu_seconds[:executions]),
             "losses": tuple(self.losses[:steps]),
             "measured": replace(self.measured, loop_images=images),
+            "resources": resource_use(self.use_samples),
             "loss_scaling": None if self.loss_scale_end is None else self._loss_scaling(),
             "cluster": self._cluster(steps) if self.task_addresses else None,
             "subject": self.subject.labelled(labels_of(self.config)),
@@ -396,5 +402,59 @@ def _numbers(skipped: Sequence[bool], before: int) -> list[int]:
     return [number for number, one in enumerate(skipped, before + 1) if one]
 
 
-_STEPS = tuple(one.name for one in fields(Measurements) if one.default_factory is _doubles)
+_SERIES = tuple(one.name for one in fields(Measurements) if one.default_factory is _doubles)
+_STEPS = tuple(name for name in _SERIES if name != "use_samples")
 """Series with a value per step."""
+
+
+# Memory and CPUs over time.
+
+USE_PERIOD = 1.0
+"""Seconds between two samples; shorter runs have none in their records."""
+
+
+class UseSample(NamedTuple):
+    """A sample of what this process uses.
+
+    Attributes:
+      seconds: time since the start of the run.
+      memory, device_memory: bytes of this process, and of tensors on its fullest GPU
+        (0 without one).
+      cpu_seconds: CPU time of this process since its start.
+      sampler_seconds: CPU time of the thread that takes the samples.
+      loops: how many times the timed loop has begun or ended.
+    """
+
+    seconds: float
+    memory: float
+    device_memory: float
+    cpu_seconds: float
+    sampler_seconds: float
+    loops: float
+
+
+def resource_use(samples: Sequence[float]) -> ResourceUse | None:
+    """The samples as a record contains them; None if the run was shorter than a period."""
+    width, values = len(UseSample._fields), [*samples]
+    whole = range(0, len(values) - width + 1, width)  # a killed process may leave a part of a row
+    rows = [UseSample(*values[at : at + width]) for at in whole]
+    if not rows or rows[-1].seconds < USE_PERIOD:
+        return None
+    first, *later = rows
+    size = -(-len(later) // MOST_USE_SAMPLES)
+    groups = [later[at : at + size] for at in range(0, len(later), size)]
+    ends = [first, *(group[-1] for group in groups)]
+    return ResourceUse(
+        seconds=tuple(end.seconds for end in ends[1:]),
+        memory_bytes=tuple(max(row.memory for row in group) for group in groups),
+        device_memory_bytes=tuple(max(row.device_memory for row in group) for group in groups)
+        if any(row.device_memory for row in later)
+        else (),
+        busy_cpus=tuple(
+            (end.cpu_seconds - before.cpu_seconds) / max(end.seconds - before.seconds, 1e-9)
+            for before, end in itertools.pairwise(ends)
+        ),
+        loop_start=next((row.seconds for row in rows if row.loops >= 1), None),
+        loop_end=next((row.seconds for row in rows if row.loops >= 2), None),
+        sampler_cpu_seconds=max(row.sampler_seconds for row in rows),
+    )

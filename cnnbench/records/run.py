@@ -312,6 +312,54 @@ class Measured:
         check_amounts("measured", self)
 
 
+MOST_USE_SAMPLES = 600
+"""Most samples of a `ResourceUse`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUse:
+    """Memory and CPUs that this process used, over time: about one sample per second.
+
+    Of more than 600 samples, groups of consecutive ones become one: the last time, the largest
+    memory and the mean number of CPUs of the group.
+
+    Attributes:
+      seconds: time of each sample since the start of the run; increasing.
+      memory_bytes: resident memory of this process.
+      device_memory_bytes: memory of tensors on the fullest GPU of this process; empty
+        without GPUs.
+      busy_cpus: mean number of CPUs that this process used since the sample before; the first value
+        is since the start of the run.
+      loop_start, loop_end: `seconds` at the start and the end of the timed loop, evaluations
+        included; None if the loop did not begin or did not end.
+      sampler_cpu_seconds: CPU time of the thread that took the samples.
+    """
+
+    seconds: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    device_memory_bytes: tuple[float, ...] = ()
+    busy_cpus: tuple[float, ...]
+    loop_start: float | None = None
+    loop_end: float | None = None
+    sampler_cpu_seconds: float
+
+    def __post_init__(self) -> None:
+        check_amounts("resources", self)
+        samples = len(self.seconds)
+        if not samples:
+            raise ValueError("resources.seconds: no samples")
+        if list(self.seconds) != sorted(self.seconds):
+            raise ValueError("resources.seconds: do not increase")
+        for key in ("memory_bytes", "device_memory_bytes", "busy_cpus"):
+            values = getattr(self, key)
+            if len(values) != samples and (values or key != "device_memory_bytes"):
+                raise ValueError(f"resources.{key}: not a value for each of {samples} samples")
+        for key in ("seconds", "memory_bytes", "device_memory_bytes", "busy_cpus"):
+            values = getattr(self, key)
+            if (index := wrong_amount(values, or_zero=True)) is not None:
+                raise ValueError(f"resources.{key}[{index}]: {values[index]} is not an amount")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStage:
     """Speed of the input pipeline up to one of its stages, measured alone.
@@ -689,6 +737,7 @@ class RunRecord(Document):
         have a top-1 accuracy in `config` only.
       ended_by: flag that ended the timed loop before --num_batches steps; absent if none did.
       turns: absent unless other processes stepped in turn with this one.
+      resources: memory and CPUs over time; absent if they were not sampled.
       imported: the file of another program that the record was made from; absent in records of
         cnnbench's own runs.
       measured: other measurements. Missing in the first documents of schema 1, which are read as
@@ -731,6 +780,7 @@ class RunRecord(Document):
     sweep: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": SweepPlace})
     turns: TurnTaking | None = field(default=None, metadata=ABSENT)
     target: Target | None = field(default=None, metadata=ABSENT)
+    resources: ResourceUse | None = field(default=None, metadata=ABSENT)
     ended_by: str | None = field(default=None, metadata={**ABSENT, **one_of(ENDED_BY)})
     imported: Imported | None = field(default=None, metadata=ABSENT)
 

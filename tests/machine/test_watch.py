@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 
 import pytest
 
+from cnnbench.machine import watch as watching
 from cnnbench.machine.checks import RunFlags
 from cnnbench.machine.cpu import usable_cpus
-from cnnbench.machine.watch import Watch
+from cnnbench.machine.watch import UseSampler, Watch
+from cnnbench.records.measurements import UseSample
 
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}
 
@@ -170,3 +173,59 @@ def test_what_happens_while_others_have_their_turn_is_not_of_the_run(machine):
     assert record.before == {"seconds": 4.0, "steal_fraction": 0.0}
     during = record.during
     assert (during["seconds"], during["other_cpus"], during["steal_fraction"]) == (4.0, 0.5, 0.0)
+
+
+def samples(numbers):
+    """The samples whose numbers were appended."""
+    return [UseSample(*row) for row in zip(*[iter(numbers)] * len(UseSample._fields), strict=True)]
+
+
+def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
+    numbers: list[float] = []
+    watch = Watch(machine.host, clock=machine.clock, append=numbers.append)
+    watch.use.close()  # no samples by the thread
+    watch.use.device_memory = lambda: 7
+    start = machine.clock()
+    watch.before(FACTS, RunFlags())
+    machine.at(start + 4.0, own=2.0, busy=16.0)
+    with watch:
+        machine.at(start + 14.0, own=20.0, busy=34.0)
+    found = samples(numbers)
+    assert [(one.seconds, one.loops, one.device_memory) for one in found] == [
+        (0, 0, 0),
+        (4, 1, 7),
+        (14, 2, 7),
+    ]
+    assert all(one.memory > 1e6 for one in found)
+    assert 0 < found[0].cpu_seconds <= found[1].cpu_seconds <= found[2].cpu_seconds
+    assert Watch(machine.host, clock=machine.clock).use is None
+
+
+def test_the_sampler_goes_on_by_itself_until_it_is_closed(monkeypatch):
+    monkeypatch.setattr(watching, "USE_PERIOD", 0.005)
+    numbers: list[float] = []
+    sampler = UseSampler(numbers.append)
+    width = len(UseSample._fields)
+    deadline = time.monotonic() + 10
+    while len(numbers) < 5 * width and time.monotonic() < deadline:
+        time.sleep(0.005)
+    sampler.close()
+    sampler._thread.join(10)
+    found = samples(numbers)
+    assert len(found) >= 5
+    assert found == sorted(found)
+    assert 0 < found[-1].sampler_seconds < found[-1].cpu_seconds
+    time.sleep(0.02)
+    assert len(numbers) == width * len(found)
+
+
+def test_without_proc_there_are_no_samples(monkeypatch):
+    def unknown():
+        raise FileNotFoundError("/proc/self/statm")
+
+    monkeypatch.setattr(watching, "_resident_bytes", unknown)
+    numbers: list[float] = []
+    sampler = UseSampler(numbers.append)
+    sampler.loop_edge()
+    sampler.close()
+    assert numbers == []

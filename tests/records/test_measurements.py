@@ -13,8 +13,14 @@ import pytest
 
 from cnnbench.base.time_series import steady_state
 from cnnbench.errors import BenchmarkError
-from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Batch, Evaluation, RunRecord, run_steady_state
+from cnnbench.records.measurements import Measurements, UseSample
+from cnnbench.records.run import (
+    Batch,
+    Evaluation,
+    ResourceUse,
+    RunRecord,
+    run_steady_state,
+)
 
 
 def start(**config):
@@ -168,3 +174,69 @@ def test_what_a_forked_process_measured_is_known_here():
     assert steps == ((0.25,), (8.0,), (0.5,))
     assert record.warmup_status == "fixed"
     assert record.measured.loop_seconds is None
+
+
+def sampled(rows):
+    """A record of the samples (seconds, MB, CPU seconds, MB on the GPU, loops)."""
+    run = start()
+    for seconds, memory, cpu, device, loops in rows:
+        for number in UseSample(seconds, 1e6 * memory, 1e6 * device, cpu, seconds / 4096, loops):
+            run.use_samples.append(number)
+    return run
+
+
+def test_samples_of_memory_and_cpus_reach_the_record():
+    run = sampled([(0, 5, 3, 0, 0), (1, 9, 5, 2, 0), (1.5, 8, 5.25, 3, 1), (2, 7, 6, 1, 2)])
+    run.use_samples.append(3.0)  # the process was killed within a sample
+    use = run.record().resources
+    assert use == ResourceUse(
+        seconds=(1, 1.5, 2),
+        memory_bytes=(9e6, 8e6, 7e6),
+        device_memory_bytes=(2e6, 3e6, 1e6),
+        busy_cpus=(2, 0.5, 1.5),
+        loop_start=1.5,
+        loop_end=2,
+        sampler_cpu_seconds=2 / 4096,
+    )
+    assert RunRecord.from_json(run.record().to_json()).resources == use
+
+
+@pytest.mark.parametrize("rows", [[], [(0, 5, 3, 0, 0), (0.5, 5, 3, 0, 1), (0.9, 5, 3, 0, 2)]])
+def test_a_run_shorter_than_a_second_has_no_samples(rows):
+    record = sampled(rows).record()
+    assert record.resources is None
+    assert "resources" not in record.to_dict()
+
+
+def test_samples_of_a_long_run_are_thinned():
+    # 1,500 s with half a CPU, and one second with much memory.
+    use = (
+        sampled([(n, 500 if n == 700 else 5, n / 2, 0, 0) for n in range(1501)]).record().resources
+    )
+    assert len(use.seconds) == 500
+    assert use.seconds[:2] == (3, 6)
+    assert use.seconds[-1] == 1500
+    assert [at for at, size in zip(use.seconds, use.memory_bytes, strict=True) if size > 5e6] == [
+        702
+    ]
+    assert set(use.busy_cpus) == {0.5}
+    assert use.device_memory_bytes == ()
+    assert use.loop_start is None
+    assert len(sampled([(n, 5, n, 0, 0) for n in range(601)]).record().resources.seconds) == 600
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "message"),
+    [
+        ("seconds", (), "no samples"),
+        ("seconds", (2, 1), "do not increase"),
+        ("busy_cpus", (1,), "not a value for each of 2 samples"),
+        ("device_memory_bytes", (1,), "not a value for each of 2 samples"),
+        ("memory_bytes", (1, math.nan), "nan is not an amount"),
+        ("busy_cpus", (-1, 1), "-1 is not an amount"),
+    ],
+)
+def test_samples_that_cannot_be_are_refused(key, values, message):
+    given = {"seconds": (1, 2), "memory_bytes": (1, 2), "busy_cpus": (0, 1)}
+    with pytest.raises(ValueError, match=f"^resources.{key}.*{message}"):
+        ResourceUse(**{**given, key: values}, sampler_cpu_seconds=0)

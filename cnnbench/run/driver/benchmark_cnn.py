@@ -170,6 +170,7 @@ class BenchmarkCNN(Run):
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_all, self.sources, seconds)
             stack.callback(check_written, messages.warning)  # after a UsageError
+            stack.callback(self._end_samples)
             explain = partial(_as_benchmark_error, self.plan)
             with self.membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
                 with plugins.reported(UsageError):  # until a step has run
@@ -239,7 +240,8 @@ class BenchmarkCNN(Run):
         """Loads TensorFlow, describes the run and prints its header."""
         plan, measurements, messages = self.plan, self.measurements, self.output.messages
         self.membership.turns = turns = Turns.joined(os.environ)
-        self.watch = Watch(gpus=plan.machine.flags.device != "cpu", starts_with_others=turns.taken)
+        gpus, append = plan.machine.flags.device != "cpu", measurements.use_samples.append
+        self.watch = Watch(gpus=gpus, starts_with_others=turns.taken, append=append)
         settings = plan.machine.of_task(plan.place.job)
         self.watch.met(self.membership.meet())
         if plan.saves_into is not None and plan.place.job.is_chief:
@@ -277,6 +279,8 @@ class BenchmarkCNN(Run):
             messages.notice(EMULATED_NOTICE)
         self.output.console.lines(*header(plan, devices, tf.__version__, device))
         runtime.reset_peak_memory(devices.kind)
+        if self.watch.use is not None and devices.kind == "gpu":
+            self.watch.use.device_memory = lambda: max(runtime.tensor_memory("current"), default=0)
         return devices
 
     def _check_devices(self, devices: runtime.Devices) -> None:
@@ -368,12 +372,17 @@ class BenchmarkCNN(Run):
         if measurements.placement is not None and measurements.measured.peak_memory_bytes is None:
             measurements.note(peak_memory_bytes=runtime.peak_memory(measurements.placement.kind))
 
+    def _end_samples(self) -> None:
+        if self.watch is not None and self.watch.use is not None:
+            self.watch.use.close()
+
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         """Writes the record once. Later errors do not change the measurements."""
         measurements = self.measurements
         if measurements.written and self.record is not None:
             return self.record
         self._note_peak_memory()
+        self._end_samples()
         conditions: Sequence[ConditionNote] = ()
         if self.watch is not None:
             conditions = self.watch.during()

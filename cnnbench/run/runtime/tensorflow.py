@@ -431,11 +431,15 @@ def peak_memory(device_kind: str) -> int | None:
     """
     if device_kind != "gpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
+    return max(tensor_memory("peak"), default=None)
+
+
+def tensor_memory(key: str) -> list[int]:
+    """Bytes of tensors on each GPU of this process: `key` is "current" or "peak"."""
     import tensorflow as tf
 
     gpus = (f"GPU:{number}" for number in range(len(cards_of_gpus())))
-    infos = map(tf.config.experimental.get_memory_info, gpus)
-    return max((int(info["peak"]) for info in infos), default=None)
+    return [int(tf.config.experimental.get_memory_info(gpu)[key]) for gpu in gpus]
 
 
 def cards_of_gpus() -> list[Any]:

@@ -15,7 +15,7 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import sections, to_markdown
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.records.result_files import Loaded
-from cnnbench.records.run import Measured, StartupSeconds, Subject
+from cnnbench.records.run import Measured, ResourceUse, StartupSeconds, Subject
 
 
 def test_sections_without_anything_to_say_are_left_out(full_runs):
@@ -367,3 +367,55 @@ def test_many_processes_are_listed_in_part(full_runs, monkeypatch):
     values = [value for value, _ in row.values]
     assert len(values) == 40
     assert (min(values), max(values)) == pytest.approx((100, 134.9), rel=0.02)
+
+
+def used(leak=0, *, gpu=False, loop=(10.0, 50.0)):
+    """Samples of a minute; from second 10 on, memory grows by `leak` MiB a second."""
+    seconds = tuple(map(float, range(1, 61)))
+    memory = tuple(2.0**20 * (100 + leak * max(0, at - 10)) for at in seconds)
+    return ResourceUse(
+        seconds=seconds,
+        memory_bytes=memory,
+        device_memory_bytes=(2.0**20,) * 60 if gpu else (),
+        busy_cpus=(1.5,) * 60,
+        loop_start=loop[0],
+        loop_end=loop[1],
+        sampler_cpu_seconds=0.015,
+    )
+
+
+def test_memory_and_cpus_are_drawn_over_time(full_runs):
+    runs = [full_runs(100, resources=used(leak)) for leak in (1, 1, 2)]
+    report = report_of(*runs, full_runs(100), full_runs(200, flags={"model": "resnet20"}))
+    (row,) = rows(report, "use")
+    assert row["most memory"] == "150 MiB"
+    assert row["growth in the timed loop"] == "+40 MiB"
+    assert row["median of CPUs in use"] == "1.500"
+    assert row["CPU time of the sampler"] == "0.0 %"
+    assert row["processes"] == "3"
+    (charts,) = (one for one in section(report, "use").contents if isinstance(one, Charts))
+    memory, cpus = charts.charts
+    assert memory.shaded == cpus.shaded == (10.0, 50.0, "timed loop")
+    assert [one.points[-1] for one in memory.series] == [
+        (60.0, 150 * 2**20),
+        (60.0, 150 * 2**20),
+        (60.0, 200 * 2**20),
+    ]
+    assert {value for _, value in cpus.series[0].points} == {1.5}
+    page = render(report, "html")
+    assert "memory of the process" in page
+    assert "seconds since the start of the run" in page
+
+
+def test_growth_is_between_the_samples_within_the_loop(full_runs):
+    # After thinning, no sample is at the ends of the loop.
+    record = full_runs(100, resources=used(1, gpu=True, loop=(10.5, 49.5)))
+    report = report_of(record)
+    assert rows(report, "use")[0]["growth in the timed loop"] == "+38 MiB"
+    assert len([one for one in report.charts if "memory of the fullest GPU" in one.title]) == 1
+
+
+def test_without_a_loop_growth_is_unknown(full_runs):
+    report = report_of(full_runs(100, resources=used(1, loop=(None, None))))
+    assert rows(report, "use")[0].get("growth in the timed loop") in (None, "", "-", "—")
+    assert {one.shaded for one in report.charts if "CPUs in use" in one.title} == {None}

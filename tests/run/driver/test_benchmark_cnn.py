@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pandas as pd
@@ -24,9 +25,10 @@ from cnnbench.base.files import FolderLock
 from cnnbench.base.terminal import Messages
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
-from cnnbench.machine import cpu
+from cnnbench.machine import cpu, watch
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.plan import make_plan
+from cnnbench.records import measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, load_run
 from cnnbench.records.run import Subject
 from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight
@@ -234,6 +236,20 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
     record = run(result_json=str(tmp_path / "r.json")).record
     assert measured == ["memory", "matrix product"]
     assert record.measured.peak_memory_bytes == 7
+
+
+def test_memory_and_cpus_over_time_are_recorded(monkeypatch):
+    monkeypatch.setattr(watch, "USE_PERIOD", 0.02)
+    monkeypatch.setattr(measurements, "USE_PERIOD", 0.02)
+    record = run().record
+    use = record.resources
+    assert use.loop_start < use.loop_end <= use.seconds[-1]
+    assert use.loop_end - use.loop_start >= record.measured.loop_seconds
+    assert len(use.seconds) > 3
+    assert 2**24 < max(use.memory_bytes) <= record.measured.peak_memory_bytes * 1.01
+    assert use.device_memory_bytes == ()
+    assert max(use.busy_cpus) > 0
+    assert not [one for one in threading.enumerate() if one.name == "use-sampler" and one.join(10)]
 
 
 def test_more_gpus_than_there_are_is_refused():

@@ -34,6 +34,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "accuracy": ("Accuracy and losses", quantities.accuracy),
     "warmup": ("Start-up and warm-up", quantities.warmup),
     "steps": ("Step times", runs.steps),
+    "use": ("Memory and CPUs over time", runs.use),
     "conditions": ("Conditions", runs.conditions),
     "environment": ("Environment", runs.environment),
     "runs": ("Runs and commands", runs.commands),
@@ -41,7 +42,17 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
 }
 """Title and contents of the sections by key, in order; without contents a section is left out."""
 
-_FOLDED = ("memory", "accuracy", "warmup", "steps", "conditions", "environment", "runs", "earlier")
+_FOLDED = (
+    "memory",
+    "accuracy",
+    "warmup",
+    "steps",
+    "use",
+    "conditions",
+    "environment",
+    "runs",
+    "earlier",
+)
 
 _WHOLE = ("problems",)
 """Sections with rows for everything."""

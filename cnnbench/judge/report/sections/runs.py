@@ -44,7 +44,14 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.metric import ALL
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.run import BENCHMARKS, ConditionNote, RunRecord, Subject, subject_of
+from cnnbench.records.run import (
+    BENCHMARKS,
+    ConditionNote,
+    ResourceUse,
+    RunRecord,
+    Subject,
+    subject_of,
+)
 
 # Step times: in order, and their distribution.
 
@@ -174,6 +181,101 @@ def _scatter(record: RunRecord) -> float | None:
         return None
     first, middle, third = np.quantile(record.step_seconds, (0.25, 0.5, 0.75))
     return float((third - first) / middle)
+
+
+# Memory and CPUs over time.
+
+
+@introduced
+def use(results: ReportSubject) -> Iterable[Content]:
+    """Memory and CPUs of each process, sampled once a second. A leak is memory that rises
+    throughout the timed loop; a stall is a time without CPUs in use. The grey background is the
+    timed loop of the first process. Growth is the memory at the end of the timed loop minus the
+    memory at its start.
+    """
+    sampled = [one for one in results.configured if any(run.resources for run in one.good)]
+    drawn = newest(sampled, _DRAWN)
+    if len(drawn) < len(sampled):
+        yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(sampled))} rows.")
+    charts = (chart for one in drawn for chart in _use_charts(one))
+    yield Charts(tuple(charts), pairs=True) if sampled else None
+    yield table(map(_use_row, sampled))
+
+
+def _use_charts(one: Configured) -> Iterable[Lines]:
+    """Memory of the host, of devices if known, and CPUs of the first processes over time."""
+    known = [(n, run.resources) for n, run in enumerate(one.good, 1) if run.resources is not None]
+    _, first = known[0]
+    start, end = first.loop_start, first.loop_end
+    for title, axis, values in _USES:
+        if not values(first):
+            continue
+        yield Lines(
+            title=f"{one.name}: {title}",
+            x=Axis(label="seconds since the start of the run"),
+            y=axis,
+            series=tuple(
+                ChartSeries(
+                    name=f"process {n}",
+                    points=tuple(zip(of.seconds, values(of), strict=True)),
+                    marks=False,
+                )
+                for n, of in known[:_SHOWN]
+                if values(of)
+            ),
+            shaded=None if start is None or end is None else (start, end, "timed loop"),
+            note=f"{_SHOWN} of {len(known)} processes are shown." * (len(known) > _SHOWN),
+        )
+
+
+_USES: tuple[tuple[str, Axis, Callable[[ResourceUse], Sequence[float]]], ...] = (
+    (
+        "memory of the process",
+        Axis(label="resident memory", format="bytes", zero=True),
+        lambda of: of.memory_bytes,
+    ),
+    ("CPUs in use", Axis(label="CPUs", zero=True), lambda of: of.busy_cpus),
+    (
+        "memory of the fullest GPU",
+        Axis(label="memory of tensors", format="bytes", zero=True),
+        lambda of: of.device_memory_bytes,
+    ),
+)
+
+
+def _use_row(one: Configured) -> Row:
+    """Numbers of the samples of all processes: medians over the processes."""
+    known = [run.resources for run in one.good if run.resources is not None]
+
+    def middle(values: Iterable[float | None]) -> float | None:
+        found = [value for value in values if value is not None]
+        return median(found) if found else None
+
+    shares = [of.sampler_cpu_seconds / of.seconds[-1] for of in known if of.seconds[-1]]
+    return {
+        "configuration": one.name,
+        "most memory": numeric(middle(max(of.memory_bytes) for of in known), numbers.binary),
+        "growth in the timed loop": numeric(middle(map(_growth, known)), _signed_bytes),
+        "median of CPUs in use": numeric(middle(median(of.busy_cpus) for of in known)),
+        "CPU time of the sampler": numeric(max(shares, default=None), percent),
+        "processes": numeric(len(known), integer),
+    }
+
+
+def _growth(of: ResourceUse) -> float | None:
+    """Bytes by which the memory of the process grew in the timed loop; None if unknown."""
+    if of.loop_start is None or of.loop_end is None:
+        return None
+    inside = [
+        memory
+        for at, memory in zip(of.seconds, of.memory_bytes, strict=True)
+        if of.loop_start <= at <= of.loop_end
+    ]
+    return inside[-1] - inside[0] if inside else None
+
+
+def _signed_bytes(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{numbers.binary(abs(value))}"
 
 
 # Sections about processes: failures, skipped files, commands, how to reproduce the results.
