@@ -393,7 +393,7 @@ def test_memory_and_cpus_are_drawn_over_time(full_runs):
     assert row["median of CPUs in use"] == "1.500"
     assert row["CPU time of the sampler"] == "0.0 %"
     assert row["processes"] == "3"
-    (charts,) = (one for one in section(report, "use").contents if isinstance(one, Charts))
+    (charts,) = (one for one in section(report, "use").blocks if isinstance(one, Charts))
     memory, cpus = charts.charts
     assert memory.shaded == cpus.shaded == (10.0, 50.0, "timed loop")
     assert [one.points[-1] for one in memory.series] == [
