@@ -189,7 +189,7 @@ def notices(record: RunRecord) -> Iterator[tuple[str, str]]:
     if record.batch and asked:
         used = record.batch.per_device
         fits = f"{used} images per device fit" if used > 1 else "1 image per device fits"
-        yield f"--find_batch_size: {fits} into memory, {asked} were asked for", False
+        yield f"--find_batch_size: {fits} into memory, {asked} were asked for", ""
     summary = record.summary()
     for metric in SUMMARY.values():
         line = None if metric.line is None else metric.line(summary)
