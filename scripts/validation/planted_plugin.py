@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.models import Model, register_model
+from cnnbench.models.declaration import ShapeNetwork
 from cnnbench.models.model import get_model
 from cnnbench.models.spec import BatchNormLayer
 
@@ -66,7 +67,7 @@ def planted(network: str) -> Model:
     build = model.build
 
     def built(net: Any, images: Any) -> Any:
-        if hasattr(net, "moments"):  # with tensors
+        if not isinstance(net, ShapeNetwork):  # with tensors
             for name in filter(None, os.environ.get("PLANT", "").split(",")):
                 PLANTS[name][0](net, PLACES[network])
         if rows := int(os.environ.get(ROWS, "0")):

@@ -14,6 +14,7 @@ from short_runs import run
 from step_profiles import CONV, Profiles, changed
 
 from cnnbench.data.pipeline import SyntheticInput
+from cnnbench.errors import UsageError
 from cnnbench.records.run import Conditions
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.run.step.update import Updater
@@ -111,6 +112,12 @@ def test_plants_change_nothing_that_is_computed(plants, monkeypatch):
     given = (*network, "bf16" if plants == "precision" else "fp32")
     plain = losses(*given, "")
     np.testing.assert_allclose(losses(*given, plants), plain, rtol=1e-2)
+
+
+@pytest.mark.usefixtures("own_registry", "quick_start")
+def test_plants_are_looked_up_where_a_network_is_built():
+    with pytest.raises(UsageError, match="KeyError: 'no_such_plant'"):
+        losses("lenet", "imagenet", "fp32", "no_such_plant")
 
 
 def test_a_process_is_repeated_until_others_leave_the_cpus_alone(pool, monkeypatch, capsys):
