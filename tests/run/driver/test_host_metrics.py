@@ -82,9 +82,9 @@ def evaluated(step, host):
 
 
 def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
-    out, said = io.StringIO(), []
+    out, said = io.StringIO(), {}
     measurements = Measurements(command=[], config={})
-    results = EvaluationResults(None, Console(out), measurements, (), said.append)
+    results = EvaluationResults(None, Console(out), measurements, (), said.__setitem__)
     first, second, third = Future(), Future(), Future()
     for step, host in ((10, first), (20, second), (30, third)):
         results.add(evaluated(step, host))
@@ -96,7 +96,8 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     found = {one.global_step: one.metrics for one in measurements.evaluations}
     assert found == {10: {"map": 0.25}, 20: {}, 30: {"map": 0.75}}
     assert [one.top_1 for one in measurements.evaluations] == [0.5] * 3
-    (line,) = said
+    ((line, name),) = said.items()
+    assert name == "eval_metrics"
     assert "global_step 20" in line
     assert "30" not in line
 
