@@ -498,10 +498,14 @@ _TRAINING = "training_status"
 def note_training(folder: str, status: str) -> None:
     """Notes in a folder of checkpoints how its training stands, for evaluators that wait.
 
-    `status` is `RUNNING` or that of a record. A folder that cannot be written stays as it is.
+    `status` is `RUNNING` or that of a record; "" removes the note. A folder that cannot be written
+    stays as it is.
     """
     with contextlib.suppress(OSError):
-        write_whole(place(folder) / _TRAINING, f"{status}\n".encode(), durable=False)
+        if status:
+            write_whole(place(folder) / _TRAINING, f"{status}\n".encode(), durable=False)
+        else:
+            (place(folder) / _TRAINING).unlink(missing_ok=True)
 
 
 def training_status(folder: str) -> str:

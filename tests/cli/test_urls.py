@@ -188,7 +188,7 @@ def test_training_evaluation_and_export(store, capfd):
     bucket = store / "bucket"
     files = sorted(path.name for path in (bucket / "run").iterdir() if "events" not in path.name)
     kept = [f"model.ckpt-{n}.{part}" for n in (5, 6) for part in ("data-00000-of-00001", "index")]
-    assert files == ["checkpoint", *kept]
+    assert files == ["checkpoint", *kept, "training_status"]
     assert [*(bucket / "run").glob("events.*")]
     assert [*(bucket / "eval").glob("events.*")]
     assert 'model_checkpoint_path: "model.ckpt-6"' in (bucket / "run/checkpoint").read_text()
@@ -261,6 +261,7 @@ def test_a_newest_checkpoint_that_cannot_be_read_is_not_passed_over(store, monke
     assert command(train_dir="store://bucket/run", num_batches=9) == 4
     *_, line = capsys.readouterr().err.splitlines()
     assert line == ("cnnbench: error: store://bucket/run cannot be read: the connection is lost")
+    before[store / "bucket/run/training_status"] = b"failed\n"
     assert {path: path.read_bytes() for path in (store / "bucket/run").iterdir()} == before
 
 

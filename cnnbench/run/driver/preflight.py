@@ -19,7 +19,7 @@ from typing import Any
 from cnnbench.base.files import hold, is_url, place
 from cnnbench.base.terminal import Messages
 from cnnbench.base.text import binary
-from cnnbench.errors import FlagError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.machine.cpu import Host, Memory, main_memory
 from cnnbench.machine.gpu import gpu_count, gpu_memory
 from cnnbench.models.declaration import bytes_per_image
@@ -47,7 +47,8 @@ def partition_file(prefix: str, number: int) -> str:
 def held(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
     """Checks all outputs of a run, and locks the folder of its checkpoints in the block.
 
-    The folder says that its training is running, and after the block how it has ended.
+    The folder says that its training is running, and after the block how it has ended. A run that
+    is refused leaves the folder as it was.
 
     Raises:
       FlagError: names the flag of a path that cannot be written, or whose folder another process
@@ -62,11 +63,15 @@ def held(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[No
         yield
         return
     with hold("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS):
+        before = checkpoint_folder.training_status(folder)
         checkpoint_folder.note_training(folder, checkpoint_folder.RUNNING)
         status = "failed"
         try:
             yield
             status = "ok"
+        except UsageError:
+            status = before
+            raise
         except KeyboardInterrupt:
             status = "interrupted"
             raise
