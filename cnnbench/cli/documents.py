@@ -128,23 +128,29 @@ def _model(model: Model) -> tuple[str, ...]:
 
 def mode_tables() -> dict[str, str]:
     """The built-in modes of --variable_update, and the flags that not every mode takes."""
-    taken = _table(_FLAGS, ((f"`{flag}`", *_refusals(flag)) for flag in _FLAGS_BY_MODE))
+    runs = {mode.name: _small_run(mode) for mode in BUILT_IN}
+    taken = _table(_FLAGS, ((f"`{flag}`", *_refusals(flag, runs)) for flag in _FLAGS_BY_MODE))
     return {"modes": _table(_MODES, map(_mode, BUILT_IN)), "flags": taken}
 
 
-def _refusals(flag: str) -> tuple[str, str]:
-    """The modes that refuse a flag, and the reasons."""
+def _small_run(mode: Mode) -> list[str]:
+    """The flags of a run in a mode, which the mode takes."""
+    needs = [f"--{name}={value}" for name, value in mode.needs.items()]
+    if mode.processes is Processes.COORDINATOR:
+        needs += _JOB
+    run = [*_SMALL_RUN, f"--variable_update={mode.name}", *needs]
+    parse_run(run, environ={})
+    return run
+
+
+def _refusals(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    """The modes that refuse a flag, and the reasons; `runs` has flags of a run by mode."""
     modes, reasons = [], []
-    for mode in BUILT_IN:
-        needs = [f"--{name}={value}" for name, value in mode.needs.items()]
-        if mode.processes is Processes.COORDINATOR:
-            needs += _JOB
-        run = [*_SMALL_RUN, f"--variable_update={mode.name}", *needs]
-        parse_run(run, environ={})
+    for mode, run in runs.items():
         try:
             parse_run([*run, flag], environ={})
         except FlagError as error:
-            modes.append(f"`{mode.name}`")
+            modes.append(f"`{mode}`")
             reasons.append(error.reason)
     return ", ".join(modes) or "none", "; ".join(dict.fromkeys(reasons))
 

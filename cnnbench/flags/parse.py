@@ -92,8 +92,12 @@ def args_of(given: Mapping[str, Any]) -> ParsedArgs:
 
 def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
     """Loads the plug-ins that flags name, given as texts by name; returns the flags they add."""
-    names = (name for name in (*plugins.FLAGS, *REGISTRIES) if name in texts)
-    return load_flags(_values({name: texts[name] for name in names}, SPECS))
+    return load_flags(_values(_naming_plugins(texts), SPECS))
+
+
+def _naming_plugins(texts: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The texts of the flags that name plug-ins, or what plug-ins may register."""
+    return {name: texts[name] for name in (*plugins.FLAGS, *REGISTRIES) if name in texts}
 
 
 def load_plugins(argv: Sequence[str]) -> None:
@@ -229,8 +233,8 @@ def _read(
     words, behind = split_at_dashes(rest)
     if any(map(_is_flag, words)) and "optimizer" in specs and _may_add(texts):
         if not loads:
-            naming = (name for name in (*plugins.FLAGS, *REGISTRIES) if name in texts)
-            named = (f"--{name}={text}" for name in naming for text in texts[name])
+            naming = _naming_plugins(texts)
+            named = (f"--{name}={text}" for name, given in naming.items() for text in given)
             return _values(texts, specs), [*named, *rest], texts
         found = flags_added_by(texts)
         specs = {**specs, **found}

@@ -47,7 +47,7 @@ def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
 
 
 def violation(found: Sums, kind: str, size: int) -> str:
-    """Whether the fastest is surely lost more often than in the stated share of races."""
+    """The share of races that lose the fastest, if it is significantly above the allowed share."""
     above = surely_above(found["lost"], found["draws"], ALPHA)
     return f"{kind}, {size}: {share_of(found, 'lost')}" if above else ""
 

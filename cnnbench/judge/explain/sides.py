@@ -587,7 +587,10 @@ class Sides:
         return abs(times.difference) >= SMALLEST * self.step.usual[0]
 
     def is_settled(self, parts: Iterable[Part]) -> bool:
-        """Whether parts with low variance differ significantly, even if only by little."""
+        """Whether the sides differ significantly in some parts, even by less than `is_large` asks.
+
+        This needs parts whose times vary little within a process.
+        """
         if self.by_work:
             return False
         times = self.together(parts)

@@ -106,7 +106,7 @@ def page(found: HistoryDocument, commit_url: str = "") -> Report:
 
 
 def answers(found: HistoryDocument) -> tuple[Answer, ...]:
-    """Answers about regressions that were not undone and, if there are any, outliers."""
+    """The answer about regressions that have not been undone, then one about outliers, if any."""
     return (_verdict(found), *_outliers(found))
 
 

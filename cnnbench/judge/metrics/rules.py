@@ -35,7 +35,7 @@ FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
 """Files of the current folder with rules. The first one that has some is used."""
 
 NO_RULES = "none"
-"""The value of --rules with which neither file is read."""
+"""With this value of --rules, no file of rules is read."""
 
 FAILURES = ("slower", "faster", "changed")
 """Words of `fail_on`, besides never."""

@@ -221,12 +221,13 @@ def _go_on_in_child(
         announced, status = _wait(child, theirs, waited_for, longest_step)
         said = log.end()
         os.close(theirs)
+        held_back = unwritten() if announced is None else ""
         if announced is None and status is not None:
             number = -os.waitstatus_to_exitcode(status)
-            if memory_ran_out(number, oom_kills() - kills, unwritten() + said) and retries():
+            if memory_ran_out(number, oom_kills() - kills, held_back + said) and retries():
                 announced = RETRY
         if announced != RETRY:
-            _end_as(announced, status, said, unwritten(), lost)
+            _end_as(announced, status, said, held_back, lost)
         state.attempt += 1
     os.close(theirs)
     log.divert()
