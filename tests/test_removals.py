@@ -27,6 +27,7 @@ ALLOWED = {
     "records/files.py remove_abandoned": "unlocked temporary files of this machine, by name",
     "data/folder.py move": "moves its own files, or takes back those it has moved",
     "records/files.py tidy": "checkpoints beyond --max_ckpts_to_keep",
+    "records/files.py note_training": "its own note, of a training that was refused",
     "records/files.py clean": "what TensorFlow left of a write, by its whole name",
     "run/driver/checkpoints.py write": "its own folder; only a SavedModel is replaced",
     "campaigns/processes/campaign.py _run": "the files of processes that this one has ended",

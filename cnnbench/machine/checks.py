@@ -57,7 +57,10 @@ ALL = "all"
 
 
 def parse_quiet(text: str) -> frozenset[str]:
-    """The names in a comma-separated list; "all" stands for every name."""
+    """The names in a comma-separated list; "all" stands for all measuring conditions.
+
+    Other warnings, such as that a worker is lost, are silenced only by their own names.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name != ALL and name not in WARNINGS:
@@ -65,7 +68,8 @@ def parse_quiet(text: str) -> frozenset[str]:
             hint = f"did you mean {close}?" if close else f"there are {', '.join(WARNINGS)}"
             reason = f"{name!r} is not the name of a warning; {hint}"
             raise FlagError("quiet_conditions", text, reason)
-    return frozenset(WARNINGS if ALL in names else names)
+    every = CONDITIONS if ALL in names else ()
+    return frozenset(name for name in (*names, *every) if name != ALL)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -196,7 +196,8 @@ def test_quiet_conditions():
     assert parse_quiet("") == frozenset()
     assert parse_quiet("load, steal") == {"load", "steal"}
     assert parse_quiet("steady") == {"steady"}
-    assert parse_quiet("load,all") == set(WARNINGS)
+    assert parse_quiet("load,all") == set(CONDITIONS)
+    assert parse_quiet("steady,all") == {*CONDITIONS, "steady"}
 
 
 def test_the_names_of_warnings_are_those_declared():

@@ -66,8 +66,8 @@ class OutputParams:
     )
     quiet_conditions: str = _display(
         "",
-        "Names of warnings not to print, comma-separated (docs/conditions.md lists them), or all. "
-        "The record contains measuring conditions nevertheless.",
+        "Names of warnings not to print, comma-separated (docs/conditions.md lists them); all "
+        "stands for the measuring conditions. The record contains them nevertheless.",
         fault=_fault_of_conditions,
     )
     train_dir: str | None = flag(
