@@ -97,8 +97,8 @@ FAULTS = {
         "tests/run/observe/test_mlperf_log.py",
     ),
     "memory is estimated without slots": Fault(
-        "slots = len(plan.numerics.optimizer.slots)\n",
-        "slots = 0\n",
+        "return len(plan.numerics.optimizer.slots) + ",
+        "return 0 + ",
         "tests/run/driver/test_estimates.py",
     ),
     "load of other processes is never warned of": Fault(

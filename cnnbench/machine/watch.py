@@ -448,10 +448,9 @@ class Watch:
       gpus: whether the run may use GPUs.
       starts_with_others: whether other processes of the same measurement start at the same time.
         They then cause the load before the first step, so this load is ignored.
-      append: takes samples of memory and CPU time, as in `UseSampler`; None for no samples.
+      use: samples memory and CPUs, and takes a sample at both ends of the timed loop.
 
     Attributes:
-      use: samples memory and CPUs until it is closed; None without `append`.
       energy: energy of the timed loop. Keys are the names in `Measured`. Empty if it cannot be
         read.
     """
@@ -463,7 +462,7 @@ class Watch:
         gpus: bool = True,
         clock: Callable[[], float] = time.monotonic,
         starts_with_others: bool = False,
-        append: Callable[[float], None] | None = None,
+        use: UseSampler | None = None,
     ) -> None:
         self._host = Host() if host is None else host
         self._clock = clock
@@ -486,7 +485,7 @@ class Watch:
         self._resources = ExitStack()
         self._meter = EnergyMeter(())
         self.energy: dict[str, Any] = {}
-        self.use = None if append is None else UseSampler(append, clock)
+        self._use = use
 
     def met(self, peers: Collection[int]) -> None:
         """From now on, these processes of the job on this machine (PIDs) count as the run's."""
@@ -517,8 +516,8 @@ class Watch:
             if self._starts_with_others:  # The other processes use the GPUs by now.
                 self._gpus = self._view(gpu_states(self._host))
         self._loop_start = self._sample()
-        if self.use is not None:
-            self.use.loop_edge()
+        if self._use is not None:
+            self._use.loop_edge()
         self._meter = EnergyMeter(counters)
         self._meter.start()
         return self
@@ -531,8 +530,8 @@ class Watch:
     ) -> None:
         assert self._loop_start is not None
         self.energy = self._meter.stop()
-        if self.use is not None:
-            self.use.loop_edge()
+        if self._use is not None:
+            self._use.loop_edge()
         self._during = {**changes(self._loop_start, self._sample()), **self._clock_now()}
         self._resources.close()
         if self._flags.on_gpu and kind is None:

@@ -182,9 +182,10 @@ def samples(numbers):
 
 def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
     numbers: list[float] = []
-    watch = Watch(machine.host, clock=machine.clock, append=numbers.append)
-    watch.use.close()  # no samples by the thread
-    watch.use.device_memory = lambda: 7
+    use = UseSampler(numbers.append, machine.clock)
+    use.close()  # no samples by the thread
+    watch = Watch(machine.host, clock=machine.clock, use=use)
+    use.device_memory = lambda: 7
     start = machine.clock()
     watch.before(FACTS, RunFlags())
     machine.at(start + 4.0, own=2.0, busy=16.0)
@@ -198,7 +199,6 @@ def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
     ]
     assert all(one.memory > 1e6 for one in found)
     assert 0 < found[0].cpu_seconds <= found[1].cpu_seconds <= found[2].cpu_seconds
-    assert Watch(machine.host, clock=machine.clock).use is None
 
 
 def test_the_sampler_goes_on_by_itself_until_it_is_closed(monkeypatch):

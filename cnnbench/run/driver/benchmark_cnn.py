@@ -32,7 +32,7 @@ from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
-from cnnbench.machine.watch import Watch
+from cnnbench.machine.watch import UseSampler, Watch
 from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import Work
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
@@ -126,6 +126,7 @@ class BenchmarkCNN(Run):
         if plan.place.asynchronous:  # records need workers too, and these are not shared
             self.measurements.keep_private()
         self.watch: Watch | None = None
+        self._use: UseSampler | None = None
         self.sources: list[InputSource] = []
         self.profiler: StepProfiler | None = None
         self.record: RunRecord | None = None
@@ -171,6 +172,7 @@ class BenchmarkCNN(Run):
             stack.callback(close_all, self.sources, seconds)
             stack.callback(check_written, messages.warning)  # after a UsageError
             stack.callback(self._end_samples)
+            self._use = UseSampler(measurements.use_samples.append)
             explain = partial(_as_benchmark_error, self.plan)
             with self.membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
                 with plugins.reported(UsageError):  # until a step has run
@@ -240,8 +242,8 @@ class BenchmarkCNN(Run):
         """Loads TensorFlow, describes the run and prints its header."""
         plan, measurements, messages = self.plan, self.measurements, self.output.messages
         self.membership.turns = turns = Turns.joined(os.environ)
-        gpus, append = plan.machine.flags.device != "cpu", measurements.use_samples.append
-        self.watch = Watch(gpus=gpus, starts_with_others=turns.taken, append=append)
+        gpus = plan.machine.flags.device != "cpu"
+        self.watch = Watch(gpus=gpus, starts_with_others=turns.taken, use=self._use)
         settings = plan.machine.of_task(plan.place.job)
         self.watch.met(self.membership.meet())
         if plan.saves_into is not None and plan.place.job.is_chief:
@@ -279,8 +281,8 @@ class BenchmarkCNN(Run):
             messages.notice(EMULATED_NOTICE)
         self.output.console.lines(*header(plan, devices, tf.__version__, device))
         runtime.reset_peak_memory(devices.kind)
-        if self.watch.use is not None and devices.kind == "gpu":
-            self.watch.use.device_memory = lambda: max(runtime.tensor_memory("current"), default=0)
+        if self._use is not None and devices.kind == "gpu":
+            self._use.device_memory = lambda: max(runtime.tensor_memory("current"), default=0)
         return devices
 
     def _check_devices(self, devices: runtime.Devices) -> None:
@@ -373,8 +375,8 @@ class BenchmarkCNN(Run):
             measurements.note(peak_memory_bytes=runtime.peak_memory(measurements.placement.kind))
 
     def _end_samples(self) -> None:
-        if self.watch is not None and self.watch.use is not None:
-            self.watch.use.close()
+        if self._use is not None:
+            self._use.close()
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         """Writes the record once. Later errors do not change the measurements."""

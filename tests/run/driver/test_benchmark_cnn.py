@@ -241,6 +241,7 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
 def test_memory_and_cpus_over_time_are_recorded(monkeypatch):
     monkeypatch.setattr(watch, "USE_PERIOD", 0.02)
     monkeypatch.setattr(measurements, "USE_PERIOD", 0.02)
+    before = {*threading.enumerate()}
     record = run().record
     use = record.resources
     assert use.loop_start < use.loop_end <= use.seconds[-1]
@@ -249,7 +250,10 @@ def test_memory_and_cpus_over_time_are_recorded(monkeypatch):
     assert 2**24 < max(use.memory_bytes) <= record.measured.peak_memory_bytes * 1.01
     assert use.device_memory_bytes == ()
     assert max(use.busy_cpus) > 0
-    assert not [one for one in threading.enumerate() if one.name == "use-sampler" and one.join(10)]
+    for thread in {*threading.enumerate()} - before:
+        if thread.name == "use-sampler":
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_more_gpus_than_there_are_is_refused():
