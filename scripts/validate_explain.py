@@ -11,6 +11,7 @@ not, 2 for wrong use, 4 if a process fails.
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import sys
 import time
@@ -208,17 +209,21 @@ def trials(options: Options, network: str, new: str) -> list[Explanation]:
     ]
 
 
-def halves(options: Options, network: str) -> list[Explanation]:
-    """Explanations of like processes: disjoint samples of each side against each other."""
-    found = []
+def halves(options: Options, network: str) -> list[tuple[str, Explanation]]:
+    """Explanations of equal processes, with their side: disjoint samples against each other.
+
+    Each division of a side into two samples is explained once, however many trials there are.
+    """
+    explanations = []
     for side in words(options.sides):
         profiles, draw = load(options.pool, network, side), random.Random(f"{options.seed} {side}")
-        if len(profiles) < 2 * options.rounds:
-            continue
-        for _ in range(options.trials):
-            drawn = draw.sample(profiles, 2 * options.rounds)
-            found.append(explain(drawn[: options.rounds], drawn[options.rounds :]))
-    return found
+        samples = [*itertools.combinations(range(len(profiles)), options.rounds)]
+        pairs = itertools.combinations(samples, 2)
+        divisions = [(base, new) for base, new in pairs if not {*base} & {*new}]
+        for division in draw.sample(divisions, min(options.trials, len(divisions))):
+            base, new = ([profiles[index] for index in sample] for sample in division)
+            explanations.append((side, explain(base, new)))
+    return explanations
 
 
 @functools.cache
@@ -246,10 +251,12 @@ def main(argv: Sequence[str]) -> int:
         for new, side in sides_of(network).items():
             if new in words(options.sides) and side.against:
                 met &= report(options, network, new)
-        alike = halves(options, network)
-        named = sum(bool(one.causes) for one in alike)
-        met &= named <= (1 - SILENT) * len(alike)
-        print(f"{network}, each side against itself: a cause named in {named} of {len(alike)}")
+        equal = halves(options, network)
+        named = [f"  {side}: {one.answer}" for side, one in equal if one.causes]
+        met &= len(named) <= (1 - SILENT) * len(equal)
+        print(f"{network}, each side against itself: a cause named in {len(named)} of {len(equal)}")
+        for line in named:
+            print(line)
         disturbed = len([*Path(options.pool, network).glob("*/*.disturbed")])
         print(f"{network}: {disturbed} processes were repeated, because others used CPUs")
     return 0 if met else 1
