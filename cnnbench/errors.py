@@ -38,8 +38,8 @@ def first_line(error: Exception) -> str:
     lines = _RUNTIME_NOISE.sub("", text).strip().splitlines()
     if lines and lines[0].startswith(_PLACE):
         # The place in our code where the node was made comes before the error.
-        told = [line for line in lines if line.strip() and not line[0].isspace()]
-        lines = [line for line in told if not line.startswith(_PLACE)] or lines
+        starts = [line for line in lines if line.strip() and not line[0].isspace()]
+        lines = [line for line in starts if not line.startswith(_PLACE)] or lines
     return " ".join(lines[0].split()) if lines else type(error).__name__
 
 
@@ -62,18 +62,18 @@ _UNMAPPED = re.compile("failed to map segment|annot allocate memory")
 
 def exhausted(error: BaseException) -> str:
     """The resource that an error says is exhausted; "" for other errors."""
-    found: BaseException | None = error
-    while found is not None:
-        text = text_of(found)
-        if isinstance(found, MemoryError):
+    cause: BaseException | None = error
+    while cause is not None:
+        text = text_of(cause)
+        if isinstance(cause, MemoryError):
             return "out of memory"
-        if isinstance(found, OSError) and found.errno in _LIMITS:
-            return f"{found.strerror}: {found.filename}" if found.filename else str(found.strerror)
-        if isinstance(found, ImportError) and found.__cause__ is None and _UNMAPPED.search(text):
+        if isinstance(cause, OSError) and cause.errno in _LIMITS:
+            return f"{cause.strerror}: {cause.filename}" if cause.filename else str(cause.strerror)
+        if isinstance(cause, ImportError) and cause.__cause__ is None and _UNMAPPED.search(text):
             return f"out of memory: {' '.join(text.split())}"
-        if isinstance(found, RuntimeError) and text == "can't start new thread":
+        if isinstance(cause, RuntimeError) and text == "can't start new thread":
             return "out of memory or processes: a thread cannot be started"
-        found = found.__cause__
+        cause = cause.__cause__
     return ""
 
 

@@ -83,7 +83,7 @@ def pytest_runtest_makereport(
     ):
         return report
     if isinstance(call.excinfo.value, errors.UsageError):
-        places = [one.lineno + 1 for one in call.excinfo.traceback if one.path == item.path]
+        places = [entry.lineno + 1 for entry in call.excinfo.traceback if entry.path == item.path]
         place = f"{item.location[0]}:{places[-1]}: " if places else ""
         report.longrepr = f"{place}{' '.join(str(call.excinfo.value).split())}"
     return report

@@ -83,8 +83,8 @@ class Result:
 
         docs/metrics.md lists them. KeyError for another one, ValueError if no process measured it.
         """
-        found = METRICS[metric].values(self.records)
-        values = [value for value in found if value is not None]
+        all_values = METRICS[metric].values(self.records)
+        values = [value for value in all_values if value is not None]
         if not values:
             raise ValueError(f"these runs did not measure {metric}")
         return median(values)
@@ -166,14 +166,16 @@ class Bench:
             log = path.with_suffix(".log")
             self._reporter.started(number, processes, label, left)
             (ended,) = campaign.run([measuring(side, path, log)], limit)
-            told, left = ended.message or headline(ended.record), ended.seconds
+            outcome, left = ended.message or headline(ended.record), ended.seconds
             left *= processes - number
-            self._reporter.ended(number, processes, label, told, ended.seconds, left)
+            self._reporter.ended(number, processes, label, outcome, ended.seconds, left)
             if ended.status != "ok":
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                said = ["its last lines of output:" if lines else "it printed nothing"]
+                report = ["its last lines of output:" if lines else "it printed nothing"]
                 command = " ".join(("cnnbench", "run", *flags))
-                pytest.fail("\n".join([f"{command}: {ended.message}", *said, *lines[-_LOG_LINES:]]))
+                pytest.fail(
+                    "\n".join([f"{command}: {ended.message}", *report, *lines[-_LOG_LINES:]])
+                )
             records.append(ended.record)
             paths.append(path)
         return Result(tuple(records), tuple(paths), baseline)

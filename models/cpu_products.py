@@ -180,9 +180,9 @@ class Products:
 
         def convolution(images: Any, kernel: Any) -> tuple[Any, Gradients]:
             def gradients(upstream: Any) -> tuple[Any, Any]:
-                given = images, kernel, upstream
+                arguments = images, kernel, upstream
                 to_images, to_kernel = _TO_IMAGES[forms.to_images], _TO_KERNEL[forms.to_kernel]
-                return to_images(*given, **how), to_kernel(*given, **how)
+                return to_images(*arguments, **how), to_kernel(*arguments, **how)
 
             return tf.raw_ops.Conv2D(input=images, filter=kernel, **how), _named(gradients)
 

@@ -48,8 +48,8 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
 
         def gradient(upstream: Any) -> Any:
             factor = tf.where(impossible, 0.0, upstream)[:, None]
-            found = _backward(ahead, behind, log_probs, frames, alphas)
-            return tf.transpose(found * factor, [1, 0, 2])
+            derivative = _backward(ahead, behind, log_probs, frames, alphas)
+            return tf.transpose(derivative * factor, [1, 0, 2])
 
         return tf.where(impossible, 0.0, -log_total), gradient
 
@@ -72,10 +72,12 @@ class _States:
 
     def next(self, x: Any) -> Any:
         """Log probability of reaching each state; `x` contains those of the previous frame."""
-        one = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
-        two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
-        top = tf.maximum(tf.maximum(x, one), two)
-        return top + tf.math.log(tf.exp(x - top) + tf.exp(one - top) + tf.exp(two - top))
+        shifted = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
+        shifted_by_two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
+        top = tf.maximum(tf.maximum(x, shifted), shifted_by_two)
+        return top + tf.math.log(
+            tf.exp(x - top) + tf.exp(shifted - top) + tf.exp(shifted_by_two - top)
+        )
 
     def emitted(self, log_probs: Any) -> Any:
         """The log probability that a frame has for the class of each state."""
@@ -114,10 +116,10 @@ def _backward(ahead: _States, behind: _States, log_probs: Any, frames: Any, alph
         shares = tf.nn.softmax(alphas.read(frame) + reached[:, ::-1])
         of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)
         there = (frame < frames)[:, None]
-        found = tf.where(there, tf.exp(log_probs_here) - of_classes, 0.0)
+        gradient = tf.where(there, tf.exp(log_probs_here) - of_classes, 0.0)
         following = reached + behind.emitted(log_probs_here)
         following -= tf.reduce_max(following, axis=1, keepdims=True)
-        return frame - 1, tf.where(there, following, beta), gradients.write(frame, found)
+        return frame - 1, tf.where(there, following, beta), gradients.write(frame, gradient)
 
     count = log_probs.shape[0]
     gradients = tf.TensorArray(tf.float32, count, element_shape=log_probs.shape[1:])

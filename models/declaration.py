@@ -71,7 +71,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     if others:
         raise UsageError(
             f"model {model.name} has other variables outside of training, such as "
-            f"{min(one.name for one in others)}; build an auxiliary head in its own net.scope"
+            f"{min(other.name for other in others)}; build an auxiliary head in its own net.scope"
         )
     return ModelSpec(
         name=model.name,
@@ -92,7 +92,7 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
     Without `training`, gradients and operations that only run in training are not included.
     """
     scopes = _forward(model, num_classes, training=training).scope_flops
-    return scopes if training else {name: Flops(one.forward) for name, one in scopes.items()}
+    return scopes if training else {name: Flops(scope.forward) for name, scope in scopes.items()}
 
 
 def innermost(path: Sequence[str], scopes: Collection[str]) -> str:
@@ -153,7 +153,7 @@ class ShapeNetwork(Network[Shaped]):
     def forward(self) -> None:
         """Runs the body. Call it once."""
         features = of_role(self.elements, "feature")
-        outputs_of(self._model, self, {one.name: Shaped(one.sizes) for one in features})
+        outputs_of(self._model, self, {element.name: Shaped(element.sizes) for element in features})
 
     def shape(self, x: Shaped) -> tuple[int, ...]:
         """Shape without batch."""
@@ -299,7 +299,7 @@ class ShapeNetwork(Network[Shaped]):
         # The attention weights of all heads, and the inputs split into heads. The bias is shared by
         # all examples, so it is not included.
         weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
-        by_head = sum(math.prod(one.shape) for one in (query, key, value))
+        by_head = sum(math.prod(tensor.shape) for tensor in (query, key, value))
         return self._value(query.shape, query, key, value, extra=weights + by_head, trained=scored)
 
     def _embedding(self, ids: Shaped, table: Shaped) -> Shaped:

@@ -180,22 +180,22 @@ def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any
     return tf.transpose(outputs.stack(), [1, 0, 2])
 
 
-def _gru(given: Any, states: States, product: Any) -> States:
-    update, reset, candidate = tf.split(given, 3, axis=1)
+def _gru(projected: Any, states: States, product: Any) -> States:
+    update, reset, candidate = tf.split(projected, 3, axis=1)
     to_update, to_reset, to_candidate = tf.split(product, 3, axis=1)
     update = tf.sigmoid(update + to_update)
     candidate = tf.tanh(candidate + tf.sigmoid(reset + to_reset) * to_candidate)
     return (update * states[0] + (1.0 - update) * candidate,)
 
 
-def _lstm(given: Any, states: States, product: Any) -> States:
-    take, forget, candidate, put = tf.split(given + product, 4, axis=1)
+def _lstm(projected: Any, states: States, product: Any) -> States:
+    take, forget, candidate, put = tf.split(projected + product, 4, axis=1)
     memory = tf.sigmoid(forget + FORGET_BIAS) * states[1] + tf.sigmoid(take) * tf.tanh(candidate)
     return tf.sigmoid(put) * tf.tanh(memory), memory
 
 
-def _rnn(given: Any, states: States, product: Any) -> States:
-    return (tf.tanh(given + product),)
+def _rnn(projected: Any, states: States, product: Any) -> States:
+    return (tf.tanh(projected + product),)
 
 
 _STEPS: dict[Cell, Step] = {"gru": _gru, "lstm": _lstm, "rnn": _rnn}
@@ -320,15 +320,18 @@ class GraphNetwork(Network[Tensor]):
           default, they are logits ``[n, num_classes]``. The outputs in `auxiliaries` have the same
           form.
         """
-        given = by_name(self._features, "feature", features)
+        values = by_name(self._features, "feature", features)
         received = {}
-        for one in self._features:
-            shape = tuple(given[one.name].shape[1:])
-            if shape != one.sizes:
+        for element in self._features:
+            shape = tuple(values[element.name].shape[1:])
+            if shape != element.sizes:
                 raise UsageError(
-                    f"model {self._model.name} takes {one.name}s of shape {one.sizes}, not {shape}"
+                    f"model {self._model.name} takes {element.name}s of shape {element.sizes}, "
+                    f"not {shape}"
                 )
-            received[one.name] = self.receive(given[one.name]) if one.is_real else given[one.name]
+            received[element.name] = (
+                self.receive(values[element.name]) if element.is_real else values[element.name]
+            )
         # AutoGraph is not needed, because `Model.build` uses only Python loops.
         build = tf.autograph.experimental.do_not_convert(outputs_of)
         outputs = build(self._model, self, received)

@@ -50,11 +50,11 @@ class Calibration:
 
 def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
     """Runs a network eagerly on examples in float32 and records the ranges of the values."""
-    found = Calibration()
+    calibration = Calibration()
     Int8Network(
-        model, num_classes, read, training=False, calibration=found, recording=True
+        model, num_classes, read, training=False, calibration=calibration, recording=True
     ).forward(features)
-    return found
+    return calibration
 
 
 class _Eight(NamedTuple):
@@ -176,9 +176,9 @@ class Int8Network(GraphNetwork):
         """Range of the next value: measured while recording, otherwise from the calibration."""
         if not self._recording:
             return next(self._recorded)
-        found = float(tf.reduce_min(x)), float(tf.reduce_max(x))
-        self._calibration.ranges.append(found)
-        return found
+        limits = float(tf.reduce_min(x)), float(tf.reduce_max(x))
+        self._calibration.ranges.append(limits)
+        return limits
 
     # Chains ------------------------------------------------------------------------------
 
@@ -272,6 +272,6 @@ def _in_float(eight: _Eight) -> Tensor:
 
 
 def _constant(value: Tensor) -> np.ndarray[Any, Any]:
-    found = tf.get_static_value(value)
-    assert found is not None, "weights are constants"
-    return np.asarray(found, np.float32)
+    constant = tf.get_static_value(value)
+    assert constant is not None, "weights are constants"
+    return np.asarray(constant, np.float32)

@@ -59,8 +59,10 @@ class Built:
 
     def values(self) -> list[Any]:
         """Initial values as NumPy arrays: float32, or int64 where they are integers."""
-        arrays = [keras.ops.convert_to_numpy(one) for one in self.variables]
-        return [one.astype(np.int64 if _is_integer(one.dtype) else np.float32) for one in arrays]
+        arrays = [keras.ops.convert_to_numpy(variable) for variable in self.variables]
+        return [
+            array.astype(np.int64 if _is_integer(array.dtype) else np.float32) for array in arrays
+        ]
 
 
 def build(
@@ -199,21 +201,23 @@ _BY_RESULT = ("Exp", "Relu", "Relu6", "Rsqrt", "Sigmoid", "Softmax", "Sqrt", "Ta
 
 def declared(model: Any, size: int | None) -> KerasDeclaration:
     """Sizes and variables of a model. Raises UsageError if cnnbench cannot run the model."""
-    names = [one.name for _, one in _layers(model) if isinstance(one, keras.layers.InputLayer)]
-    for number, one in enumerate(model.inputs):
-        if getattr(one, "ragged", False) or getattr(one, "sparse", False):
-            name = names[number] if number < len(names) else one.name
+    names = [
+        layer.name for _, layer in _layers(model) if isinstance(layer, keras.layers.InputLayer)
+    ]
+    for number, tensor in enumerate(model.inputs):
+        if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
+            name = names[number] if number < len(names) else tensor.name
             raise UsageError(f"layer {name} takes a RaggedTensor or SparseTensor; make it dense")
     if len(model.inputs) != 1 or len(model.outputs) != 1:
-        found = f"{len(model.inputs)} inputs and {len(model.outputs)} outputs"
-        raise UsageError(f"the Keras model has {found}; it must map images to logits")
+        counts = f"{len(model.inputs)} inputs and {len(model.outputs)} outputs"
+        raise UsageError(f"the Keras model has {counts}; it must map images to logits")
     image, logits = model.inputs[0].shape[1:], model.outputs[0].shape[1:]
     if len(image) != 3 or image[2] is None or len(logits) != 1:
         raise UsageError(
             f"the Keras model maps {image} to {logits}; it must map images (height, width, "
             "channels) to logits (classes,)"
         )
-    height, width = (found or size for found in image[:2])
+    height, width = (side or size for side in image[:2])
     if height is None or height != width or size not in (None, height):
         wanted = "" if size is None else f", not {size} x {size} as image_size says"
         raise UsageError(f"the Keras model takes images of {image[0]} x {image[1]}{wanted}")
@@ -221,21 +225,23 @@ def declared(model: Any, size: int | None) -> KerasDeclaration:
 
 
 def _specs(model: Any) -> Iterator[VariableSpec]:
-    weights = {id(one) for one in model.weights}
+    weights = {id(weight) for weight in model.weights}
     frozen = {id(v) for _, layer in _layers(model) if not layer.trainable for v in layer.weights}
     taken: set[str] = set()
-    for one in Built(model).variables:
-        same = (f"{one.path}_{number}" for number in range(1, len(taken) + 1))
-        name = next(path for path in (one.path, *same) if path not in taken)
+    for variable in Built(model).variables:
+        same = (f"{variable.path}_{number}" for number in range(1, len(taken) + 1))
+        name = next(path for path in (variable.path, *same) if path not in taken)
         taken.add(name)
         yield VariableSpec(
             name,
-            tuple(one.shape),
+            tuple(variable.shape),
             Initializer.constant(0.0),
-            trainable=one.trainable,
-            weight_decay=one.trainable and name.rpartition("/")[2] not in _NOT_DECAYED,
-            statistic=not one.trainable and id(one) in weights and id(one) not in frozen,
-            dtype="int64" if _is_integer(one.dtype) else "float32",
+            trainable=variable.trainable,
+            weight_decay=variable.trainable and name.rpartition("/")[2] not in _NOT_DECAYED,
+            statistic=not variable.trainable
+            and id(variable) in weights
+            and id(variable) not in frozen,
+            dtype="int64" if _is_integer(variable.dtype) else "float32",
         )
 
 
@@ -246,24 +252,24 @@ def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
     """
     graph, live = _traced(model, declared)
     layers = {path for path, _ in _layers(built.model)}
-    layers |= {one.name.rpartition("/")[0] for one in declared.variables}
+    layers |= {variable.name.rpartition("/")[0] for variable in declared.variables}
     flops: dict[str, tuple[int, int, int]] = {}
     owners: dict[str, str] = {}  # from each view to the tensor that owns its buffer
     kept: dict[str, int] = {}
     largest = 0
     for operation in graph.get_operations():
         inputs, outputs = list(operation.inputs), list(operation.outputs)
-        differentiated = [one.name in live for one in inputs]
+        differentiated = [tensor.name in live for tensor in inputs]
         if any(differentiated):
-            live |= {one.name for one in outputs}
+            live |= {tensor.name for tensor in outputs}
         if operation.type in _SHARING:
             owners |= {
-                made.name: owners.get(one.name, one.name)
-                for one, made in zip(inputs, outputs, strict=False)
+                made.name: owners.get(tensor.name, tensor.name)
+                for tensor, made in zip(inputs, outputs, strict=False)
             }
         elif any(differentiated) and operation.type not in _LINEAR:
             needed = outputs if operation.type in _BY_RESULT else inputs
-            kept |= {owners.get(one.name, one.name): _size(one) for one in needed}
+            kept |= {owners.get(tensor.name, tensor.name): _size(tensor) for tensor in needed}
         largest = max(largest, sum(map(_size, (*inputs, *outputs))))
         scope = innermost(operation.name.split("/")[:-1], layers)
         before = flops.setdefault(scope, (0, 0, 0)) if scope else (0, 0, 0)
@@ -317,10 +323,10 @@ def _refuse_variable(creator: Any, **options: Any) -> NoReturn:
 
 def _layer_in(frame: FrameType) -> str:
     """Name and class of the Keras layer whose method a frame executes; "" for other frames."""
-    found = frame.f_locals.get("self")
-    if not isinstance(found, keras.Layer):
+    layer = frame.f_locals.get("self")
+    if not isinstance(layer, keras.Layer):
         return ""
-    return f"layer {found.name} ({type(found).__name__})"
+    return f"layer {layer.name} ({type(layer).__name__})"
 
 
 def _size(tensor: tf.Tensor) -> int:
@@ -332,7 +338,7 @@ def _size(tensor: tf.Tensor) -> int:
 
 
 def _flops(operation: tf.Operation) -> int:
-    kind, shapes = operation.type, [one.shape for one in operation.inputs]
+    kind, shapes = operation.type, [tensor.shape for tensor in operation.inputs]
     if kind not in ("Einsum", *_PRODUCTS) or not all(s.is_fully_defined() for s in shapes):
         return 0
     if kind == "Einsum":
@@ -389,21 +395,21 @@ def call(
       declared, values: the variables and the values that the tower has read, in the same order.
     """
     variables = built.variables
-    given = [tf.cast(v, k.dtype) for k, v in zip(variables, values, strict=True)]
+    cast = [tf.cast(v, k.dtype) for k, v in zip(variables, values, strict=True)]
     trained = len(built.model.trainable_variables)
-    specs = {id(one): spec for one, spec in zip(variables, declared, strict=True)}
+    specs = {id(variable): spec for variable, spec in zip(variables, declared, strict=True)}
     token = _calls.set((net, specs))
     try:
         logits, states, losses = built.model.stateless_call(
-            *(given[:trained], given[trained:], images),
+            *(cast[:trained], cast[trained:], images),
             training=net.training and built.takes_training,
             return_losses=True,
         )
     finally:
         _calls.reset(token)
     if net.training:
-        net.losses += [tf.cast(one, tf.float32) for one in losses]
-        rows = zip(declared[trained:], given[trained:], states, strict=True)
+        net.losses += [tf.cast(loss, tf.float32) for loss in losses]
+        rows = zip(declared[trained:], cast[trained:], states, strict=True)
         for spec, old, new in rows:
             if new is not old:
                 net.updates.append(StateUpdate(spec, tf.cast(new, spec.dtype)))

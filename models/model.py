@@ -40,9 +40,9 @@ def _rows(value: Any) -> int | None:
     return known[0] if known else None
 
 
-def _per_example(value: Any, given: Sequence[Any], *, single: bool = False) -> str:
+def _per_example(value: Any, arguments: Sequence[Any], *, single: bool = False) -> str:
     known = sizes(value) if hasattr(value, "shape") else ()
-    examples = _rows(given[-1])  # the number of labels
+    examples = _rows(arguments[-1])  # the number of labels
     fits = known is None or (known and (None in (known[0], examples) or known[0] == examples))
     if not single:
         wanted = "a tensor [n, ...], a row per example"
@@ -52,20 +52,20 @@ def _per_example(value: Any, given: Sequence[Any], *, single: bool = False) -> s
     return "" if fits else f"{wanted}, not {shown(value)}"
 
 
-def _with_elements(value: Mapping[str, Any], given: Sequence[Any]) -> str:
-    missing = [one.name for one in given[0].elements if one.name not in value]
+def _with_elements(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
+    missing = [element.name for element in arguments[0].elements if element.name not in value]
     return f"values of all elements, not without {missing[0]}" if missing else ""
 
 
-def _listed_in(attribute: str, value: Mapping[str, Any], given: Sequence[Any]) -> str:
+def _listed_in(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     unprintable = [name for name in value if not name.isprintable()]
     if unprintable:
         return f"values by names of printable characters, not by {unprintable[0]!r}"
-    names = getattr(given[0], attribute)
+    names = getattr(arguments[0], attribute)
     if not names or set(value) == set(names):
         return ""
     # The message names the subclass, which may be in a different file.
-    where = f"{type(given[0]).__name__}.{attribute}"
+    where = f"{type(arguments[0]).__name__}.{attribute}"
     listed, returned = ", ".join(names), ", ".join(value) or "none"
     return f"values by the names in {where}, {listed}, not by {returned}"
 
@@ -136,7 +136,9 @@ class Model(abc.ABC):
         Raises UsageError if the network does not support them.
         """
         if image_size not in (None, getattr(self, "image_size", None)):
-            if "image_size" not in (size for one in self.elements for size in one.named_sizes):
+            if "image_size" not in (
+                size for element in self.elements for size in element.named_sizes
+            ):
                 raise FlagError("image_size", image_size, f"--model={self.name} takes no images")
             if image_size not in self.image_sizes:
                 reason = f"--model={self.name} takes {_in_words(self.image_sizes)}"
@@ -239,7 +241,9 @@ class Model(abc.ABC):
                 raise UsageError(
                     f"{who}: lower_is_better has {metric!r}, which is none of its metrics"
                 )
-        for size in dict.fromkeys(size for one in self.elements for size in one.named_sizes):
+        for size in dict.fromkeys(
+            size for element in self.elements for size in element.named_sizes
+        ):
             if size != "num_classes":
                 named_size(self, size)
 
@@ -272,8 +276,8 @@ def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
     larger = tf.math.count_nonzero(logits > own, axis=1, dtype=tf.float32)
     equal = tf.math.count_nonzero(logits == own, axis=1, dtype=tf.float32)
     usable = tf.reduce_all(tf.math.is_finite(logits), axis=1) & tf.reduce_any(of_label, axis=1)
-    found = (tf.clip_by_value((top - larger) / equal, 0.0, 1.0) for top in tops)
-    return [tf.where(usable, hit, 0.0) for hit in found]
+    shares = (tf.clip_by_value((top - larger) / equal, 0.0, 1.0) for top in tops)
+    return [tf.where(usable, hit, 0.0) for hit in shares]
 
 
 def _place_of(model: Model) -> str:

@@ -268,10 +268,10 @@ class SequenceLayers(abc.ABC, Generic[T]):
     def _recurrent(self, x: T, cell: Cell, weights: Sequence[T], reverse: bool) -> T: ...
 
 
-def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+def broadcast(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape that NumPy's broadcasting gives; None if the shapes are incompatible."""
-    rank = max(len(one), len(other))
-    pairs = zip((1,) * (rank - len(one)) + one, (1,) * (rank - len(other)) + other, strict=True)
+    rank = max(len(first), len(other))
+    pairs = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(other)) + other, strict=True)
     sizes = [(min(pair), max(pair)) for pair in pairs]
     if any(small != large and small != 1 for small, large in sizes):
         return None
@@ -418,14 +418,14 @@ class Network(SequenceLayers[T]):
         channels = shape[-1]
         chosen = settings or self._batch_norm_defaults
         with self._layer("batchnorm"):
-            one, zero = Initializer.constant(1.0), Initializer.constant(0.0)
+            ones, zeros = Initializer.constant(1.0), Initializer.constant(0.0)
             learned = {"trainable": True, "weight_decay": False}
             kept = {"trainable": False, "weight_decay": False, "statistic": True}
             each = (channels,)
-            gamma = self._spec("gamma", each, one, **learned) if chosen.scale else None
-            beta = self._spec("beta", each, zero, **learned)
-            mean = self._spec("moving_mean", each, zero, **kept)
-            variance = self._spec("moving_variance", each, one, **kept)
+            gamma = self._spec("gamma", each, ones, **learned) if chosen.scale else None
+            beta = self._spec("beta", each, zeros, **learned)
+            mean = self._spec("moving_mean", each, zeros, **kept)
+            variance = self._spec("moving_variance", each, ones, **kept)
             y = self._batch_norm(x, BatchNormLayer(gamma, beta, mean, variance, chosen))
         return self.activate(y, activation)
 

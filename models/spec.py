@@ -408,7 +408,7 @@ class ModelSpec:
     def input_shape(self) -> str:
         """The shapes of the features as text, such as ``224x224x3``. Scalars are given by name."""
         features = of_role(self.elements, "feature")
-        return ", ".join("x".join(map(str, one.shape)) or one.name for one in features)
+        return ", ".join("x".join(map(str, feature.shape)) or feature.name for feature in features)
 
     @property
     def parameters(self) -> int:

@@ -137,7 +137,7 @@ class WorkerGroup:
 # Interface between the train step and the modes of --variable_update.
 
 GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
-_AllCreated = Annotated[None, lambda result, given: given[0]._missing()]
+_AllCreated = Annotated[None, lambda result, arguments: arguments[0]._missing()]
 _T = TypeVar("_T")
 
 
@@ -218,7 +218,9 @@ class VariableMgr(abc.ABC):
 
         The message is "" if all variables exist.
         """
-        missing = [one.name for one in self._declared if one.name not in self._facades]
+        missing = [
+            declared.name for declared in self._declared if declared.name not in self._facades
+        ]
         return f"after all variables exist, not without {missing[0]}" if missing else ""
 
     @abc.abstractmethod

@@ -178,14 +178,14 @@ def complete(
         for gradient, device in zip(column.gradients, devices, strict=True):
             with tf.device(device):
                 if gradient is not None:
-                    one = gradient if sparse else dense(gradient, variable, dtype)
+                    complete_gradient = gradient if sparse else dense(gradient, variable, dtype)
                 elif sparse:
                     values, indices = present[0].values, present[0].indices
                     none = tf.zeros([0, *values.shape[1:]], values.dtype)
-                    one = tf.IndexedSlices(none, tf.zeros([0], indices.dtype))
+                    complete_gradient = tf.IndexedSlices(none, tf.zeros([0], indices.dtype))
                 else:
-                    one = tf.zeros(variable.shape, dtype)
-                gradients.append(one)
+                    complete_gradient = tf.zeros(variable.shape, dtype)
+                gradients.append(complete_gradient)
         result.append(column._replace(gradients=gradients))
     return result
 
@@ -479,8 +479,8 @@ def _fill_buckets(
     if dtype is not None and len(set(static_dtypes(tensors))) > 1:
         tensors = _cast_all(tensors, tf.as_dtype(dtype), devices)
     sizes = [
-        (one.name, shape.num_elements() * one.size)
-        for one, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
+        (dtype.name, shape.num_elements() * dtype.size)
+        for dtype, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
     ]
     return _joined_groups(buckets_of(sizes, max_bytes), tensors, devices)
 
@@ -498,9 +498,9 @@ def _repack(
     if not tensors:
         return tensors, _unchanged
     dtypes = set(static_dtypes(tensors))
-    one = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(dtype)
-    layout = FlatLayout(static_shapes(tensors), one, packs)
-    packed = _of_each(devices, layout.join, _cast_all(tensors, one, devices))
+    shared_dtype = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(dtype)
+    layout = FlatLayout(static_shapes(tensors), shared_dtype, packs)
+    packed = _of_each(devices, layout.join, _cast_all(tensors, shared_dtype, devices))
     return packed, partial(_of_each, devices, layout.split)
 
 

@@ -96,10 +96,10 @@ class UrlPath(PosixPath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Kind, size and modification time."""
         with self._file_system() as gfile:
-            found = gfile.stat(str(self))
-        kind = stat.S_IFDIR if found.is_directory else stat.S_IFREG
-        facts = (kind, 0, 0, 0, 0, 0, found.length, 0, 0, 0)
-        return os.stat_result(facts, {"st_mtime_ns": found.mtime_nsec})
+            status = gfile.stat(str(self))
+        kind = stat.S_IFDIR if status.is_directory else stat.S_IFREG
+        facts = (kind, 0, 0, 0, 0, 0, status.length, 0, 0, 0)
+        return os.stat_result(facts, {"st_mtime_ns": status.mtime_nsec})
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
         """Whether there is a file. Also True for a folder if `iterdir` has returned it."""
@@ -232,10 +232,10 @@ def parse_json(text: str | bytes) -> Any:
             text, parse_constant=_constant, parse_float=_finite, object_pairs_hook=_unique
         )
     except json.JSONDecodeError as error:
-        found = error.doc.strip()
-        if not found:
+        stripped = error.doc.strip()
+        if not stripped:
             raise ValueError("empty") from None
-        if found.startswith("{") and not found.endswith("}"):
+        if stripped.startswith("{") and not stripped.endswith("}"):
             raise ValueError(f"cut off after {len(error.doc)} characters") from None
         where = f"(line {error.lineno}, column {error.colno})"
         raise ValueError(f"not JSON: {error.msg} {where}") from None
@@ -262,12 +262,12 @@ def _finite(text: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_key = dict(pairs)
+    if len(by_key) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"not JSON: the key {twice[:40]!r} is there twice")
-    return found
+    return by_key
 
 
 # Locks that limit a folder to one writer, and temporary folders.

@@ -248,8 +248,8 @@ def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
 def _pair_means(differences: _Floats) -> _Floats:
     """Means of all pairs of values along the last axis, including each value with itself."""
     rows, columns = np.triu_indices(differences.shape[-1])
-    found: _Floats = (differences[..., rows] + differences[..., columns]) / 2
-    return found
+    means: _Floats = (differences[..., rows] + differences[..., columns]) / 2
+    return means
 
 
 def _outside(count: int, variance: float, confidence: float) -> int:
@@ -337,8 +337,8 @@ def interim_analyses(
     if made and made[-1].pairs >= pairs:
         return (made[-1],)
     planned = planned or pairs
-    found: list[InterimAnalysis] = []
-    spent = sum(one.alpha for one in made)
+    analyses: list[InterimAnalysis] = []
+    spent = sum(analysis.alpha for analysis in made)
     limit = spent_by(pairs, planned, alpha)
     last = smallest_p(pairs, pairs, paired=True)
     number = FIRST_ANALYSIS
@@ -349,11 +349,11 @@ def interim_analyses(
         level = spent_by(number, planned, alpha) - spent
         within_reach = level >= smallest_p(number, number, paired=True)
         if within_reach and limit - spent - level >= last:
-            found.append(InterimAnalysis(number, level))
+            analyses.append(InterimAnalysis(number, level))
             spent += level
         number += step
     # Experiments of earlier cnnbench versions may have spent all of alpha.
-    return (*found, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
+    return (*analyses, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
 
 
 @dataclass(frozen=True)
@@ -478,16 +478,18 @@ class Additive:
                 )
                 scaled = t / math.sqrt((1 + factor**2) / 2 * squares)
                 chances.append(student_tail(scaled, self.freedom))
-        likelihoods = [math.exp(one - max(logs)) for one in logs]
+        likelihoods = [math.exp(log_likelihood - max(logs)) for log_likelihood in logs]
         total = sum(p * chance for p, chance in zip(likelihoods, chances, strict=True))
         return total / sum(likelihoods)
 
 
 def fit(rounds: Sequence[Mapping[str, float]]) -> Additive:
     """Fits the model to rounds; each round maps candidates to values. Needs at least one value."""
-    names = tuple(dict.fromkeys(name for one in rounds for name in one))
-    observed = [(names.index(name), at) for at, one in enumerate(rounds) for name in one]
-    values = np.asarray([value for one in rounds for value in one.values()])
+    names = tuple(dict.fromkeys(name for round_values in rounds for name in round_values))
+    observed = [
+        (names.index(name), at) for at, round_values in enumerate(rounds) for name in round_values
+    ]
+    values = np.asarray([value for round_values in rounds for value in round_values.values()])
     design: NDArray[Any] = np.zeros((len(values), len(names) + len(rounds)))
     for row, (name, at) in enumerate(observed):
         design[row, name] = design[row, len(names) + at] = 1.0
@@ -523,10 +525,15 @@ def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> Additive:
 
     If the blocks do not determine all differences, a round is treated as one block.
     """
-    fitted = fit([block for one in blocks for block in one])
+    fitted = fit([block for block_rounds in blocks for block in block_rounds])
     if fitted.is_connected:
         return fitted
-    return fit([{name: value for block in one for name, value in block.items()} for one in blocks])
+    return fit(
+        [
+            {name: value for block in block_rounds for name, value in block.items()}
+            for block_rounds in blocks
+        ]
+    )
 
 
 def student_tail(t: float, freedom: int) -> float:

@@ -64,7 +64,7 @@ _concluded = True  # No command is running, or its output is complete.
 
 def name_of(number: int) -> str:
     """Name of a signal, such as "SIGTERM", or "signal 40" for a signal without a name."""
-    names: dict[int, str] = {one: one.name for one in signal.Signals}
+    names: dict[int, str] = {signal_number: signal_number.name for signal_number in signal.Signals}
     return names.get(number, f"signal {number}")
 
 

@@ -371,14 +371,14 @@ class ReservedPorts(contextlib.ExitStack):
             raise BenchmarkError(f"only {len(self.numbers)} of {count} ports are free")
 
     def _take(self, port: int) -> None:
-        one = unbound()
+        bound_socket = unbound()
         try:
-            one.bind(("", port))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound_socket.bind(("", port))
+            bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         except OSError:
-            one.close()
+            bound_socket.close()
         else:
-            self.enter_context(one)
+            self.enter_context(bound_socket)
             self.numbers.append(port)
 
 
@@ -393,17 +393,17 @@ def claim(port: int) -> socket.socket:
     is reserved.
     """
     with contextlib.ExitStack() as stack:
-        one = stack.enter_context(socket.socket(socket.AF_UNIX))
+        lock_socket = stack.enter_context(socket.socket(socket.AF_UNIX))
         if sys.platform == "linux":
-            one.bind(f"\0cnnbench port {port}")
+            lock_socket.bind(f"\0cnnbench port {port}")
         stack.pop_all()
-    return one
+    return lock_socket
 
 
 def unbound() -> socket.socket:
     """A socket that can be bound to all addresses of this machine: IPv4 and, if supported, IPv6."""
     both = socket.has_dualstack_ipv6()
-    one = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
+    new_socket = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
     if both:
-        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    return one
+        new_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return new_socket

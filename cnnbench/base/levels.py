@@ -165,15 +165,19 @@ class NoisyPoints:
 
     def deviations(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
         """Differences of the points from their levels."""
-        found: NDArray[np.float64] = self.values - self._fitted(levels)
-        return found
+        deviations: NDArray[np.float64] = self.values - self._fitted(levels)
+        return deviations
 
     def _fitted(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
-        values = np.repeat([one.value for one in levels], [one.stop - one.start for one in levels])
-        for one in levels:
-            if one.slope:
-                within = range(one.start, one.stop)
-                values[one.start : one.stop] = [one.at(place, self._relative) for place in within]
+        values = np.repeat(
+            [level.value for level in levels], [level.stop - level.start for level in levels]
+        )
+        for level in levels:
+            if level.slope:
+                within = range(level.start, level.stop)
+                values[level.start : level.stop] = [
+                    level.at(place, self._relative) for place in within
+                ]
         fitted: NDArray[np.float64] = self._scaled(values)
         return fitted
 
@@ -194,7 +198,7 @@ class NoisyPoints:
         Args:
           reach: larger deviations from a level are limited to this value.
         """
-        count, starts = len(self.values), [one.start for one in levels]
+        count, starts = len(self.values), [level.start for level in levels]
         sizes = np.diff([*starts, count])
         off = np.clip(self.deviations(levels), -reach, reach)
         off -= np.repeat(np.add.reduceat(off, starts) / sizes, sizes)
@@ -278,7 +282,7 @@ def two_machines(
     known = {host for host in hosts if hosts.count(host) >= _LEAST_RUNS}
     if len(hosts) != len(deviations) or len(known) < 2 or len(known) * _LEAST_RUNS > len(hosts):
         return None
-    is_of = {host: np.array([one == host for one in hosts]) for host in known}
+    is_of = {host: np.array([name == host for name in hosts]) for host in known}
     middles = {host: median(deviations[chosen].tolist()) for host, chosen in is_of.items()}
     order = sorted(known, key=middles.__getitem__)
     place = max(range(1, len(order)), key=lambda i: middles[order[i]] - middles[order[i - 1]])
@@ -356,45 +360,45 @@ def find_levels(
         return []
     noisy = NoisyPoints(points, relative)
     floor = log_threshold(relative, threshold)
-    found = [Segment(0, len(points))]
+    parts = [Segment(0, len(points))]
     if len(points) >= MIN_SERIES:
-        found = segments(noisy.values.tolist(), noisy.least_spread, MIN_POINTS, floor)
+        parts = segments(noisy.values.tolist(), noisy.least_spread, MIN_POINTS, floor)
     values = [median(runs) for runs in points]
 
-    def level(one: Segment) -> SeriesLevel:
-        return SeriesLevel(one.start, one.stop, median(values[one.start : one.stop]))
+    def level(part: Segment) -> SeriesLevel:
+        return SeriesLevel(part.start, part.stop, median(values[part.start : part.stop]))
 
-    def total(one: Segment) -> float:
-        fit = one.fit(noisy.values)
+    def total(part: Segment) -> float:
+        fit = part.fit(noisy.values)
         return abs(float(fit[-1] - fit[0]))
 
-    found = [one if total(one) > floor else Segment(one.start, one.stop) for one in found]
+    parts = [part if total(part) > floor else Segment(part.start, part.stop) for part in parts]
     while True:
         gaps = {
             place: abs(log_change(level(a).value, level(b).value, relative))
-            for place, (a, b) in enumerate(pairwise(found))
+            for place, (a, b) in enumerate(pairwise(parts))
             if a.trend is None and b.trend is None
         }
         nearest = min(gaps, key=gaps.__getitem__, default=None)
         if nearest is None or gaps[nearest] > floor:
             break
-        found[nearest : nearest + 2] = [Segment(found[nearest].start, found[nearest + 1].stop)]
+        parts[nearest : nearest + 2] = [Segment(parts[nearest].start, parts[nearest + 1].stop)]
     levels: list[SeriesLevel] = []
-    for one in found:
-        if one.trend is None:
-            levels.append(level(one))
+    for part in parts:
+        if part.trend is None:
+            levels.append(level(part))
             continue
-        fit = one.fit(noisy.values)
-        first, last = one.trend
+        fit = part.fit(noisy.values)
+        first, last = part.trend
         ends = np.array([fit[0], (fit[0] + fit[-1]) / 2, fit[-1]])
         slope = float(fit[-1] - fit[0]) / (last - first)
         if relative:
             ends, slope = np.exp(ends), math.expm1(slope)
         before, middle, after = ends.tolist()
         levels += [
-            SeriesLevel(one.start, first + 1, before),
+            SeriesLevel(part.start, first + 1, before),
             SeriesLevel(first + 1, last, middle, slope),
-            SeriesLevel(last, one.stop, after),
+            SeriesLevel(last, part.stop, after),
         ]
     return levels
 
@@ -418,15 +422,15 @@ def likely_starts(
     first, cut = before.start, after.start
     there = noisy.values[first : after.stop].tolist()
     gap = median(there[cut - first :]) - median(there[: cut - first])
-    found = noisy.around(levels, abs(gap))
+    noise = noisy.around(levels, abs(gap))
     off = noisy.deviations(levels)
     nearer = [np.abs(off) - np.abs(off - move) for move in (gap, -gap)]
-    scale = max(found.spread, 1e-12 * max(map(abs, there)), 1e-300)
+    scale = max(noise.spread, 1e-12 * max(map(abs, there)), 1e-300)
     while scale < abs(gap) and any(
-        np.mean(np.exp(np.minimum(one / scale, 700.0))) > 1 for one in nearer
+        np.mean(np.exp(np.minimum(distances / scale, 700.0))) > 1 for distances in nearer
     ):
         scale *= 1.05
-    scale *= inflation(found.correlation + _CORRELATION_ERRORS / math.sqrt(len(off)))
+    scale *= inflation(noise.correlation + _CORRELATION_ERRORS / math.sqrt(len(off)))
     until = [*growing_deviations(there)]
     since = [*growing_deviations(there[::-1])][::-1]
     costs = [a + b for a, b in zip(until, since[1:], strict=False)]

@@ -42,24 +42,24 @@ from cnnbench.errors import BenchmarkError, FlagError, PathError, UsageError, ex
 _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 
-def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
+def misfit(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> str:
     """Describes what a value should be if it does not fit its annotation; "" if it fits.
 
     A list is accepted for any sequence, and a value with shape and dtype for a tensor.
 
     Args:
       hint: annotation as returned by `typing.get_type_hints` with `include_extras`. `Annotated` may
-        contain a function of the value and `given` that returns what the value should be; "" if it
-        fits.
-      given: arguments of the call that returned the value.
+        contain a function of the value and `arguments` that returns what the value should be; ""
+        if it fits.
+      arguments: arguments of the call that returned the value.
     """
     kind: Any = get_origin(hint) or hint
     args = get_args(hint)
     if kind is Annotated:
-        return misfit(value, args[0], given) or str(args[1](value, given))
+        return misfit(value, args[0], arguments) or str(args[1](value, arguments))
     if kind in (Union, types.UnionType):
-        found = [misfit(value, one, given) for one in args]
-        return "" if "" in found else found[0]
+        misfits = [misfit(value, hint_choice, arguments) for hint_choice in args]
+        return "" if "" in misfits else misfits[0]
     if not isinstance(kind, type) or kind is Any:  # `Any`, or a type variable
         return ""
     parts: Iterable[tuple[str, Any, Any]] = ()  # name of a part, its value, its annotation
@@ -68,14 +68,14 @@ def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
     elif issubclass(kind, Mapping):
         fits = isinstance(value, Mapping)
         if fits and args:
-            parts = [(f"for {shown(name)} ", one, args[1]) for name, one in value.items()]
+            parts = [(f"for {shown(name)} ", item, args[1]) for name, item in value.items()]
             parts += [("as a key ", name, args[0]) for name in value]
     elif issubclass(kind, Sequence) and kind is not str:
         fits = isinstance(value, range if kind is range else (list, tuple))
         if fits and args:
             hints = args if kind is tuple and ... not in args else args[:1] * len(value)
             fits = len(value) == len(hints)
-            parts = [("", *one) for one in zip(value, hints, strict=False)]
+            parts = [("", *pair) for pair in zip(value, hints, strict=False)]
     else:
         fits = isinstance(value, _NUMBERS.get(kind, kind)) or (
             is_tensor(value)
@@ -89,8 +89,8 @@ def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
         article = "an" if kind.__name__[0] in "aeiouAEIO" else "a"
         other = f" of {len(value)}" if shape and isinstance(value, list | tuple) else ""
         return f"{article} {kind.__name__}{shape}, not {shown(value)}{other}"
-    for where, one, of in parts:
-        wrong = misfit(one, of, given)
+    for where, part, of in parts:
+        wrong = misfit(part, of, arguments)
         if wrong:
             return where + wrong
     return ""
@@ -185,8 +185,8 @@ class Kind:
         """Removes an object from all tables that contain it."""
         gone = self.table().get(key)
         for table in self.tables:
-            for one in [one for one, found in table.items() if found is gone]:
-                del table[one]
+            for name in [name for name, registered in table.items() if registered is gone]:
+                del table[name]
 
 
 _kinds: dict[str, Kind] = {}
@@ -233,7 +233,7 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
     except (KeyboardInterrupt, FlagError, PathError, BenchmarkError):
         raise
     except BaseException as error:
-        found = [
+        frames = [
             (frame.f_code, line)
             for frame, line in traceback.walk_tb(error.__traceback__)
             if _is_of_plugin(frame.f_code)
@@ -241,16 +241,16 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
         full = exhausted(error) or type(error).__name__ == "ResourceExhaustedError"
         wrong = isinstance(error, MisfitError)
         who = name or getattr(error, _RAISED_IN, "")
-        if full or getattr(error, "frames", None) or not (found or who or wrong):
+        if full or getattr(error, "frames", None) or not (frames or who or wrong):
             raise
         text = " ".join(text_of(error).split())
         if not isinstance(error, UsageError | MisfitError):
             text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        place = "" if wrong else f"{_place(*found[-1]) if found else who}: "
+        place = "" if wrong else f"{_place(*frames[-1]) if frames else who}: "
         made = kind(place + text)
         made.frames = tuple(
-            f"at {_place(*one)}: {linecache.getline(one[0].co_filename, one[1]).strip()}"
-            for one in found[-_MOST_FRAMES:]
+            f"at {_place(*frame)}: {linecache.getline(frame[0].co_filename, frame[1]).strip()}"
+            for frame in frames[-_MOST_FRAMES:]
         )
         raise made from error
 
@@ -383,9 +383,9 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
 
 def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
     """Annotation of the result, and argument names, of a callable hint; None for other hints."""
-    for one in (hint, *get_args(hint)):
-        if get_origin(one) is Callable:
-            arguments, returns = get_args(one)
+    for part in (hint, *get_args(hint)):
+        if get_origin(part) is Callable:
+            arguments, returns = get_args(part)
             named = isinstance(arguments, list)
             return returns, [getattr(a, "__name__", str(a)) for a in arguments] if named else None
     return None
@@ -394,8 +394,8 @@ def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
 def definition(function: Any) -> str:
     """File, line and name of a function, or of a class by its first function."""
     inner = inspect.unwrap(getattr(function, "func", function))
-    for one in (inner, *vars(inner if inspect.isclass(inner) else type(inner)).values()):
-        code = getattr(inspect.unwrap(one) if callable(one) else one, "__code__", None)
+    for member in (inner, *vars(inner if inspect.isclass(inner) else type(inner)).values()):
+        code = getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
         if code:
             return _place(code, code.co_firstlineno)
     return repr(function)
@@ -415,8 +415,8 @@ def check_methods(made: type, interface: type) -> None:
 
 def _arguments(declared: Callable[..., Any]) -> list[str] | None:
     by_kind: dict[Any, list[str]] = {}
-    for one in inspect.signature(declared).parameters.values():
-        by_kind.setdefault(one.kind, []).append(one.name)
+    for parameter in inspect.signature(declared).parameters.values():
+        by_kind.setdefault(parameter.kind, []).append(parameter.name)
     first, second, by_name = (
         by_kind.pop(kind, [])
         for kind in (
@@ -471,8 +471,8 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     values = ((flag, flags.get(flag) or ()) for flag in FLAGS)
     return tuple(
         (flag, path)
-        for flag, given in values
-        for path in ([given] if type(given) is str else given)
+        for flag, paths in values
+        for path in ([paths] if type(paths) is str else paths)
     )
 
 
@@ -528,14 +528,14 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     return keys
 
 
-def _beside(file: Path, given: object) -> tuple[str, ...]:
+def _beside(file: Path, value: object) -> tuple[str, ...]:
     """Absolute paths of a plug-in's FILES. Raises UsageError if one is not a file."""
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise UsageError("FILES must be a list of paths beside the plug-in")
-    found = tuple(str(file.parent / one) for one in given)
-    for path in (path for path in found if not os.path.isfile(path)):
+    paths = tuple(str(file.parent / name) for name in value)
+    for path in (path for path in paths if not os.path.isfile(path)):
         raise UsageError(f"FILES names {path}, which is not a file")
-    return found
+    return paths
 
 
 def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -548,7 +548,7 @@ def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
     if not own:  # Saves looking at the thousands of modules that TensorFlow imports.
         return ()
     folders = tuple(f"{file.parent}{os.sep}" for file in own)
-    found = {path for file in own for path in _files[file][2]}
+    paths = {path for file in own for path in _files[file][2]}
     for name, module in list(sys.modules.items()):
         path = str(getattr(module, "__file__", None))
         if path.startswith(folders) and not (
@@ -557,16 +557,16 @@ def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
             or "-packages" in path
             or Path(path) in _files
         ):
-            found.add(path)
-    return tuple(sorted(found))
+            paths.add(path)
+    return tuple(sorted(paths))
 
 
 def digest(path: str, used: Iterable[str] = ()) -> str:
     """SHA-256 of a plug-in file and the files that it uses. Missing files are ignored."""
     texts = [Path(path).read_bytes()]
-    for one in used:
+    for file in used:
         with contextlib.suppress(OSError):
-            texts.append(os.path.basename(one).encode(errors="replace") + Path(one).read_bytes())
+            texts.append(os.path.basename(file).encode(errors="replace") + Path(file).read_bytes())
     return _sha256(b"\0".join(texts))
 
 
@@ -599,9 +599,9 @@ def load_entry_points(group: str) -> None:
         with _loading(name):
             source = str(getattr(importlib.util.find_spec(point.module), "origin", None))
             _own(source)
-            found = point.load()
-            if callable(found):
-                found()
+            entry = point.load()
+            if callable(entry):
+                entry()
         with contextlib.suppress(OSError):  # The source is in an archive.
             digests[name] = _sha256(Path(source).read_bytes())
     _groups.add(group)

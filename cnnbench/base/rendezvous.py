@@ -179,8 +179,8 @@ def culprits(job: Job, error: BaseException) -> dict[Task, str]:
     are returned.
     """
     names = _TASK_OF_TENSORFLOW.findall(str(error))
-    found = {Task.of_tensorflow(name, int(index)) for name, index in names}
-    named = [task for task in job.peers if task in found]
+    reported_tasks = {Task.of_tensorflow(name, int(index)) for name, index in names}
+    named = [task for task in job.peers if task in reported_tasks]
     lost = not_ok(job, job.peers, timeout=5.0)
     if not lost:
         return dict.fromkeys(named, NAMED)
@@ -286,19 +286,23 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
     SLURM_LOCALID. If rank or size differ, the variables belong to a different process, such as the
     one that Hydra starts with srun on every node. UsageError for a malformed variable.
     """
-    said = {
+    ranks_by_launcher = {
         launcher: (environ[names[0]], environ[names[1]])
         for launcher, names in _RANK_VARIABLES.items()
         if names[0] in environ and names[1] in environ
     }
-    if not said:
+    if not ranks_by_launcher:
         return None
-    launcher = next(iter(said))
+    launcher = next(iter(ranks_by_launcher))
     first = _RANK_VARIABLES[launcher]
     rank, size = _whole(environ, first[0]), _whole(environ, first[1], most=_MOST_TASKS)
     if rank >= size:
         raise _bad(environ, first[0], f"{first[1]} is {size}")
-    same = [_RANK_VARIABLES[one] for one in said if said[one] == said[launcher]]
+    same = [
+        _RANK_VARIABLES[other_launcher]
+        for other_launcher in ranks_by_launcher
+        if ranks_by_launcher[other_launcher] == ranks_by_launcher[launcher]
+    ]
     local_rank = next((_whole(environ, row[2]) for row in same if environ.get(row[2])), None)
     local_size = next((_on_node(environ, row[3]) for row in same if environ.get(row[3])), None)
     if size == 1:
@@ -457,14 +461,14 @@ def expand_nodes(environ: Environment, name: str) -> list[str]:
 
 def _numbers(text: str, environ: Environment, name: str) -> list[str]:
     """Expands "1-3,07" to numbers with their leading zeros."""
-    found: list[str] = []
+    numbers: list[str] = []
     for part in text.split(","):
         match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
         low, high = match.groups(match[1]) if match else ("1", "0")
         if not 0 <= int(high) - int(low) < _MOST_TASKS:
             raise _bad(environ, name, f"[{text}] is no list of numbers such as 01-04,7")
-        found += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
-    return found
+        numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
+    return numbers
 
 
 def _tasks_per_node(environ: Environment, name: str) -> list[int]:

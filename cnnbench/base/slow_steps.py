@@ -172,16 +172,16 @@ def _divisions(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
     """How much more slow steps cost in `after`, as a share of the time of all steps."""
-    costs = [0.0 if one is None else one.cost for one in (before, after)]
+    costs = [0.0 if estimate is None else estimate.cost for estimate in (before, after)]
     return costs[1] - costs[0]
 
 
-def shared_slow_steps(found: Sequence[SlowSteps | None]) -> SlowSteps | None:
+def shared_slow_steps(estimates: Sequence[SlowSteps | None]) -> SlowSteps | None:
     """The slow steps of the process with the median cost, among the `slow_steps` of processes.
 
     None if at least half of the processes have no slow steps.
     """
-    ordered = sorted(found, key=lambda one: 0.0 if one is None else one.cost)
+    ordered = sorted(estimates, key=lambda estimate: 0.0 if estimate is None else estimate.cost)
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
@@ -215,10 +215,10 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     Args:
       processes: the positive times in seconds of at least one step of each process.
     """
-    found = [*map(_disturbance, processes)]
-    rare = rare_shares([share for share, _ in found])
+    disturbances = [*map(_disturbance, processes)]
+    rare = rare_shares([share for share, _ in disturbances])
     weights = []
-    for seconds, (share, steps), removed in zip(processes, found, rare, strict=True):
+    for seconds, (share, steps), removed in zip(processes, disturbances, rare, strict=True):
         count = len(seconds)
         own = [1.0] * count
         if removed:

@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Groups items by a hashable key. Keys are in the order of their first items."""
-    found: dict[K, list[T]] = {}
-    for one in items:
-        found.setdefault(key(one), []).append(one)
-    return found
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 # Speed statistics over step times, as tf_cnn_benchmarks defines them.

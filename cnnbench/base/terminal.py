@@ -413,9 +413,9 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
 
 def columns() -> int:
     """Width of a line: COLUMNS if set, otherwise the width of the terminal, otherwise 100."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isascii() and given.isdigit() and int(given):
-        return max(int(given), _NARROWEST)
+    variable = os.environ.get("COLUMNS", "")
+    if variable.isascii() and variable.isdigit() and int(variable):
+        return max(int(variable), _NARROWEST)
     if is_terminal(sys.stdout):
         with contextlib.suppress(OSError, ValueError):
             return max(os.get_terminal_size(sys.stdout.fileno()).columns, _NARROWEST)
@@ -520,7 +520,7 @@ def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     groups: list[list[int]] = [[0]]
     for index in range(1, len(widths)):
-        used = sum(widths[one] + len(GAP) for one in groups[-1])
+        used = sum(widths[index] + len(GAP) for index in groups[-1])
         if len(groups[-1]) > 1 and used + widths[index] > columns() - indent:
             groups.append([0])
         groups[-1].append(index)
@@ -552,20 +552,20 @@ def _joined(
 
 def _broken(text: str, width: int, head: bool) -> list[str]:
     """Breaks a cell into lines of this width. In body cells, further lines are indented."""
-    found, line = [], ""
+    lines, line = [], ""
     more = "" if head else _MORE
     for part in _PART.findall(text):
         while len((line + part).rstrip()) > width:
             if line.strip():
-                found.append(line.rstrip())
+                lines.append(line.rstrip())
                 line = more
                 part = part.lstrip()
             else:
                 cut = width - len(line)
-                found.append(line + part[:cut])
+                lines.append(line + part[:cut])
                 line, part = more, part[cut:]
         line += part
-    return [*found, line.rstrip()] if line.strip() or not found else found
+    return [*lines, line.rstrip()] if line.strip() or not lines else lines
 
 
 def csv_cell(value: object) -> str:

@@ -80,8 +80,8 @@ def code(text: str) -> str:
     return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_entity, plain(text)))}</code>"
 
 
-def _entity(found: re.Match[str]) -> str:
-    return f"&#{ord(found.group())};"
+def _entity(match: re.Match[str]) -> str:
+    return f"&#{ord(match.group())};"
 
 
 def spreadsheet(text: str) -> str:
@@ -107,17 +107,17 @@ def parse(text: str) -> dict[str, str]:
     contain anything except commas. Undecodable bytes in earlier records become escape sequences.
     """
     text = text.encode("utf-8", "backslashreplace").decode()
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in text.split(","):
         if not part.strip():
             continue
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value or not _KEY.fullmatch(key):
             raise ValueError(f"{part.strip()!r} is not a label; write key=value,key=value")
-        if key in found:
+        if key in values:
             raise ValueError(f"{key} is given twice")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def fault(text: str) -> str:
@@ -209,8 +209,8 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 
 def fatal_message(log: str) -> str:
     """The last fatal message of TensorFlow or OpenBLAS in a log, as one line; "" if none."""
-    found = _FATAL.findall(log)
-    message = one_line(found[-1]) if found else ""
+    messages = _FATAL.findall(log)
+    message = one_line(messages[-1]) if messages else ""
     return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message
 
 
@@ -290,15 +290,15 @@ def number_of(items: int | Sized) -> int:
     return items if isinstance(items, int) else len(items)
 
 
-def count(items: int | Sized, one: str, many: str) -> str:
+def count(items: int | Sized, singular: str, plural: str) -> str:
     """A number with its noun in singular or plural: "1 run", "2 runs". Accepts collections, too."""
     number = number_of(items)
-    return f"{number} {one if number == 1 else many}"
+    return f"{number} {singular if number == 1 else plural}"
 
 
-def selected(shown: int, of: str, total: int, one: str, many: str) -> str:
+def selected(shown: int, of: str, total: int, singular: str, plural: str) -> str:
     """Describes a selection: "2 runs" if all are selected, otherwise "the 2 fastest of 3 runs"."""
-    text = count(total, one, many)
+    text = count(total, singular, plural)
     return text if shown == total else f"the {shown} {of} of {text}"
 
 

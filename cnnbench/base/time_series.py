@@ -146,11 +146,13 @@ def change_points(
       min_segment: minimum number of values in a segment. With a smaller number, changes are
         detected earlier, but fewer consecutive outliers are mistaken for a level.
     """
-    cuts, found = _chosen(values, lambda _: min_spread, min_segment, 0.0)
-    trends = [one for one in found if one.trend is not None]
-    starts = {one.start for one in found[1:]}
+    cuts, segments = _chosen(values, lambda _: min_spread, min_segment, 0.0)
+    trends = [segment for segment in segments if segment.trend is not None]
+    starts = {segment.start for segment in segments[1:]}
     return tuple(
-        cut for cut in cuts if cut in starts or any(one.start < cut < one.stop for one in trends)
+        cut
+        for cut in cuts
+        if cut in starts or any(segment.start < cut < segment.stop for segment in trends)
     )
 
 
@@ -187,16 +189,16 @@ def _chosen(
         return (), [Segment(0, count)]
     spread = max(_spread(values), min_spread(0.0))
     cuts = partition(values, _CANDIDATE * spread * math.log(count), min_segment)
-    found = [Segment(start, stop) for start, stop in pairwise((0, *cuts, count))]
+    segments = [Segment(start, stop) for start, stop in pairwise((0, *cuts, count))]
     if not cuts:
-        return cuts, found
-    choice = _Choice(np.asarray(values, dtype=np.float64), found, min_spread)
-    merged = found
-    if len(found) <= _MOST_WITH_TRENDS:
-        merged = choice.merged(choice.with_trends(found, least_trend))
+        return cuts, segments
+    choice = _Choice(np.asarray(values, dtype=np.float64), segments, min_spread)
+    merged = segments
+    if len(segments) <= _MOST_WITH_TRENDS:
+        merged = choice.merged(choice.with_trends(segments, least_trend))
     if len(merged) == 1 and merged[0].trend is None:
         # A trend that replaced many candidates may have hidden a step. So merge without trends.
-        merged = choice.merged(found)
+        merged = choice.merged(segments)
     return cuts, choice.with_trends(merged, least_trend)
 
 
@@ -254,34 +256,34 @@ class _Choice:
         self._min_spread = min_spread
         self._weight = math.log(len(values)) + 2 / 3
         self._short = min(_SHORT, len(values) / 4)
-        off = values - np.concatenate([one.fit(values) for one in candidates])
+        off = values - np.concatenate([segment.fit(values) for segment in candidates])
         spread = max(MAD_TO_SIGMA * median(np.abs(off).tolist()), min_spread(0.0))
         self._least_reach = max(_REACH * spread, sys.float_info.min)
         self._limited: dict[tuple[Segment, float], NDArray[np.float64]] = {}
         self._sums: dict[tuple[object, ...], _Sums] = {}
         self._trends: dict[tuple[int, int], Segment | None] = {}
 
-    def with_trends(self, found: list[Segment], least: float) -> list[Segment]:
+    def with_trends(self, segments: list[Segment], least: float) -> list[Segment]:
         """Replaces consecutive levels by trends if the likelihood allows it.
 
         Args:
-          found: segments of the whole series.
+          segments: segments of the whole series.
           least: the total change of a trend must be larger than this.
         """
         moves = []
-        for start in range(len(found) - 1):
-            for stop in range(start + 2, min(len(found), start + _MOST_JOINED) + 1):
-                moves += self._trend_instead(found, start, stop, least)
-        losses = self._losses(found, moves)
+        for start in range(len(segments) - 1):
+            for stop in range(start + 2, min(len(segments), start + _MOST_JOINED) + 1):
+                moves += self._trend_instead(segments, start, stop, least)
+        losses = self._losses(segments, moves)
         gains = [move.price * self._weight - loss for move, loss in zip(moves, losses, strict=True)]
         order = sorted(range(len(moves)), key=lambda index: -gains[index])
-        return _replaced(found, [moves[index] for index in order if gains[index] > 0])
+        return _replaced(segments, [moves[index] for index in order if gains[index] > 0])
 
     def _trend_instead(
-        self, found: Sequence[Segment], start: int, stop: int, least: float
+        self, segments: Sequence[Segment], start: int, stop: int, least: float
     ) -> list[_Move]:
         """Replaces levels that rise, or fall, by the best trend; empty if that is impossible."""
-        parts = found[start:stop]
+        parts = segments[start:stop]
         if any(part.trend is not None for part in parts):
             return []
         levels = [float(part.fit(self._values, self._least_reach)[0]) for part in parts]
@@ -295,35 +297,37 @@ class _Choice:
         price = _CHANGE * len(changes) - _TREND
         return [_Move(start, stop, trend, price, self._reach(max(map(abs, changes))))]
 
-    def merged(self, found: list[Segment]) -> list[Segment]:
+    def merged(self, segments: list[Segment]) -> list[Segment]:
         """Merges segments as long as the likelihood allows it, starting with the weakest change."""
-        while moves := self._merges(found):
-            losses = self._losses(found, moves)
+        while moves := self._merges(segments):
+            losses = self._losses(segments, moves)
             strengths = [
                 loss / (move.price * self._weight) for move, loss in zip(moves, losses, strict=True)
             ]
             order = sorted(range(len(moves)), key=strengths.__getitem__)
             # If there are many segments, several are merged at a time to save time.
-            weak = [i for i in order[: max(1, len(found) // _AT_A_TIME)] if strengths[i] <= 1]
+            weak = [i for i in order[: max(1, len(segments) // _AT_A_TIME)] if strengths[i] <= 1]
             if not weak:
                 break
-            found = _replaced(found, [moves[i] for i in weak])
-        return found
+            segments = _replaced(segments, [moves[i] for i in weak])
+        return segments
 
-    def _merges(self, found: Sequence[Segment]) -> list[_Move]:
+    def _merges(self, segments: Sequence[Segment]) -> list[_Move]:
         """Moves that remove one trend, one change, or one level."""
-        fits = [one.fit(self._values, self._least_reach) for one in found]
+        fits = [segment.fit(self._values, self._least_reach) for segment in segments]
         gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
-        prices = [self._price(one, 0 < i < len(found) - 1) for i, one in enumerate(found)]
+        prices = [
+            self._price(segment, 0 < i < len(segments) - 1) for i, segment in enumerate(segments)
+        ]
         moves = []
-        for i, (one, fit) in enumerate(zip(found, fits, strict=True)):
-            if one.trend is not None:
-                level, total = Segment(one.start, one.stop), float(fit[-1] - fit[0])
+        for i, (segment, fit) in enumerate(zip(segments, fits, strict=True)):
+            if segment.trend is not None:
+                level, total = Segment(segment.start, segment.stop), float(fit[-1] - fit[0])
                 moves.append(_Move(i, i + 1, level, _EXCURSION, self._reach(total)))
             for stop, price in ((i + 2, _CHANGE), (i + 3, _EXCURSION)):
-                if stop <= len(found):
+                if stop <= len(segments):
                     price += sum(prices[i:stop])
-                    moves += self._merge(found, i, stop, price, gaps)
+                    moves += self._merge(segments, i, stop, price, gaps)
         return moves
 
     def _price(self, level: Segment, is_inner: bool) -> float:
@@ -332,12 +336,17 @@ class _Choice:
         return _EXCURSION * (shortness**2 - 1) if is_inner else _CHANGE * (shortness**0.5 - 1)
 
     def _merge(
-        self, found: Sequence[Segment], start: int, stop: int, price: float, gaps: Sequence[float]
+        self,
+        segments: Sequence[Segment],
+        start: int,
+        stop: int,
+        price: float,
+        gaps: Sequence[float],
     ) -> list[_Move]:
         """Merges neighbouring segments: to a trend if one of them is a trend, else to a level."""
-        first, last = found[start].start, found[stop - 1].stop
+        first, last = segments[start].start, segments[stop - 1].stop
         new: Segment | None = Segment(first, last)
-        if any(part.trend is not None for part in found[start:stop]):
+        if any(part.trend is not None for part in segments[start:stop]):
             new = self._best_trend(first, last) if stop == start + 2 else None
         if new is None:
             return []
@@ -358,17 +367,19 @@ class _Choice:
         quarters = 4 * math.log2(max(abs(gap) / self._least_reach, 1.0))
         return self._least_reach * math.pow(2.0, math.ceil(quarters) / 4)
 
-    def _losses(self, found: Sequence[Segment], moves: Sequence[_Move]) -> list[float]:
+    def _losses(self, segments: Sequence[Segment], moves: Sequence[_Move]) -> list[float]:
         """How much each move decreases the log-likelihood."""
         losses = [0.0] * len(moves)
         for reach in {move.reach for move in moves}:
             chosen = [index for index, move in enumerate(moves) if move.reach == reach]
-            costs = self._costs(found, [moves[index] for index in chosen], reach)
+            costs = self._costs(segments, [moves[index] for index in chosen], reach)
             for index, cost in zip(chosen, costs[1:], strict=True):
                 losses[index] = cost - costs[0]
         return losses
 
-    def _costs(self, found: Sequence[Segment], moves: Sequence[_Move], reach: float) -> list[float]:
+    def _costs(
+        self, segments: Sequence[Segment], moves: Sequence[_Move], reach: float
+    ) -> list[float]:
         """Negative log-likelihood of the segments, and after each move, without its constant.
 
         With correlation r, the residual sum of squares is S - 2 r P + r^2 (S - a^2 - b^2). S is the
@@ -377,15 +388,15 @@ class _Choice:
         """
         import numpy as np
 
-        sums = [self._sums_of(one, (one,), reach) for one in found]
+        sums = [self._sums_of(segment, (segment,), reach) for segment in segments]
         # Products of neighbours in different segments; 0 at both ends of the series.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
-        squares = list(accumulate((one.squares for one in sums), initial=0.0))
-        inside = list(accumulate((one.products for one in sums), initial=0.0))
+        squares = list(accumulate((segment_sums.squares for segment_sums in sums), initial=0.0))
+        inside = list(accumulate((segment_sums.products for segment_sums in sums), initial=0.0))
         between = list(accumulate(crossing, initial=0.0))
         rows = [(squares[-1], inside[-1] + between[-1], sums[0].first, sums[-1].last)]
         for start, stop, segment, *_ in moves:
-            new = self._sums_of(segment, found[start:stop], reach)
+            new = self._sums_of(segment, segments[start:stop], reach)
             lost = inside[stop] - inside[start] + between[stop + 1] - between[start]
             gained = new.products
             if start:
@@ -405,7 +416,7 @@ class _Choice:
         left = total - 2 * r * products + r**2 * (total - first**2 - last**2)
         count = len(self._values)
         least = max(count * self._min_spread(reach) ** 2, sys.float_info.min)
-        degrees = max(count - len(found) - 1, 0)
+        degrees = max(count - len(segments) - 1, 0)
         costs = degrees * np.log(np.maximum(left, least)) - np.log(1 - r**2)
         best: list[float] = (costs.min(axis=1) / 2).tolist()
         return best
@@ -435,13 +446,13 @@ class _Choice:
         return self._limited[key]
 
 
-def _replaced(found: Sequence[Segment], moves: Sequence[_Move]) -> list[Segment]:
+def _replaced(segments: Sequence[Segment], moves: Sequence[_Move]) -> list[Segment]:
     """The segments after moves. If two moves overlap, the first one is used."""
     taken: list[_Move] = []
     for move in moves:
         if not any(move.overlaps(other) for other in taken):
             taken.append(move)
-    new = list(found)
+    new = list(segments)
     for move in sorted(taken, reverse=True, key=lambda move: move.start):
         new[move.start : move.stop] = [move.segment]
     return new
@@ -519,11 +530,11 @@ def partition(values: Sequence[float], penalty: float, min_segment: int) -> tupl
     # Imported late, so that errors in flags are reported without importing NumPy.
     import numpy as np
 
-    given = np.asarray(values, dtype=np.float64)
-    given = given - np.median(given)
-    exponent = int(np.frexp(np.abs(given).max())[1])
+    numbers = np.asarray(values, dtype=np.float64)
+    numbers = numbers - np.median(numbers)
+    exponent = int(np.frexp(np.abs(numbers).max())[1])
     unit = math.ldexp(1.0, max(exponent - _DIGITS, -1022))
-    whole = np.rint(given / unit).astype(np.int64)
+    whole = np.rint(numbers / unit).astype(np.int64)
     price = round(min(penalty / unit, float(np.abs(whole).sum()) + 1))
     levels = np.unique(whole)
     # costs of the last segment, for each level, plus costs of the segments before it
@@ -547,12 +558,12 @@ def partition(values: Sequence[float], penalty: float, min_segment: int) -> tupl
         least = int(costs.min())
         best.append(min(least, _NEVER))
         origin.append(int(starts[costs == least].min()))
-    found = []
+    stops = []
     stop = origin[-1]
     while stop:
-        found.append(stop)
+        stops.append(stop)
         stop = origin[stop]
-    return tuple(reversed(found))
+    return tuple(reversed(stops))
 
 
 # Detects whether a series of step times becomes steady, and at which step.
@@ -646,7 +657,8 @@ def steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState
         while start < len(values) and abs(values[start] - last) > reach:
             start += 1
     shown = tuple(
-        StepTimeLevel(known[one.start], known[one.stop - 1] + 1, one.seconds) for one in levels
+        StepTimeLevel(known[level.start], known[level.stop - 1] + 1, level.seconds)
+        for level in levels
     )
     if start is None or len(values) - start < max(MIN_STEADY, MIN_SHARE * len(values)):
         return SteadyState(None, Shape.NOT_STEADY, shown, *steps)
@@ -678,10 +690,10 @@ def _refine(values: Sequence[float], start: int, last: float) -> int:
     while size > 1:
         first = max(0, start - MIN_SEGMENT * size)
         end = min(len(values), start + MIN_SEGMENT * size)
-        found = _beginning(_levels(values, first, end), last)
-        if found is None:
+        refined = _beginning(_levels(values, first, end), last)
+        if refined is None:
             break
-        start, size = found, math.ceil((end - first) / _RESOLUTION)
+        start, size = refined, math.ceil((end - first) / _RESOLUTION)
     return start
 
 

@@ -105,23 +105,23 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
 
     Raises UsageError if a commit is unknown, or GOOD is not an ancestor of BAD.
     """
-    found = []
+    commits = []
     for name, text in (("GOOD", good), ("BAD", bad)):
         try:
-            found.append(commit_of(text, repository))
+            commits.append(commit_of(text, repository))
         except GitError as error:
             raise UsageError(f"{name} {text!r}: is no revision of {repository}: {error}") from None
-    if found[0] == found[1]:
+    if commits[0] == commits[1]:
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} are the same commit")
     try:
-        base = git("merge-base", *found, folder=repository)
+        base = git("merge-base", *commits, folder=repository)
     except GitError as error:
         why = why_missing(repository) or error
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} have no common ancestor: {why}") from None
-    if base == found[1]:
+    if base == commits[1]:
         raise UsageError(f"GOOD {good!r}: BAD is an ancestor of it; swap them")
-    if base != found[0]:
-        replaced = Commits(repository).successors(found).items()
+    if base != commits[0]:
+        replaced = Commits(repository).successors(commits).items()
         reasons = [
             "it is no ancestor of BAD",
             *(
@@ -131,7 +131,7 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
             f"give their common ancestor: {short(base)}",
         ]
         raise UsageError(f"GOOD {good!r}: {'; '.join(reasons)}")
-    return found[0], found[1]
+    return commits[0], commits[1]
 
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
@@ -218,7 +218,11 @@ class CommitSearch:
         self._suspects = self._history.suspects(self._good, self.bad)
 
     def _open(self) -> list[str]:
-        return [one for one in self._suspects if one != self.bad and one not in self._skipped]
+        return [
+            commit
+            for commit in self._suspects
+            if commit != self.bad and commit not in self._skipped
+        ]
 
 
 def is_about_work(differ: Step | None) -> bool:
@@ -235,9 +239,9 @@ def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
     return deciding[0] if len(deciding) == 1 else None
 
 
-def policy_between(found: Step, usual: Policy) -> Policy:
-    """The decision thresholds for a commit between GOOD and BAD; `found` compares BAD with GOOD."""
-    change = found.judgement.change
+def policy_between(step: Step, usual: Policy) -> Policy:
+    """The decision thresholds for a commit between GOOD and BAD; `step` compares BAD with GOOD."""
+    change = step.judgement.change
     if change is None:
         return usual
     half = math.expm1(abs(math.log1p(change)) / 2)
@@ -263,13 +267,13 @@ def settling_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
 
     0 if more pairs would not help.
     """
-    found = most_pairs + ANALYSIS_STEP
+    pairs = most_pairs + ANALYSIS_STEP
     for step in undecided:
         needed = step.judgement.needed
         if needed is None or too_many(needed - step.pairs, paired=True):
             return 0
-        found = max(found, needed)
-    return found
+        pairs = max(pairs, needed)
+    return pairs
 
 
 # Compares a commit with GOOD: worktree, build, pairs, verdict.
@@ -456,8 +460,8 @@ class CommitBench:
         if done.timed_out:
             raise _UnusableError(f"does not build: takes more than {duration(done.seconds)}")
         if done.code != 0:
-            told = f"exit status {done.code}; {last_line(end_of(log))}"
-            raise _UnusableError(f"does not build: {told}")
+            problem = f"exit status {done.code}; {last_line(end_of(log))}"
+            raise _UnusableError(f"does not build: {problem}")
 
     def _begun(self, commit: str) -> tuple[Begun | None, Step | None]:
         """The measurements of a commit in earlier sessions, and its answer.
@@ -518,7 +522,9 @@ class CommitBench:
             step,
             judgement=replace(judgement, reason=state.end["failure"] or judgement.reason),
             lost=state.end.get("lost", False),
-            good_fails=any(one.status != "ok" for each in comparison.entries for one in each.base),
+            good_fails=any(
+                record.status != "ok" for entry in comparison.entries for record in entry.base
+            ),
         )
 
 
@@ -565,8 +571,8 @@ class Bisection:
         """Steps without an answer."""
         if not self.suspects:
             return self.steps[:1]
-        found = map(self.of, self.suspects)
-        return [step for step in found if step is not None and step.answer == SKIP]
+        steps = map(self.of, self.suspects)
+        return [step for step in steps if step is not None and step.answer == SKIP]
 
     def policy(self) -> RunPolicy[None]:
         """Measures commits until the first bad one is found or no other commit can be measured.
@@ -651,11 +657,11 @@ def _speed(step: Step) -> str:
     return f"{percent(abs(change), digits)} {direction} ({percents(least, most, digits)})"
 
 
-def text_of(found: Bisection) -> str:
+def text_of(bisection: Bisection) -> str:
     """A table of the steps, and the first bad commit or the candidates for it."""
-    steps = table((_row(step, found.setting.history) for step in found.steps), whole=True)
-    more = _culprit(found) if len(found.suspects) == 1 else _range(found)
-    return writers.text_of([[steps], more if found.suspects else []])
+    steps = table((_row(step, bisection.setting.history) for step in bisection.steps), whole=True)
+    more = _culprit(bisection) if len(bisection.suspects) == 1 else _range(bisection)
+    return writers.text_of([[steps], more if bisection.suspects else []])
 
 
 def no_difference(step: Step) -> str:
@@ -681,22 +687,22 @@ def _row(step: Step, history: History) -> Row:
     }
 
 
-def _culprit(found: Bisection) -> list[Text]:
-    (commit,), history = found.suspects, found.setting.history
-    step = found.of(commit)
+def _culprit(bisection: Bisection) -> list[Text]:
+    (commit,), history = bisection.suspects, bisection.setting.history
+    step = bisection.of(commit)
     assert step is not None  # The only remaining candidate has always been measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
-    again = shlex.join(["cnnbench", "ab", *sides, "--", *found.setting.side.flags])
+    again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):
         again = f"cd {shlex.quote(str(history.repository))} && {again}"
-    what = word(step, found.differ)
-    if not is_about_work(found.differ) and step.judgement.low is not None:
+    what = word(step, bisection.differ)
+    if not is_about_work(bisection.differ) and step.judgement.low is not None:
         what = f"{_change(step)} median images/sec against GOOD "
         what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
-    told = (history.show(commit), history.show(commit, "%an, %as"), what, *_kind(commit, history))
+    lines = (history.show(commit), history.show(commit, "%an, %as"), what, *_kind(commit, history))
     return [
         Text(f"{commit} is the first bad commit"),
-        *(Text(one, indent=6, whole=True) for one in told),
+        *(Text(line, indent=6, whole=True) for line in lines),
         Text(f"against the commit before it: {again}", indent=6, whole=True),
     ]
 
@@ -716,13 +722,13 @@ def _kind(commit: str, history: History) -> Iterator[str]:
         yield f"it reverts {short(other)}"
 
 
-def _range(found: Bisection) -> list[Text]:
-    number = number_of(found.suspects)
+def _range(bisection: Bisection) -> list[Text]:
+    number = number_of(bisection.suspects)
     text = [Text(f"the first bad commit is one of these {number}; skipped commits hide which:")]
-    for commit in found.suspects:
-        step = found.of(commit)
-        why = "" if step is None else BAD if step.answer == BAD else word(step, found.differ)
-        title = f"{commit[:12]} {found.setting.history.show(commit)}"
+    for commit in bisection.suspects:
+        step = bisection.of(commit)
+        why = "" if step is None else BAD if step.answer == BAD else word(step, bisection.differ)
+        title = f"{commit[:12]} {bisection.setting.history.show(commit)}"
         text += [Text(title, indent=6, whole=True), Text(why, indent=12, whole=True)]
     return text
 

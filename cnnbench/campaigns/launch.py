@@ -78,8 +78,8 @@ class JobLayout:
 
     def with_coordinator(self, run: ParsedArgs) -> JobLayout:
         """The layout, with a controller added if the mode of a run needs one."""
-        given = run.given.get("variable_update")
-        needed = any(m.name == given for m in BUILT_IN if m.processes is Processes.COORDINATOR)
+        mode = run.given.get("variable_update")
+        needed = any(m.name == mode for m in BUILT_IN if m.processes is Processes.COORDINATOR)
         return replace(self, controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
@@ -135,15 +135,15 @@ def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPla
     """
     if command.name == "run":
         return make_plan(chief_setup(command.args, layout, towers))
-    given = command.args.given
+    values_of_flags = command.args.given
     if layout.ps:
         raise FlagError("ps", layout.ps, "they have no effect in cnnbench allreduce")
 
     def of_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
-        values = {**given, **own, **({} if towers is None else {"num_gpus": (towers,)})}
+        values = {**values_of_flags, **own, **({} if towers is None else {"num_gpus": (towers,)})}
         return all_reduce_plan.make_plan(params_of(values), tuple(values), names).run
 
-    return _of_tasks(given, layout, towers, of_task)
+    return _of_tasks(values_of_flags, layout, towers, of_task)
 
 
 def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
@@ -154,9 +154,9 @@ def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None =
     """
     if layout is None:
         return make_plan(args, data=False)
-    given, layout = args.given, layout.with_coordinator(args)
+    values, layout = args.given, layout.with_coordinator(args)
     return _of_tasks(
-        given,
+        values,
         layout,
         towers,
         lambda own, names: make_plan(args.including(own), names=names, data=False),
@@ -174,17 +174,17 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> Resolved:
 
 
 def _of_tasks(
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     layout: JobLayout,
     towers: int | None,
     of_task: Callable[[Mapping[str, Any], JobFlagNames], RunPlan],
 ) -> RunPlan:
     """Makes the plan of each kind of process from its flags; returns the plan of the chief."""
     for name, reason in _RESERVED.items():
-        if name in given:
-            raise FlagError(name, given[name], reason)
-    if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
-        raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
+        if name in values:
+            raise FlagError(name, values[name], reason)
+    if towers is not None and values.get("num_gpus", towers) not in (towers, (towers,)):
+        raise FlagError("num_gpus", values["num_gpus"], f"contradicts --towers={towers}")
     called: dict[str, tuple[str, object]] = {
         "worker_hosts": ("workers", layout.workers),
         "ps_hosts": ("ps", layout.ps),
@@ -205,9 +205,9 @@ def _of_tasks(
 
 def check_files(command: TaskCommand, chief: RunPlan) -> None:
     """Raises an error for output files that the chief could not write; `chief` is from `check`."""
-    given, reduces = command.args.given, command.name == "allreduce"
+    values, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
-    results = ResultFiles(given.get("result_json"), given.get("result_csv"), *written)
+    results = ResultFiles(values.get("result_json"), values.get("result_csv"), *written)
     with preflight.held(chief, results, Messages.silent()):
         pass
 
@@ -381,7 +381,9 @@ class JobSession:
             return AFTER_SUCCESS
         if chief.ended is not None:
             return AFTER_FAILURE
-        lost = [one for one in self._processes if one.ended is not None and not one.ok]
+        lost = [
+            process for process in self._processes if process.ended is not None and not process.ok
+        ]
         return math.inf if all(map(self._spared, lost)) else AFTER_LOSS
 
     def _spared(self, process: _Process) -> bool:
@@ -395,7 +397,9 @@ class JobSession:
         # The other processes write no record, so they get no time for it.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
             running = self._running(part)
-            ended = stop([one.child for one in running], lambda line: self._show_news(), seconds)
+            ended = stop(
+                [process.child for process in running], lambda line: self._show_news(), seconds
+            )
             for process, end in zip(running, ended, strict=True):
                 process.ended = end
 
@@ -426,7 +430,7 @@ class JobSession:
         chief = self._processes[0].ended
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
             return int(chief.code or 0)
-        ok = all(one.ok or self._spared(one) for one in self._processes[1:])
+        ok = all(process.ok or self._spared(process) for process in self._processes[1:])
         return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
 
 

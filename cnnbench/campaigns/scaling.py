@@ -144,8 +144,10 @@ class Scaling:
             name, count = f"{case}-{repeat}", counts[case]
             logs, target = folder.log(name).parent, folder.folder / f"{name}.json"
             side = self._side(folder.unfinished(logs), count)
-            one = request(folder, name, side, key=(case, False), target=target, leaves=logs)
-            ended = yield from run_one(folder, one, _A_DAY, then)
+            process_request = request(
+                folder, name, side, key=(case, False), target=target, leaves=logs
+            )
+            ended = yield from run_one(folder, process_request, _A_DAY, then)
             if ended.status != "ok":
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")
             records[count].append(ended.record)
@@ -192,7 +194,7 @@ def points(
     """
     computed = _step_seconds(alone)
     computing = median(computed)
-    found = []
+    points = []
     for workers, records in jobs.items():
         step = median(_step_seconds(records))
         speeds = [speed or 0.0 for speed in throughputs(records)]
@@ -205,7 +207,7 @@ def points(
         ideal = images / (computing * share)
         forecast = None if exchange is None else images / (compute + exchange)
         scatters = len(records) > 1 or len(alone) > 1
-        found.append(
+        points.append(
             ScalingPoint(
                 workers=workers,
                 towers=workers * towers,
@@ -222,7 +224,7 @@ def points(
                 images_per_step=round(images),
             )
         )
-    return found
+    return points
 
 
 def exchange_seconds(
@@ -233,22 +235,22 @@ def exchange_seconds(
     Also returns why some predictions are missing, or "".
     """
     params = setup.params
-    shapes = [one.shape for one in setup.network.spec.variables if one.trainable]
+    shapes = [variable.shape for variable in setup.network.spec.variables if variable.trainable]
     tensors = gradient_tensors(shapes, _ITEMSIZE)
     towers, packing = params.num_gpus, setup.exchange.aggregation
     model = Interconnect(link)
     if towers > 1:  # devices of one process share memory
         model = Interconnect(_FREE, link, towers)
-    found: dict[int, float] = {}
+    seconds: dict[int, float] = {}
     reason = ""
     for workers in counts:
         try:
             devices = workers * towers
             spec = _spec(setup, min(ps, devices))
-            found[workers] = model.seconds(spec, tensors, devices, packing)
+            seconds[workers] = model.seconds(spec, tensors, devices, packing)
         except NotPredictedError as error:
             reason = str(error)
-    return found, reason
+    return seconds, reason
 
 
 def _spec(setup: RunPlan, ps: int) -> AllReduceSpec:
@@ -262,12 +264,12 @@ def _spec(setup: RunPlan, ps: int) -> AllReduceSpec:
     return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")
 
 
-def table_text(found: Sequence[ScalingPoint]) -> str:
+def table_text(points: Sequence[ScalingPoint]) -> str:
     """The kind of scaling and the table of points, as text."""
-    images = sorted({point.images_per_step for point in found})
-    batch = "all jobs have {} images per step" if found[0].kind == STRONG else _WEAK_BATCH
-    each = f"{found[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
-    return f"{each}\n{writers.text_of([[table(map(_cells, found))]])}"
+    images = sorted({point.images_per_step for point in points})
+    batch = "all jobs have {} images per step" if points[0].kind == STRONG else _WEAK_BATCH
+    each = f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
+    return f"{each}\n{writers.text_of([[table(map(_cells, points))]])}"
 
 
 def _cells(point: ScalingPoint) -> Row:
@@ -286,14 +288,14 @@ def _cells(point: ScalingPoint) -> Row:
     }
 
 
-def chart(found: Sequence[ScalingPoint], title: str) -> Lines:
+def chart(points: Sequence[ScalingPoint], title: str) -> Lines:
     """Chart of images/sec by number of workers: measured, predicted, and without communication."""
-    first = found[0]
+    first = points[0]
     ideal = first.images_per_sec / first.efficiency / first.workers
     curves = (
-        ("measured", [(point.workers, point.images_per_sec) for point in found]),
-        ("cost model", [(p.workers, p.predicted_images_per_sec) for p in found]),
-        ("no exchange", [(point.workers, ideal * point.workers) for point in found]),
+        ("measured", [(point.workers, point.images_per_sec) for point in points]),
+        ("cost model", [(p.workers, p.predicted_images_per_sec) for p in points]),
+        ("no exchange", [(point.workers, ideal * point.workers) for point in points]),
     )
     series = tuple(
         ChartSeries(

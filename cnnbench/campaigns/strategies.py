@@ -76,7 +76,7 @@ def distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:
         return {}
     values = {name: _read(name, folder) for name, folder in checkpoints.items()}
     reference = next(iter(values.values()))
-    return {name: _distance(reference, found) for name, found in values.items()}
+    return {name: _distance(reference, weights) for name, weights in values.items()}
 
 
 def _read(name: str, folder: Path) -> dict[str, np.ndarray]:
@@ -88,15 +88,17 @@ def _read(name: str, folder: Path) -> dict[str, np.ndarray]:
     return stored_variables(path)
 
 
-def _distance(reference: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> tuple[float, str]:
-    if reference.keys() != found.keys():
-        name = min(reference.keys() ^ found.keys())
+def _distance(
+    reference: dict[str, np.ndarray], weights: dict[str, np.ndarray]
+) -> tuple[float, str]:
+    if reference.keys() != weights.keys():
+        name = min(reference.keys() ^ weights.keys())
         raise BenchmarkError(f"only some modes have the variable {name}")
     largest, where = 0.0, ""
     for name, expected in reference.items():
-        if expected.tobytes() == found[name].tobytes():
+        if expected.tobytes() == weights[name].tobytes():
             continue
-        a, b = (np.asarray(array, np.float64) for array in (expected, found[name]))
+        a, b = (np.asarray(array, np.float64) for array in (expected, weights[name]))
         size = float(np.max(np.abs(a)))
         with np.errstate(invalid="ignore"):
             gap = float(np.max(np.abs(a - b)))
@@ -118,9 +120,9 @@ def known_distances(
     folder: ResultsFolder, name: str = ""
 ) -> Mapping[str, tuple[float, str]] | None:
     """Distances that an earlier session stored under a name; None if there are none."""
-    for one in folder.notes(_WEIGHTS):
-        if one["name"] == name:
-            return {of: (float(gap), text) for of, (gap, text) in one["distances"].items()}
+    for event in folder.notes(_WEIGHTS):
+        if event["name"] == name:
+            return {of: (float(gap), text) for of, (gap, text) in event["distances"].items()}
     return None
 
 
@@ -130,10 +132,10 @@ def compare_weights(
     """Compares checkpoints (see `distances`), stores the result in the journal and removes them."""
     # Reading checkpoints loads TensorFlow, so it happens after all measurements.
     with without_info_lines():
-        found = distances(checkpoints)
-    folder.note(_WEIGHTS, name=name, distances=found)
+        gaps = distances(checkpoints)
+    folder.note(_WEIGHTS, name=name, distances=gaps)
     folder.remove(folder.folder / CHECKPOINTS)
-    return found
+    return gaps
 
 
 # Plans the measured modes (their flags, and whose weights are compared) and their processes.
@@ -181,7 +183,7 @@ class StrategyCase:
 
 
 def make_plan(
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     modes: Sequence[str] | None,
     *,
     on_gpu: bool,
@@ -192,31 +194,31 @@ def make_plan(
     Returns the cases (`ONE_TOWER` is the first one) and lines to print before the first run.
 
     Args:
-      given: values of the flags for all runs, by name.
+      values: values of the flags for all runs, by name.
       modes: names of modes; None for all modes that work with these flags in one process.
       on_gpu: whether devices are GPUs. On a CPU, towers share the cores, so the case with one tower
         gets the images of all towers and is an upper limit of their speed. On GPUs, it gets the
         images of one device.
       weights_steps: number of steps after which weights are compared; 0 for no comparison.
     """
-    _refuse(given)
-    plugins.load_all(given)
-    if not on_gpu and given.get("device", "auto") == "auto":
-        given = {**given, "device": "cpu"}  # leaves out modes that need GPUs
-    args = args_of(given)
+    _refuse(values)
+    plugins.load_all(values)
+    if not on_gpu and values.get("device", "auto") == "auto":
+        values = {**values, "device": "cpu"}  # leaves out modes that need GPUs
+    args = args_of(values)
     first = _resolved(args, {"variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])
     if towers < 2:
         raise FlagError("num_gpus", towers, "must be at least 2: one device has nothing to reduce")
-    texts = texts_of(given, ACCEPTED)
+    texts = texts_of(values, ACCEPTED)
     alone = {"variable_update": DEFAULT, "num_gpus": "1"}
     if "global_batch_size" in texts:
         alone["global_batch_size"] = "0"
     alone["batch_size"] = str(first.batch_size * (1 if on_gpu else towers))
     if texts.get("gpu_indices"):
         alone["gpu_indices"] = texts["gpu_indices"].split(",")[0]
-    apart = "it sees all images as one batch"
-    cases = [StrategyCase(ONE_TOWER, {**texts, **alone}, _resolved(args, alone), apart)]
+    reason = "it sees all images as one batch"
+    cases = [StrategyCase(ONE_TOWER, {**texts, **alone}, _resolved(args, alone), reason)]
     notices = []
     there_are = registry.names()
     for name in dict.fromkeys(there_are if modes is None else modes):
@@ -229,17 +231,19 @@ def make_plan(
             if modes is not None:
                 raise
             notices.append(f"{name} is left out: {error}")
-    told = dict.fromkeys(f"{one.name}: {n}" for one in cases[1:] for n in one.resolved.notices)
-    return cases, [*notices, *told]
+    notices_of_cases = dict.fromkeys(
+        f"{case.name}: {n}" for case in cases[1:] for n in case.resolved.notices
+    )
+    return cases, [*notices, *notices_of_cases]
 
 
 def _case(mode: Mode, args: ParsedArgs, weights_steps: int) -> StrategyCase:
-    apart = mode.apart or ("" if mode.in_sync else "its towers train apart")
+    reason = mode.apart or ("" if mode.in_sync else "its towers train apart")
     texts = texts_of(args.given, ACCEPTED)
     flags = {**mode.needs, **texts, "variable_update": mode.name}
     own = {name: text for name, text in flags.items() if name not in texts}
-    few = flags_for_weights(flags, weights_steps) if weights_steps and not apart else {}
-    return StrategyCase(mode.name, flags, _resolved(args, own), apart, few)
+    few = flags_for_weights(flags, weights_steps) if weights_steps and not reason else {}
+    return StrategyCase(mode.name, flags, _resolved(args, own), reason, few)
 
 
 def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
@@ -259,16 +263,16 @@ def weights_tolerance(precision: str) -> float:
     return _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
 
 
-def _refuse(given: Mapping[str, object]) -> None:
+def _refuse(values: Mapping[str, object]) -> None:
     """Raises an error for flags that the command sets.
 
     Also refuses flags with which modes would train differently.
     """
     for name, reason in _OF_THE_COMMAND.items():
-        if given.get(name):
-            raise FlagError(name, ACCEPTED[name].text(given[name]), reason)
-    if given.get("variable_consistency", "strong") != "strong":
-        raise FlagError("variable_consistency", given["variable_consistency"], _OTHERWISE)
+        if values.get(name):
+            raise FlagError(name, ACCEPTED[name].text(values[name]), reason)
+    if values.get("variable_consistency", "strong") != "strong":
+        raise FlagError("variable_consistency", values["variable_consistency"], _OTHERWISE)
 
 
 def _resolved(args: ParsedArgs, own: Mapping[str, str]) -> Resolved:
@@ -282,9 +286,9 @@ def question_of(
     cases: Sequence[StrategyCase], facts: Mapping[str, Any], weights_steps: int, seed: int
 ) -> Question:
     """Identity of the campaign. The number of rounds is not included, so it may be increased."""
-    names = [one.name for one in cases]
+    names = [case.name for case in cases]
     return Question(
-        plans={one.name: plan_of(one.resolved) for one in cases},
+        plans={case.name: plan_of(case.resolved) for case in cases},
         facts=facts,
         policy={"name": "modes", "modes": names, "weights_steps": weights_steps, "seed": seed},
     )
@@ -313,7 +317,7 @@ class StrategiesSession:
     def __init__(self, cases: Sequence[StrategyCase], results: ResultsFolder) -> None:
         self.cases = cases
         self._results = results
-        self.records: dict[str, dict[int, RunRecord]] = {one.name: {} for one in cases}
+        self.records: dict[str, dict[int, RunRecord]] = {case.name: {} for case in cases}
         self.problems: dict[str, str] = {}
         self.checkpoints: dict[str, Path] = {}
 
@@ -322,9 +326,9 @@ class StrategiesSession:
 
         `timeout` is in seconds per process.
         """
-        cases = {one.name: one for one in self.cases}
+        cases = {case.name: case for case in self.cases}
         known = known_distances(self._results) is not None
-        trained = [(one.name, 0) for one in self.cases if one.weights_flags and not known]
+        trained = [(case.name, 0) for case in self.cases if case.weights_flags and not known]
 
         def measure(name: str, number: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
             request = self._request(cases[name], number)
@@ -410,15 +414,15 @@ def _overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> floa
     """Median overhead over the rounds in which one tower was measured, too."""
     if mode == ONE_TOWER:
         return None
-    found = []
+    overheads = []
     alone = {at: throughput(record) for at, record in records[ONE_TOWER].items()}
     for at, record in records[mode].items():
         speed, reference, placement = throughput(record), alone.get(at), record.placement
         if speed and reference and placement is not None:
             # CPU devices share the cores, so all devices together are at most as fast as one.
             ideal = placement.num_towers if placement.kind == "gpu" else 1
-            found.append(ideal * reference / speed - 1.0)
-    return median(found) if found else None
+            overheads.append(ideal * reference / speed - 1.0)
+    return median(overheads) if overheads else None
 
 
 def _values(
@@ -427,20 +431,20 @@ def _values(
     return ProcessValues(tuple(v for v in map(value, records) if v is not None))
 
 
-def failed(found: Sequence[StrategyRow]) -> bool:
+def failed(rows: Sequence[StrategyRow]) -> bool:
     """Whether a process failed, or modes that should train the same weights did not."""
-    return any(row.problem or row.weights == DIFFERENT for row in found)
+    return any(row.problem or row.weights == DIFFERENT for row in rows)
 
 
-def table_text(found: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
+def table_text(document: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
     """The table, and remarks about weights, failures and an early end."""
-    rows, tolerance = found.rows, found.weights_tolerance
+    rows, tolerance = document.rows, document.weights_tolerance
     is_interval = any(row.processes >= ProcessValues.FEWEST for row in rows)
     spread = ProcessValues.INTERVAL if is_interval else "range"
     remarks = [text for text, _ in weight_remarks(rows, tolerance)]
     remarks += [f"{case.name}: {case.apart}" for case in cases[1:] if case.apart]
     remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]
-    remarks += [f"incomplete: {found.incomplete}"] if found.incomplete else []
+    remarks += [f"incomplete: {document.incomplete}"] if document.incomplete else []
     shown = table((mode_row(row, spread) for row in rows), spare=_SPARE, whole=True)
     return writers.text_of([[shown, *(Text(remark, hanging=2) for remark in remarks)]])
 
@@ -470,12 +474,12 @@ def document(
             records.items(), throughputs([*records.values()]), strict=True
         )
     )
-    found = StrategiesDocument(
+    document = StrategiesDocument(
         run_id=uuid.uuid4().hex,
         started_at=begun.isoformat(timespec="seconds"),
         command=tuple(command),
         config=first,
-        rows=tuple(_row(one, session, processes, distances, tolerance) for one in session.cases),
+        rows=tuple(_row(case, session, processes, distances, tolerance) for case in session.cases),
         processes=processes,
         weights_tolerance=tolerance,
         environment=facts,
@@ -483,6 +487,6 @@ def document(
         planned=None if end is None else planned,
     )
     if end is None:
-        return found
-    measured = f"{number_of(found.processes)} of {found.planned} processes measured"
-    return replace(found, incomplete=f"{end}; {measured}")
+        return document
+    measured = f"{number_of(document.processes)} of {document.planned} processes measured"
+    return replace(document, incomplete=f"{end}; {measured}")

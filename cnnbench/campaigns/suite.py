@@ -135,10 +135,10 @@ def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> 
         kind = _TAGS.get(node.tag)
         if kind is None:
             raise UsageError(f"{file}:{line}: the tag {node.tag} is not known")
-        found = Node(file, line, kind, text=str(node.value))
+        parsed = Node(file, line, kind, text=str(node.value))
     elif isinstance(node, yaml.SequenceNode):
         items = tuple(_node(file, item, done, depth + 1) for item in node.value)
-        found = Node(file, line, "list", items=items)
+        parsed = Node(file, line, "list", items=items)
     else:
         fields: list[tuple[str, int, Node]] = []
         for key, value in node.value:
@@ -148,9 +148,9 @@ def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> 
             if any(key.value == name for name, _, _ in fields):
                 raise UsageError(f'{file}:{at}: the key "{key.value}" is there twice')
             fields.append((key.value, at, _node(file, value, done, depth + 1)))
-        found = Node(file, line, "mapping", fields=tuple(fields))
-    done[id(node)] = found
-    return found
+        parsed = Node(file, line, "mapping", fields=tuple(fields))
+    done[id(node)] = parsed
+    return parsed
 
 
 # Keys of suite files. The fields of dataclasses declare how each key is read.
@@ -443,32 +443,32 @@ def check(root: Node) -> Suite:
 
     UsageError names file, line, key and the valid values.
     """
-    given = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
-    if "entries" not in given:
+    values = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
+    if "entries" not in values:
         raise root.error('a suite needs the key "entries", a list')
     entries: dict[str, SuiteEntry] = {}
-    for node in given.pop("entries"):
-        entry = _entry(given["defaults"], node)
+    for node in values.pop("entries"):
+        entry = _entry(values["defaults"], node)
         if entry.name in entries:
             first = entries[entry.name].node.line
             raise node.error(f'a second entry "{entry.name}"; the first is in line {first}')
         entries[entry.name] = entry
-    return Suite(file=root.file, entries=tuple(entries.values()), **given)
+    return Suite(file=root.file, entries=tuple(entries.values()), **values)
 
 
 def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
-    given = _decode(SuiteEntry, node, "an entry")
-    if "name" not in given:
+    values = _decode(SuiteEntry, node, "an entry")
+    if "name" not in values:
         raise node.error('an entry needs the key "name"')
     base = dict(defaults)
-    if given.get("command", base.get("command", "run")) != base.get("command", "run"):
+    if values.get("command", base.get("command", "run")) != base.get("command", "run"):
         # Flags, bounds and searches are specific to a command, so these defaults do not apply.
         for name in ("flags", "bounds", "search", "launch"):
             base.pop(name, None)
     for name in ("flags", "bounds"):
         # Merged by name: what an entry does not set keeps its default.
-        given[name] = {**base.get(name, {}), **given.get(name, {})}
-    return SuiteEntry(node=node, **{**base, **given})
+        values[name] = {**base.get(name, {}), **values.get(name, {})}
+    return SuiteEntry(node=node, **{**base, **values})
 
 
 def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:

@@ -185,10 +185,10 @@ def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
         # Null means "not given". But a flag that no configuration contains is considered a typing
         # error.
         rest = [
-            one
-            for one in kept
+            configuration
+            for configuration in kept
             if not values.keys() <= named
-            or any(one.flags.get(name) not in texts for name, texts in values.items())
+            or any(configuration.flags.get(name) not in texts for name, texts in values.items())
         ]
         if len(rest) == len(kept):
             raise rule.error("excludes nothing: no configuration has these flags together")
@@ -287,8 +287,8 @@ def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Questio
     """Identity of the campaign. A resumed sweep may have more configurations and repeats."""
     return Question(
         plans={
-            one.name: plan_of(one.resolved, search=_facts_of(one.entry.search))
-            for one in plan.cases
+            case.name: plan_of(case.resolved, search=_facts_of(case.entry.search))
+            for case in plan.cases
         },
         facts=facts,
         policy={"name": "rounds", "suite": plan.suite, "seed": seed},
@@ -300,9 +300,11 @@ def _chosen(configurations: Sequence[SweepCase], pattern: str | None) -> list[Sw
         expression = re.compile(pattern or "")
     except re.error as error:
         raise FlagError("filter", pattern, f"is not a regular expression: {error}") from None
-    chosen = [one for one in configurations if expression.search(one.name)]
+    chosen = [
+        configuration for configuration in configurations if expression.search(configuration.name)
+    ]
     if not chosen:
-        names = [f'"{one.name}"' for one in configurations]
+        names = [f'"{configuration.name}"' for configuration in configurations]
         raise FlagError("filter", pattern, f"matches none of {first_few(names, 5, ', ')}")
     return chosen
 
@@ -449,11 +451,11 @@ def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> Resolved:
     """Resolves the flags of a configuration. Errors name the line of the flag."""
     entry = configuration.entry
     try:
-        given = values_of(flags, flags_of(entry.command))
-        refuse_in_sweep(given)
+        values = values_of(flags, flags_of(entry.command))
+        refuse_in_sweep(values)
         if entry.command == "allreduce":
-            return resolve_all_reduce(given)
-        return resolve_run(args_of(given), entry.launch)
+            return resolve_all_reduce(values)
+        return resolve_run(args_of(values), entry.launch)
     except FlagError as error:
         node = configuration.nodes.get(error.flag, entry.node)
         raise node.error(f"{configuration.name}: {error}") from None
@@ -547,8 +549,8 @@ class Sweep:
         """Time for the names of records: the start of the sweep's first session."""
         now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         earlier = self.store.earlier if self.store.resume else ()
-        mine = (one for one in earlier if one.get("suite") == self.plan.suite)
-        return [now, *(str(one["stamp"]) for one in mine if "stamp" in one)][-1]
+        mine = (event for event in earlier if event.get("suite") == self.plan.suite)
+        return [now, *(str(event["stamp"]) for event in mine if "stamp" in event)][-1]
 
     def run(self) -> list[SweepRun]:
         """Runs all items that are not complete. Returns all results."""
@@ -581,7 +583,7 @@ class Sweep:
         """The record of an item that an earlier session ran successfully; None if there is none."""
         repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
         records = (_good(self._target(item.case, repeat)) for repeat in repeats)
-        return next((one for one in records if one), None)
+        return next((record for record in records if record), None)
 
     def _policy(self, items: Sequence[Item]) -> RunPolicy[list[SweepRun]]:
         """Runs the items in order. If the search of a case fails, the case is not run."""
@@ -596,13 +598,13 @@ class Sweep:
                 ended = yield from self._run(item, batches.get(key), target, then)
                 runs.append(SweepRun(item, target, ended))
                 return True
-            found: int | SweepRun | None = self.known_batch(item.case)
-            if found is None:  # An earlier result is used, because less memory may be free now.
-                found = yield from self._search(item, then)
-            if isinstance(found, SweepRun):
-                runs.append(found)
+            batch: int | SweepRun | None = self.known_batch(item.case)
+            if batch is None:  # An earlier result is used, because less memory may be free now.
+                batch = yield from self._search(item, then)
+            if isinstance(batch, SweepRun):
+                runs.append(batch)
                 return False
-            batches[key] = found
+            batches[key] = batch
             return True
 
         yield from in_rounds([(item.case.key, item.repeat) for item in items], measure)
@@ -628,17 +630,17 @@ class Sweep:
                     fits = ended.status == "ok"
                 batch = search.send(fits)
         except StopIteration as end:
-            found: int = end.value
+            images: int = end.value
         # If the smallest batch size works now, more memory is free than during the search.
-        if not found:
-            found = bounds.multiple_of
-            ended = yield from self._run(item, found, target, then, name=f"{target.stem}.smallest")
+        if not images:
+            images = bounds.multiple_of
+            ended = yield from self._run(item, images, target, then, name=f"{target.stem}.smallest")
             if ended.status != "ok":
                 return SweepRun(Item(case, 1), target, ended)
-        at_limit = found + bounds.multiple_of > bounds.limit
-        text = f"{found} per device{', the limit of the search' if at_limit else ''}"
+        at_limit = images + bounds.multiple_of > bounds.limit
+        text = f"{images} per device{', the limit of the search' if at_limit else ''}"
         self.campaign.reporter.notice(f"{item.label}: {text}")
-        return found
+        return images
 
     def _run(
         self,
@@ -751,7 +753,7 @@ def outlook(todo: Sequence[Item], campaign: Campaign) -> str:
     if automatic:
         text += f", {' or '.join(map(str, sorted(automatic)))} of each (repeats: {AUTO})"
     guesses = [_seconds(item, campaign) for item in runs]
-    known = [one for one in guesses if one is not None]
+    known = [guess for guess in guesses if guess is not None]
     if len(known) < len(runs) or not runs:
         return f"{text}; their duration is known after the first"
     basis = (
@@ -817,7 +819,7 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[
     for result in results:
         by_key[result.item.case.key].append(result)
     good = {
-        case.key: [read(one.path) for one in by_key[case.key] if one.ended.status == "ok"]
+        case.key: [read(run.path) for run in by_key[case.key] if run.ended.status == "ok"]
         for case in cases
     }
     names = _names(good)
@@ -827,12 +829,19 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[
 
 def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> dict[str, str]:
     """Names of the cases in compare and report, by key."""
-    found = {
-        key: next((Configuration.of(one) for one in those if isinstance(one, RunRecord)), None)
-        for key, those in good.items()
+    configurations = {
+        key: next(
+            (Configuration.of(record) for record in records if isinstance(record, RunRecord)), None
+        )
+        for key, records in good.items()
     }
-    titles = labels(one for one in found.values() if one is not None)
-    return {key: "" if one is None else titles[one.key] for key, one in found.items()}
+    titles = labels(
+        configuration for configuration in configurations.values() if configuration is not None
+    )
+    return {
+        key: "" if configuration is None else titles[configuration.key]
+        for key, configuration in configurations.items()
+    }
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
@@ -852,7 +861,7 @@ def table_text(rows: Sequence[SummaryRow]) -> str:
     failed = (f"failed: {problem}" for row in rows for problem in row.problems)
     # The second name of the configuration is omitted in a narrow terminal.
     shown = table(map(_cells, rows), spare=(_REPORTED,))
-    return writers.text_of([[shown, *(Text(one, hanging=6) for one in (*pauses, *failed))]])
+    return writers.text_of([[shown, *(Text(text, hanging=6) for text in (*pauses, *failed))]])
 
 
 def _cells(row: SummaryRow) -> Row:
@@ -886,7 +895,7 @@ def advice(
         row.name: standard_deviation([math.log(speed) for speed in row.throughputs.values])
         for row in measured
     }
-    name = max(scatters, key=lambda one: scatters[one])
+    name = max(scatters, key=lambda flag: scatters[flag])
     among = family(cases, RunRecord.kind)
     needed = processes_to_find(FOUND, scatters[name], among)
     fewest = min(len(row.throughputs.values) for row in measured)
@@ -926,8 +935,8 @@ def _row(
         ok=len(good) - lost,
         failed=len(bad) + lost,
         problems=tuple(
-            f"{case.name} #{one.item.repeat}: {one.ended.message} ({one.path.with_suffix('.log')})"
-            for one in bad
+            f"{case.name} #{run.item.repeat}: {run.ended.message} ({run.path.with_suffix('.log')})"
+            for run in bad
         ),
         verdicts=tuple(_verdict(*bound, records) for bound in case.entry.bounds.items()),
         reported=reported,

@@ -69,9 +69,11 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: i
 def metric_tables() -> dict[str, str]:
     """Two tables by name: the metrics of runs, and the metrics of all-reduces."""
     return {
-        "runs": _table(_METRICS, (_metric(one) for one in ALL.values() if RUN in one.kinds)),
+        "runs": _table(
+            _METRICS, (_metric(metric) for metric in ALL.values() if RUN in metric.kinds)
+        ),
         "reductions": _table(
-            _METRICS, (_metric(one) for one in ALL.values() if RUN not in one.kinds)
+            _METRICS, (_metric(metric) for metric in ALL.values() if RUN not in metric.kinds)
         ),
     }
 
@@ -91,8 +93,8 @@ def _metric(metric: Metric) -> tuple[str, ...]:
         f"`{key}` in the record" if key not in ("", metric.name) else "",
         "not in the record" if not key else "",
     ]
-    found = ", ".join(filter(None, remarks))
-    return f"`{metric.name}`", metric.unit, metric.about, better, _threshold(metric), found
+    remark = ", ".join(filter(None, remarks))
+    return f"`{metric.name}`", metric.unit, metric.about, better, _threshold(metric), remark
 
 
 def _threshold(metric: Metric) -> str:
@@ -269,7 +271,7 @@ def _form(
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_form(one, definitions, metadata) for one in arguments]}
+        return {"anyOf": [_form(argument, definitions, metadata) for argument in arguments]}
     if hint is str and metadata and "choices" in metadata:
         return {"enum": list(metadata["choices"])}
     if hint is str and metadata and "format" in metadata:
@@ -286,7 +288,7 @@ def _form(
     if origin in (dict, Mapping):
         return {"type": "object", "additionalProperties": _form(arguments[1], definitions) or True}
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return {"enum": [one.value for one in hint]}
+        return {"enum": [member.value for member in hint]}
     if hint is Summary:
         definitions["number"] = _NUMBER
         definitions[hint.__name__] = _metrics()
@@ -336,19 +338,19 @@ def _summary(cls: Any) -> str:
 
 def _descriptions(cls: Any) -> dict[str, str]:
     """Descriptions of attributes from the docstrings of a dataclass and its bases, by name."""
-    found: dict[str, str] = {}
-    for one in reversed(cls.__mro__):
-        lines = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2].splitlines()
+    by_name: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        lines = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2].splitlines()
         names: Sequence[str] = ()
         for line in lines:
             if entry := _ENTRY.fullmatch(line):
                 names = entry[1].split(", ")
-                found |= dict.fromkeys(names, entry[2])
+                by_name |= dict.fromkeys(names, entry[2])
             elif line.startswith("    "):
-                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+                by_name |= {name: f"{by_name[name]} {line.strip()}" for name in names}
             elif line:
                 break
-    return {name: _json_words(text) for name, text in found.items()}
+    return {name: _json_words(text) for name, text in by_name.items()}
 
 
 def _json_words(text: str) -> str:

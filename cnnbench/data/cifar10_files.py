@@ -59,9 +59,9 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     root = place(data_dir)
     with readable(data_dir):
         for folder in _FOLDERS:
-            found = _matches(root / folder, subset)
-            if found:
-                return found
+            paths = _matches(root / folder, subset)
+            if paths:
+                return paths
     wanted = "data_batch_* or data_batch_*.bin" if subset == "train" else "test_batch[.bin]"
     raise FlagError(
         "data_dir", data_dir, f"holds no CIFAR-10 {subset} files ({wanted}), nor do its sub-folders"
@@ -107,18 +107,18 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Reads every image. A file with a defect is reported as a whole. See `Dataset.check`."""
-    found, tally = Findings(), ImageTally()
+    findings, tally = Findings(), ImageTally()
     for path in files:
         try:
             _, labels = read_file(path, num_classes)
         except DataError as error:
-            found.defects.append(str(error))
+            findings.defects.append(str(error))
             continue
-        found.records += len(labels)
+        findings.records += len(labels)
         for label in labels.tolist():
             tally.add(ImageFacts(label, SIZE, SIZE, _IMAGE_BYTES))
-    found.details = tally.lines()
-    return found
+    findings.details = tally.lines()
+    return findings
 
 
 def _parse(path: Path) -> tuple[Images, Integers]:
@@ -260,7 +260,7 @@ def integers(value: object) -> Any:
 def _dtype(value: object) -> np.dtype[Any]:
     match value:
         case _Named(name="numpy.dtype", arguments=(name, *_), state=(_, order, *_)):
-            name, order = (_text(one) for one in (name, order))
+            name, order = (_text(value) for value in (name, order))
             if re.fullmatch(r"[iu][1248]", name) and order in ("<", ">", "|", "="):
                 return np.dtype(order + name)
             raise pickle.UnpicklingError(f"an array of type {name[:20]!r}")

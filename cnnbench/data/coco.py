@@ -90,19 +90,19 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     labels: Counter[int] = Counter()
     facts: list[tuple[int, int, int, int]] = []
 
-    def add(found: tuple[list[int], tuple[int, int, int, int]]) -> None:
-        labels.update(found[0])
-        facts.append(found[1])
+    def add(example: tuple[list[int], tuple[int, int, int, int]]) -> None:
+        labels.update(example[0])
+        facts.append(example[1])
 
-    found = check_records(files, lambda record: examine(record, num_classes), add)
+    findings = check_records(files, lambda record: examine(record, num_classes), add)
     if facts:
         heights, widths, boxes, crowds = zip(*facts, strict=True)
-        found.details = [
+        findings.details = [
             f"images: {min(heights)} to {max(heights)} high, {min(widths)} to {max(widths)} wide",
             f"boxes: {sum(boxes)} of {len(labels)} classes, {min(boxes)} to {max(boxes)} in an "
             f"image, {sum(crowds)} of crowds",
         ]
-    return found
+    return findings
 
 
 def serialize(
@@ -118,10 +118,12 @@ def serialize(
         ints={
             "image/height": [height],
             "image/width": [width],
-            LABELS: [one.label for one in objects],
-            CROWD: [int(one.is_crowd) for one in objects],
+            LABELS: [box_object.label for box_object in objects],
+            CROWD: [int(box_object.is_crowd) for box_object in objects],
         },
-        floats={side: [one.box[i] for one in objects] for i, side in enumerate(BOX_SIDES)},
+        floats={
+            side: [box_object.box[i] for box_object in objects] for i, side in enumerate(BOX_SIDES)
+        },
         texts={
             "image/format": "jpeg",
             "image/filename": name,
@@ -156,8 +158,8 @@ class CocoPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        found, boxes = parse(record, _KEYS)
-        jpeg, classes, is_crowd = found[ENCODED], found[LABELS].values, found[CROWD].values
+        features, boxes = parse(record, _KEYS)
+        jpeg, classes, is_crowd = features[ENCODED], features[LABELS].values, features[CROWD].values
         count = tf.shape(boxes)[0]
         sound = [
             # Fails if the data is not a JPEG.
@@ -195,7 +197,7 @@ class CocoPipeline(RecordPipeline):
             "boxes": padded(boxes, MAX_BOXES),
             "classes": padded(classes, MAX_BOXES),
             "is_crowd": padded(is_crowd, MAX_BOXES),
-            "source_id": tf.strings.to_number(found[SOURCE_ID], tf.int64),
+            "source_id": tf.strings.to_number(features[SOURCE_ID], tf.int64),
         }
 
     def examine(self, record: bytes) -> object:
@@ -311,7 +313,7 @@ def read_annotations(source: Path) -> Coco:
             kept = [
                 (file, number, objects)
                 for file, number, objects in images
-                if any(not one.is_crowd for one in objects)
+                if any(not coco_object.is_crowd for coco_object in objects)
             ]
             without_boxes = len(images) - len(kept)
             images = kept
@@ -324,7 +326,7 @@ def read_annotations(source: Path) -> Coco:
     return Coco(classes, subsets, without_boxes, empty_boxes)
 
 
-def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> None:
+def make_coco(dataset: Coco, out: Path, shards: Mapping[str, int], seed: int) -> None:
     """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``; see `output.write_set`."""
 
     def write(path: Path, images: Sequence[CocoImage]) -> int:
@@ -336,19 +338,19 @@ def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> N
 
     subsets = {
         subset: random.Random(seed).sample(images, len(images))
-        for subset, images in found.subsets.items()
+        for subset, images in dataset.subsets.items()
     }
-    labels = {LABELS_FILE: ["background", *found.classes]}
+    labels = {LABELS_FILE: ["background", *dataset.classes]}
     output.write_set(out, PREFIX, subsets, shards, write, labels)
 
 
 def _find(source: Path, name: str) -> Path | None:
     if not source.is_dir():
         raise UsageError(f"{source}: there is no such folder")
-    found = sorted((source / "annotations").glob(f"instances_{name}*.json"))
-    if len(found) > 1:
-        raise UsageError(f"{source}: has {found[0].name} and {found[1].name}; leave one of them")
-    return found[0] if found else None
+    files = sorted((source / "annotations").glob(f"instances_{name}*.json"))
+    if len(files) > 1:
+        raise UsageError(f"{source}: has {files[0].name} and {files[1].name}; leave one of them")
+    return files[0] if files else None
 
 
 def _load(path: Path) -> Any:
@@ -360,16 +362,16 @@ def _load(path: Path) -> Any:
 
 
 def _categories(path: Path, content: Any) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for one in content["categories"]:
+    names_by_id: dict[int, str] = {}
+    for category in content["categories"]:
         try:
-            found[int(one["id"])] = str(one["name"])
+            names_by_id[int(category["id"])] = str(category["name"])
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: {one!r:.80} is no category: {error}") from error
-        check_name("category", found[int(one["id"])])
-    if len(found) > MAX_CLASSES:
-        raise UsageError(f"{len(found)} categories, but at most {MAX_CLASSES} fit")
-    return found
+            raise DataError(f"{path}: {category!r:.80} is no category: {error}") from error
+        check_name("category", names_by_id[int(category["id"])])
+    if len(names_by_id) > MAX_CLASSES:
+        raise UsageError(f"{len(names_by_id)} categories, but at most {MAX_CLASSES} fit")
+    return names_by_id
 
 
 def _images(
@@ -380,22 +382,22 @@ def _images(
     sizes: dict[int, tuple[int, int]] = {}
     objects: defaultdict[int, list[CocoObject]] = defaultdict(list)
     empty = 0
-    one: Any = None
+    entry: Any = None
     try:
-        for one in content["images"]:
-            name = str(one["file_name"])
+        for entry in content["images"]:
+            name = str(entry["file_name"])
             if os.path.basename(name) != name or name in ("", ".", ".."):
                 raise ValueError(f"{name!r} is no name of a file in {folder}")
-            files[int(one["id"])] = folder / name
-            sizes[int(one["id"])] = (int(one["height"]), int(one["width"]))
-        for one in content["annotations"]:
-            made = _object(path, one, sizes, labels)
+            files[int(entry["id"])] = folder / name
+            sizes[int(entry["id"])] = (int(entry["height"]), int(entry["width"]))
+        for entry in content["annotations"]:
+            made = _object(path, entry, sizes, labels)
             if made is None:
                 empty += 1
             else:
-                objects[int(one["image_id"])].append(made)
+                objects[int(entry["image_id"])].append(made)
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: {one!r:.80} is no entry: {error}") from error
+        raise DataError(f"{path}: {entry!r:.80} is no entry: {error}") from error
     for number, file in files.items():
         if not file.is_file():
             raise DataError(f"{path}: image {number}: there is no file {file}")
@@ -405,23 +407,25 @@ def _images(
 
 
 def _object(
-    path: Path, one: Any, sizes: Mapping[int, tuple[int, int]], labels: Mapping[int, int]
+    path: Path, annotation: Any, sizes: Mapping[int, tuple[int, int]], labels: Mapping[int, int]
 ) -> CocoObject | None:
     """Converts an annotation to an object; None if the box has no area."""
-    where = f"{path}: annotation {one['id']}"
-    if int(one["image_id"]) not in sizes:
-        raise DataError(f"{where}: there is no image {one['image_id']}")
-    if int(one["category_id"]) not in labels:
-        raise DataError(f"{where}: there is no category {one['category_id']}")
-    height, width = sizes[int(one["image_id"])]
-    left, top, across, down = map(float, one["bbox"])
+    where = f"{path}: annotation {annotation['id']}"
+    if int(annotation["image_id"]) not in sizes:
+        raise DataError(f"{where}: there is no image {annotation['image_id']}")
+    if int(annotation["category_id"]) not in labels:
+        raise DataError(f"{where}: there is no category {annotation['category_id']}")
+    height, width = sizes[int(annotation["image_id"])]
+    left, top, across, down = map(float, annotation["bbox"])
     inside = left >= -_SLACK and left + across <= width + _SLACK
     inside = inside and top >= -_SLACK and top + down <= height + _SLACK
     if not inside or across < 0 or down < 0:
-        raise DataError(f"{where}: box {one['bbox']} is outside its image of {width}x{height}")
+        raise DataError(
+            f"{where}: box {annotation['bbox']} is outside its image of {width}x{height}"
+        )
     sides = (top / height, left / width, (top + down) / height, (left + across) / width)
     box = tuple(min(max(side, 0.0), 1.0) for side in sides)
     if box[0] >= box[2] or box[1] >= box[3]:
         return None
-    label = labels[int(one["category_id"])]
-    return CocoObject(label, (box[0], box[1], box[2], box[3]), bool(one.get("iscrowd", 0)))
+    label = labels[int(annotation["category_id"])]
+    return CocoObject(label, (box[0], box[1], box[2], box[3]), bool(annotation.get("iscrowd", 0)))

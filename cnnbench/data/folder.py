@@ -202,7 +202,9 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
         try:
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FolderLock(out))
-            existing = min((path for one in patterns for path in out.glob(one)), default=None)
+            existing = min(
+                (path for pattern in patterns for path in out.glob(pattern)), default=None
+            )
             if existing:
                 state = (
                     "an unfinished data set" if unfinished_in(out) else existing.relative_to(out)
@@ -301,10 +303,10 @@ def scan(
         if not folder.is_dir():
             raise UsageError(f"{folder}: there is no such folder")
         roots = _split_roots(folder)
-        found = {split: _class_folders(root, ignored) for split, root in roots.items()}
+        folders_by_split = {split: _class_folders(root, ignored) for split, root in roots.items()}
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: {reason(error)}") from error
-    names = sorted({path.name for folders in found.values() for path in folders})
+    names = sorted({path.name for folders in folders_by_split.values() for path in folders})
     for name in names:
         check_name(f"{folder}: class folder", name)
     numbered = [ImageClass(label, name, name) for label, name in enumerate(names, start=1)]
@@ -315,7 +317,7 @@ def scan(
             raise UsageError(f"--labels={labels_file}: class folder {name!r} is not listed")
     chosen = random.Random(seed)
     subsets: dict[str, list[tuple[Path, ImageClass]]] = {name: [] for name in SUBSET_FOLDERS}
-    for split, folders in found.items():
+    for split, folders in folders_by_split.items():
         for class_folder, images in folders.items():
             files = [(path, by_name[class_folder.name]) for path in images]
             chosen.shuffle(files)
@@ -340,19 +342,19 @@ def _split_roots(folder: Path) -> dict[str, Path]:
 
 
 def _class_folders(root: Path, ignored: list[Path]) -> dict[Path, list[Path]]:
-    found = {}
+    images_by_folder = {}
     for folder in _visible(root):
         if folder.is_dir():
             entries = _visible(folder)
             images = [path for path in entries if _is_image(path)]
             if images:
-                found[folder] = images
+                images_by_folder[folder] = images
                 ignored += [path for path in entries if not _is_image(path)]
             else:
                 ignored.append(folder)
         elif _is_image(folder):
             ignored.append(folder)
-    return found
+    return images_by_folder
 
 
 def _is_image(path: Path) -> bool:

@@ -44,14 +44,15 @@ def samples_in(content: bytes) -> int:
     """Number of samples in a WAV file. RecordDefect unless it is 16 bits, 16 kHz, one channel."""
     try:
         with wave.open(io.BytesIO(content)) as file:
-            found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
+            audio_format = (file.getnchannels(), file.getsampwidth(), file.getframerate())
             samples: int = file.getnframes()
-            there = len(file.readframes(samples)) // max(1, found[0] * found[1])
+            there = len(file.readframes(samples)) // max(1, audio_format[0] * audio_format[1])
     except (wave.Error, EOFError) as error:
         raise RecordDefect(f"the audio is no WAV of PCM: {error or 'it is cut off'}") from error
-    if found != (1, 2, SAMPLE_RATE):
+    if audio_format != (1, 2, SAMPLE_RATE):
+        channels, bytes_of_sample, rate = audio_format
         raise RecordDefect(
-            f"the audio has {found[0]} channels of {8 * found[1]} bits and {found[2]} samples a "
+            f"the audio has {channels} channels of {8 * bytes_of_sample} bits and {rate} samples a "
             f"second, but must have 1 of 16 and {SAMPLE_RATE}"
         )
     if there < samples:
@@ -91,15 +92,15 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Reads every record of the files of a subset; see `Dataset.check`."""
     del num_classes  # The alphabet is fixed.
     facts: list[tuple[int, int]] = []
-    found = check_records(files, examine, facts.append)
+    findings = check_records(files, examine, facts.append)
     if facts:
         frames, letters = zip(*facts, strict=True)
-        found.details = [
+        findings.details = [
             f"audio: {min(frames)} to {max(frames)} frames of {BINS} frequencies, "
             f"{sum(frames) / 100 / 3600:,.1f} hours",
             f"transcripts: {min(letters)} to {max(letters)} letters",
         ]
-    return found
+    return findings
 
 
 def serialize(audio: bytes, text: str, utterance: str) -> bytes:
@@ -124,9 +125,9 @@ class LibriSpeechPipeline(RecordPipeline):
         """See `RecordPipeline.decode`."""
         del position  # Nothing here is random.
         keys = {key: tf.io.FixedLenFeature([], tf.string) for key in (AUDIO, TEXT)}
-        found = tf.io.parse_single_example(record, keys)
-        audio, rate = tf.audio.decode_wav(found[AUDIO])
-        letters = tf.gather(_NUMBERS, tf.cast(tf.io.decode_raw(found[TEXT], tf.uint8), tf.int32))
+        features = tf.io.parse_single_example(record, keys)
+        audio, rate = tf.audio.decode_wav(features[AUDIO])
+        letters = tf.gather(_NUMBERS, tf.cast(tf.io.decode_raw(features[TEXT], tf.uint8), tf.int32))
         samples = tf.shape(audio)[0]
         count = tf.size(letters)
         repeated = tf.math.count_nonzero(letters[1:] == letters[:-1], dtype=tf.int32)
@@ -183,23 +184,23 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
         "train": sorted(path for path in source.glob("train-*") if path.is_dir()),
         "validation": [source / validation] if (source / validation).is_dir() else [],
     }
-    found: dict[str, Sequence[Utterance]] = {
-        subset: [one for folder in some for one in _utterances(folder)]
+    by_subset: dict[str, Sequence[Utterance]] = {
+        subset: [utterance for folder in some for utterance in _utterances(folder)]
         for subset, some in folders.items()
         if some
     }
-    if not any(found.values()):
+    if not any(by_subset.values()):
         raise UsageError(f"{source}: holds no transcripts in train-* or {validation}")
-    return found
+    return by_subset
 
 
 def make_librispeech(
-    found: Mapping[str, Sequence[Utterance]], out: Path, shards: Mapping[str, int], seed: int
+    by_subset: Mapping[str, Sequence[Utterance]], out: Path, shards: Mapping[str, int], seed: int
 ) -> None:
     """Writes ``librispeech-<subset>-*-of-*``; see `output.write_set`."""
     subsets = {
         subset: random.Random(seed).sample(utterances, len(utterances))
-        for subset, utterances in found.items()
+        for subset, utterances in by_subset.items()
     }
     output.write_set(out, PREFIX, subsets, shards, _write_records, {})
 

@@ -38,8 +38,8 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     """The file of a subset; FlagError if there is none."""
     path = place(data_dir) / f"ratings-{subset}.npz"
     with readable(data_dir):
-        found = path.is_file()
-    if not found:
+        exists = path.is_file()
+    if not exists:
         raise FlagError("data_dir", data_dir, f"holds no {path.name}")
     return [path]
 
@@ -104,23 +104,23 @@ def _count(path: Path) -> int:
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Checks every record. `num_classes` is not used. See `Dataset.check`."""
     del num_classes
-    found = Findings()
+    findings = Findings()
     (path,) = files
     try:
         arrays = load(path)
     except DataError as error:
-        found.defects.append(str(error))
-        return found
+        findings.defects.append(str(error))
+        return findings
     rated = np.sort(keys(arrays["users"], arrays["items"]))
     twice = np.flatnonzero(rated[1:] == rated[:-1])
     if len(twice):
         user, item = divmod(int(rated[twice[0]]), ITEMS)
-        found.defects.append(f"{path}: user {user} and item {item} are there twice")
+        findings.defects.append(f"{path}: user {user} and item {item} are there twice")
     if "negatives" in arrays:
-        found.defects += _wrong_candidates(path, arrays)
-    found.records = len(arrays["users"])
-    found.details = _details(arrays)
-    return found
+        findings.defects += _wrong_candidates(path, arrays)
+    findings.records = len(arrays["users"])
+    findings.details = _details(arrays)
+    return findings
 
 
 def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
@@ -188,8 +188,8 @@ def make_ratings(
       Numbers of users, items, ratings, and users that were left out.
     """
     table = _read_table(_find(source))
-    found = table["user"].value_counts()
-    kept = table[table["user"].isin(found.index[found >= min_ratings])]
+    ratings_of_user = table["user"].value_counts()
+    kept = table[table["user"].isin(ratings_of_user.index[ratings_of_user >= min_ratings])]
     if kept.empty:
         raise UsageError(f"--min_ratings={min_ratings}: no user of {source} has so many")
     users, user_ids = _numbered(kept["user"], USERS, "users", source)
@@ -211,15 +211,15 @@ def make_ratings(
     train = {"users": users[~held_back], "items": items[~held_back]}
     validation = {"users": users[held_back], "items": items[held_back], "negatives": drawn}
     _write(out, {"train": train, "validation": validation})
-    return len(user_ids), len(item_ids), len(users), len(found) - len(user_ids)
+    return len(user_ids), len(item_ids), len(users), len(ratings_of_user) - len(user_ids)
 
 
 def _find(source: Path) -> Path:
     places = [source, *(source / name for name in SOURCES)]
-    found = next((path for path in places if path.is_file()), None)
-    if found is None:
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
         raise UsageError(f"{source}: is neither a file nor a folder with {' or '.join(SOURCES)}")
-    return found
+    return path
 
 
 def _read_table(path: Path) -> Any:

@@ -43,7 +43,7 @@ def check_records(
     each valid record, in order.
     """
     missing = [files[0].parent / name for name in missing_shards(files)]
-    found = Findings(defects=[f"{path}: this file is missing" for path in missing])
+    findings = Findings(defects=[f"{path}: this file is missing" for path in missing])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for path in files:
             look = partial(_examine, path, examine)
@@ -51,11 +51,11 @@ def check_records(
             while chunk := list(itertools.islice(records, _CHUNK)):
                 for facts, defect in pool.map(look, chunk):
                     if facts is None:
-                        found.defects.append(defect)
+                        findings.defects.append(defect)
                     else:
-                        found.records += 1
+                        findings.records += 1
                         add(facts)
-    return found
+    return findings
 
 
 def _examine(
@@ -169,7 +169,7 @@ class RecordPipeline(Pipeline):
     def _examples(self) -> tf.data.Dataset:
         records = self._records().enumerate(self.start)
         if not self._skips:
-            return self._mapped(records, lambda *one: self._prepared(*self._decoded(*one)))
+            return self._mapped(records, lambda *example: self._prepared(*self._decoded(*example)))
         self._last_used.assign(self.start)
         # The data set ends if a whole epoch was skipped; otherwise it would repeat forever.
         most = self.num_examples + _IN_FLIGHT
@@ -226,7 +226,7 @@ class RecordPipeline(Pipeline):
         if spec.shard_files:
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(records_by_file(self._files, spec.subset)))
-        low, high = (ends[-1] * one // shards for one in (shard, shard + 1))
+        low, high = (ends[-1] * end // shards for end in (shard, shard + 1))
         # `_MOST_RECORDS` means the end of the file, which may contain uncounted records.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)

@@ -464,34 +464,34 @@ def named(specs: Iterable[FlagSpec], of: Role | RunPart) -> tuple[str, ...]:
     return tuple(spec.name for spec in specs if spec.part & of)
 
 
-def parted(options: type[T], given: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+def parted(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
     """The options of a command, and the values of the other flags, those of runs."""
     own = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     return (
-        options(**{name: value for name, value in given.items() if name in own}),
-        {name: value for name, value in given.items() if name not in own},
+        options(**{name: value for name, value in values.items() if name in own}),
+        {name: value for name, value in values.items() if name not in own},
     )
 
 
-def texts_of(given: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
+def texts_of(values: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
     """Values of flags by name, as written on the command line."""
-    return {name: specs[name].text(value) for name, value in given.items()}
+    return {name: specs[name].text(value) for name, value in values.items()}
 
 
 def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:
     """The flags by section, in the order of `titles`, by the flags with which they begin."""
-    title, found = "", dict.fromkeys(titles.values(), tuple[FlagSpec, ...]())
+    title, by_section = "", dict.fromkeys(titles.values(), tuple[FlagSpec, ...]())
     for spec in specs_of(group):
         title = titles.get(spec.name, title)
-        found[title] += (spec,)
-    return found
+        by_section[title] += (spec,)
+    return by_section
 
 
 def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     limits = field.metadata[_METADATA]
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     of = typing.get_args(annotation) if is_union else (annotation,)
-    values = [_kind(one, limits) for one in of if one is not type(None)]
+    values = [_kind(argument, limits) for argument in of if argument is not type(None)]
     return FlagSpec(
         name=field.name,
         kind=values[0] if len(values) == 1 else either(*values),

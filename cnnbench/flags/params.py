@@ -143,12 +143,14 @@ REMOVED: Mapping[str, str] = {
 """Refused flags of earlier versions, with their replacement."""
 
 
-def obsolete_notices(given: Mapping[str, Any], *, of_run: bool = False) -> tuple[str, ...]:
+def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -> tuple[str, ...]:
     """One line for every flag of `OBSOLETE` that differs from its default.
 
     FlagError for an invalid value, and unless `of_run` for --only_check_args.
     """
-    values = {spec: spec.read(given[spec.name]) for spec in OBSOLETE if spec.name in given}
+    values = {
+        spec: spec.read(values_given[spec.name]) for spec in OBSOLETE if spec.name in values_given
+    }
     for spec, value in values.items():
         spec.check(value)
         if spec.name == ONLY_CHECK and value and not of_run:
@@ -164,9 +166,9 @@ def _without_effect(spec: FlagSpec) -> str:
     return "has no effect." if spec in ABSL else "has no meaning in TensorFlow 2."
 
 
-def renamed_notices(given: Container[str]) -> tuple[str, ...]:
+def renamed_notices(names: Container[str]) -> tuple[str, ...]:
     """One line for every old name."""
-    return tuple(f"--{old} is --{new} now" for old, new in RENAMED.items() if old in given)
+    return tuple(f"--{old} is --{new} now" for old, new in RENAMED.items() if old in names)
 
 
 def accepts_retired(params: type[T]) -> type[T]:
@@ -174,20 +176,20 @@ def accepts_retired(params: type[T]) -> type[T]:
     init = params.__init__
 
     @functools.wraps(init)
-    def accepting(self: T, **given: Any) -> None:
+    def accepting(self: T, **values: Any) -> None:
         for old, new in RENAMED.items():
-            if old in given and new in given:
-                raise FlagError(old, given[old], f"is --{new} now; give one of the two")
-        for notice in obsolete_notices(given) + renamed_notices(given):
+            if old in values and new in values:
+                raise FlagError(old, values[old], f"is --{new} now; give one of the two")
+        for notice in obsolete_notices(values) + renamed_notices(values):
             warnings.warn(notice, stacklevel=2)
         obsolete = {spec.name for spec in OBSOLETE}
-        given = {RENAMED.get(n, n): given[n] for n in given if n not in obsolete}
-        if given.keys() - SPECS.keys() - {_ADDED}:
-            load_flags(given)
-        added = {name: given.pop(name) for name in added_flags().keys() & given.keys()}
+        values = {RENAMED.get(n, n): values[n] for n in values if n not in obsolete}
+        if values.keys() - SPECS.keys() - {_ADDED}:
+            load_flags(values)
+        added = {name: values.pop(name) for name in added_flags().keys() & values.keys()}
         if added:
-            given[_ADDED] = {**given.get(_ADDED, {}), **added}
-        init(self, **given)
+            values[_ADDED] = {**values.get(_ADDED, {}), **added}
+        init(self, **values)
 
     params.__init__ = accepting  # type: ignore[method-assign,assignment]
     return params
@@ -370,17 +372,17 @@ def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str,
     another run. Without, runs on several machines may agree. A flag that this version does not
     know, of an old record, counts.
     """
-    found = {}
+    by_name = {}
     for name, value in values.items():
         role = _ROLES.get(name, Role.IDENTITY)
         counted = _COUNTED[role]
         if counted is Counted.VALUE or (of_places and role in _PLACES):
-            found[name] = value
+            by_name[name] = value
         elif counted is Counted.PRESENCE:
-            found[name] = bool(value)
+            by_name[name] = bool(value)
         elif counted is Counted.NUMBER:
-            found[name] = len(str(value).split(",")) if value else 0
-    return found
+            by_name[name] = len(str(value).split(",")) if value else 0
+    return by_name
 
 
 _COUNTED = {role: role.counted for role in Role}

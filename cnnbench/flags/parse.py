@@ -63,15 +63,17 @@ class ParsedArgs:
     @cached_property
     def params(self) -> Params:
         """A value for every flag; FlagError where --use_fp16 contradicts --precision."""
-        given = self.given
-        if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
-            check_fp16(given["precision"], given["use_fp16"])
-        return Params(**{name: value for name, value in given.items() if name in SPECS})
+        values = self.given
+        if {"precision", "use_fp16"} <= values.keys():  # Params makes them agree
+            check_fp16(values["precision"], values["use_fp16"])
+        return Params(**{name: value for name, value in values.items() if name in SPECS})
 
     def including(self, values: Mapping[str, Any]) -> ParsedArgs:
         """The same with values of more flags, or with others for given ones."""
-        given = {**self.given, **values}
-        return replace(self, given={name: given[name] for name in ACCEPTED if name in given})
+        all_values = {**self.given, **values}
+        return replace(
+            self, given={name: all_values[name] for name in ACCEPTED if name in all_values}
+        )
 
 
 def parse_args(argv: Sequence[str], *, of_run: bool = False) -> ParsedArgs:
@@ -80,14 +82,14 @@ def parse_args(argv: Sequence[str], *, of_run: bool = False) -> ParsedArgs:
     `of_run` says that the caller obeys --only_check_args, and calls `ParsedArgs.complete` where
     plug-ins may be loaded.
     """
-    given, unread, texts = _read(argv, ACCEPTED, loads=not of_run)
-    notices = obsolete_notices(given, of_run=of_run) + renamed_notices(texts)
-    return ParsedArgs(given, notices, tuple(unread))
+    values, unread, texts = _read(argv, ACCEPTED, loads=not of_run)
+    notices = obsolete_notices(values, of_run=of_run) + renamed_notices(texts)
+    return ParsedArgs(values, notices, tuple(unread))
 
 
-def args_of(given: Mapping[str, Any]) -> ParsedArgs:
+def args_of(values: Mapping[str, Any]) -> ParsedArgs:
     """The arguments of a run from values of flags by name, in the order of the help."""
-    return ParsedArgs(given, obsolete_notices(given))
+    return ParsedArgs(values, obsolete_notices(values))
 
 
 def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
@@ -124,8 +126,8 @@ def parse_command(
     All after ``--`` are arguments.
     """
     by_name = {spec.name: spec for spec in specs}
-    given, arguments, _ = _read(argv, by_name, only_flags=False)
-    return given, tuple(map(local, arguments))
+    values, arguments, _ = _read(argv, by_name, only_flags=False)
+    return values, tuple(map(local, arguments))
 
 
 def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -167,17 +169,21 @@ def split(
     except ValueError as error:  # --noxla=3 does not take an argument
         raise UsageError(str(error)) from None
     by_name = ((name, flags[name]) for name in flags)
-    texts = {name: one.value for name, one in by_name if one.present and one.name == name}
+    texts = {
+        name: parsed_flag.value
+        for name, parsed_flag in by_name
+        if parsed_flag.present and parsed_flag.name == name
+    }
     return texts, [*rest, *(("--", *behind) if behind else ())]
 
 
-def _with_flag_files(given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
+def _with_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
     """The words with the flags of files in place of --flagfile; `around`: the files they are in.
 
     absl would wait for ever at a pipe without a writer, warn of a file that includes itself and go
     on, and decode by the locale.
     """
-    words = iter(given)
+    words = iter(words_given)
     for word in words:
         flag, equals, path = word.partition("=")
         if flag not in (f"-{FLAG_FILE}", f"--{FLAG_FILE}"):
@@ -204,15 +210,15 @@ def _values(texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]) -
 
     Earlier texts of a flag are parsed, too: a wrong one is refused.
     """
-    given = {}
+    values_by_name = {}
     for name in (name for name in specs if name in texts):
         spec = specs[name]
         words = (spec.alone if spec.alone and t == "true" else t for t in texts[name])
         values = [spec.parse(word) for word in words]
-        given[name] = tuple(itertools.chain(*values)) if spec.repeated else values[-1]
+        values_by_name[name] = tuple(itertools.chain(*values)) if spec.repeated else values[-1]
         if not spec.checked_late:
-            spec.check(given[name])
-    return given
+            spec.check(values_by_name[name])
+    return values_by_name
 
 
 def _read(
@@ -234,11 +240,15 @@ def _read(
     if any(map(_is_flag, words)) and "optimizer" in specs and _may_add(texts):
         if not loads:
             naming = _naming_plugins(texts)
-            named = (f"--{name}={text}" for name, given in naming.items() for text in given)
+            named = (
+                f"--{name}={text}"
+                for name, texts_of_flag in naming.items()
+                for text in texts_of_flag
+            )
             return _values(texts, specs), [*named, *rest], texts
-        found = flags_added_by(texts)
-        specs = {**specs, **found}
-        more, rest = split(rest, found)
+        specs_added = flags_added_by(texts)
+        specs = {**specs, **specs_added}
+        more, rest = split(rest, specs_added)
         texts = {**texts, **more}
         words, behind = split_at_dashes(rest)
     for word in filter(_is_flag, words):
@@ -269,8 +279,8 @@ def _stray(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) ->
     switch = words[words.index(argument) - 1].lstrip("-") if argument in argv else ""
     if switch not in specs or specs[switch].kind.name != "boolean":
         return f"stray argument {argument!r}: flags are written --flag=value"
-    said = argument.lower()
-    value = said if said in ("true", "false") else f"true or --{switch}=false"
+    lower = argument.lower()
+    value = lower if lower in ("true", "false") else f"true or --{switch}=false"
     return f"stray argument {argument!r} after --{switch}: write --{switch}={value}"
 
 

@@ -48,7 +48,7 @@ def rows_of(
     """
     seconds: defaultdict[Part, float] = defaultdict(float)
     moved: defaultdict[Part, int] = defaultdict(int)
-    works = {one: work(*one) for step in steps for one in step}
+    works = {profile_row: work(*profile_row) for step in steps for profile_row in step}
     for operation, (part, _, size) in works.items():
         seconds[part] += fmean(step.get(operation, 0.0) for step in steps)
         moved[part] += size

@@ -151,38 +151,38 @@ def load(now: Situation) -> Finding:
     cpus = now.facts.get("logical_cpus") or now.usable_cpus
     average, others = now.interval.get("load_average"), now.interval.get("other_cpus")
     if busy := _busy_with_others(now):
-        found = f"other processes keep {busy}"
-        found += "" if average is None else f" (load average {average:.1f})"
+        problem = f"other processes keep {busy}"
+        problem += "" if average is None else f" (load average {average:.1f})"
     elif others is None and average is not None and average > _LOAD_PER_CPU * cpus:
-        found = f"the load average is {average:.1f} on {cpus} CPUs"
+        problem = f"the load average is {average:.1f} on {cpus} CPUs"
     else:
         return None
     left, flags = now.usable_cpus - math.ceil(others or 0), now.flags
     leave = ""
     if not flags.on_gpu and not flags.intra_threads_given and 0 < left < now.usable_cpus:
         leave = f" leave them their CPUs with --num_intra_threads={left},"
-    return found, f"stop them,{leave} or {_INTERLEAVE}"
+    return problem, f"stop them,{leave} or {_INTERLEAVE}"
 
 
 def load_in_loop(then: Situation) -> Finding:
     """Checks for CPU time of other processes in the timed loop."""
     busy = _busy_with_others(then)
-    found = f"in the timed loop other processes kept {busy}"
-    return (found, _MEASURE_AGAIN) if busy else None
+    problem = f"in the timed loop other processes kept {busy}"
+    return (problem, _MEASURE_AGAIN) if busy else None
 
 
 def steal(now: Situation) -> Finding:
     """Checks for CPU time that the hypervisor withheld."""
     share = _stolen(now)
-    found = f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for"
-    return (found, f"use a dedicated machine, or {_INTERLEAVE}") if share else None
+    problem = f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for"
+    return (problem, f"use a dedicated machine, or {_INTERLEAVE}") if share else None
 
 
 def steal_in_loop(then: Situation) -> Finding:
     """Checks for CPU time that the hypervisor withheld in the timed loop."""
     share = _stolen(then)
-    found = f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time"
-    return (found, _MEASURE_AGAIN) if share else None
+    problem = f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time"
+    return (problem, _MEASURE_AGAIN) if share else None
 
 
 def threads(now: Situation) -> Finding:
@@ -190,8 +190,8 @@ def threads(now: Situation) -> Finding:
     wanted, usable = now.flags.intra_threads, now.usable_cpus
     if not now.flags.intra_threads_given or wanted <= usable:
         return None
-    found = f"--num_intra_threads={wanted} is more than the {usable} CPUs this process may use"
-    return found, f"use --num_intra_threads={usable} or less"
+    problem = f"--num_intra_threads={wanted} is more than the {usable} CPUs this process may use"
+    return problem, f"use --num_intra_threads={usable} or less"
 
 
 def quota(now: Situation) -> Finding:
@@ -200,9 +200,13 @@ def quota(now: Situation) -> Finding:
     running = min(now.flags.intra_threads or now.usable_cpus, now.usable_cpus)
     if limit is None or now.flags.on_gpu or running <= limit:
         return None
-    given = f"--num_intra_threads={running}" if now.flags.intra_threads else "TensorFlow's own"
-    found = f"a control group allows {limit:g} CPUs, and {given} threads keep {running} busy"
-    return found, f"use --num_intra_threads={max(1, math.floor(limit))}, or raise the quota"
+    threads_flag = (
+        f"--num_intra_threads={running}" if now.flags.intra_threads else "TensorFlow's own"
+    )
+    problem = (
+        f"a control group allows {limit:g} CPUs, and {threads_flag} threads keep {running} busy"
+    )
+    return problem, f"use --num_intra_threads={max(1, math.floor(limit))}, or raise the quota"
 
 
 def quota_in_loop(then: Situation) -> Finding:
@@ -213,30 +217,30 @@ def quota_in_loop(then: Situation) -> Finding:
     limit, use = then.facts.get("cgroup_cpu_limit"), ""
     if limit is not None and not then.flags.on_gpu:
         use = f"use --num_intra_threads={max(1, int(limit))}, or "
-    found = (
+    problem = (
         f"in the timed loop of {seconds:.1f} s control groups stopped threads for {stopped:.1f} s"
     )
-    return found, f"{use}raise the quota"
+    return problem, f"{use}raise the quota"
 
 
 def governor(now: Situation) -> Finding:
     """Checks for clock frequencies that are limited or differ."""
     names = [name for name in str(now.facts.get("cpu_governor", "")).split(",") if name]
     if len(names) > 1:
-        found = f"CPUs have different frequency governors ({', '.join(names)})"
+        problem = f"CPUs have different frequency governors ({', '.join(names)})"
     elif set(names) & set(_SLOW_GOVERNORS) and now.facts.get("cpu_driver") not in _DYNAMIC_DRIVERS:
-        found = f"the frequency governor is {names[0]}"
+        problem = f"the frequency governor is {names[0]}"
     else:
         return None
-    return found, "as root: cpupower frequency-set -g performance"
+    return problem, "as root: cpupower frequency-set -g performance"
 
 
 def thermal(then: Situation) -> Finding:
     """Checks for a processor throttled by heat."""
     events = then.interval.get("thermal_events")
-    found = f"in the timed loop CPUs slowed down {events} times for heat"
+    problem = f"in the timed loop CPUs slowed down {events} times for heat"
     advice = "check the cooling; a lower clock that holds (turbo off) gives steadier results"
-    return (found, advice) if events else None
+    return (problem, advice) if events else None
 
 
 def memory(now: Situation) -> Finding:
@@ -244,8 +248,8 @@ def memory(now: Situation) -> Finding:
     total, left = now.facts.get("memory_bytes"), now.facts.get("memory_available_bytes")
     if not total or left is None or left >= _SCARCE_MEMORY * total:
         return None
-    found = f"{left / 2**20:.0f} of {total / 2**20:.0f} MiB of memory are left"
-    return found, "stop programs that use it, or lower --batch_size"
+    problem = f"{left / 2**20:.0f} of {total / 2**20:.0f} MiB of memory are left"
+    return problem, "stop programs that use it, or lower --batch_size"
 
 
 def memory_in_loop(then: Situation) -> Finding:
@@ -268,8 +272,8 @@ def numa(now: Situation) -> Finding:
 
 def battery(now: Situation) -> Finding:
     """Checks for battery power."""
-    found = ("the machine runs on battery", "plug it in")
-    return found if now.facts.get("on_battery") else None
+    problem = ("the machine runs on battery", "plug it in")
+    return problem if now.facts.get("on_battery") else None
 
 
 def gpu_processes(now: Situation) -> Finding:
@@ -277,13 +281,15 @@ def gpu_processes(now: Situation) -> Finding:
     busy = {state.index: state.others for state in now.gpus.own if state.others}
     if not busy:
         return None
-    found = "; ".join(f"GPU {i} also runs {process_names(them)}" for i, them in busy.items())
+    problem = "; ".join(
+        f"GPU {i} also runs {process_names(processes)}" for i, processes in busy.items()
+    )
     free, wanted = now.gpus.free, len(now.flags.cards)
     if len(free) < wanted:
-        return found, "end them, or wait"
+        return problem, "end them, or wait"
     without = " without --gpu_indices" if now.flags.gpu_indices else ""
     use = ",".join(map(str, free[:wanted]))
-    return found, f"end them, or use CUDA_VISIBLE_DEVICES={use}{without}"
+    return problem, f"end them, or use CUDA_VISIBLE_DEVICES={use}{without}"
 
 
 def gpu_processes_in_loop(then: Situation) -> Finding:

@@ -45,14 +45,14 @@ FactGroup: TypeAlias = Callable[[Host], Facts]
 
 def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
     """Facts of all groups by name. Facts that are empty or cannot be read are left out."""
-    found: dict[str, Fact] = {}
+    known_facts: dict[str, Fact] = {}
     for group in groups:
         try:
             facts = group(host)
         except Exception:  # A missing fact must not end a run.
             continue
-        found.update({k: v for k, v in facts.items() if v is not None and v not in ("", [])})
-    return found
+        known_facts.update({k: v for k, v in facts.items() if v is not None and v not in ("", [])})
+    return known_facts
 
 
 def pid_namespace(host: Host) -> str | None:
@@ -122,14 +122,14 @@ def processor(host: Host) -> Facts:
         if platform.system() != "Darwin":
             return {"cpu_model": None, "cpu_conv_gradients": LIBRARY}
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
-        return {"cpu_model": told.stdout.strip(), "cpu_conv_gradients": LIBRARY}
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
+        return {"cpu_model": printed.stdout.strip(), "cpu_conv_gradients": LIBRARY}
     cpus = [_fields(paragraph) for paragraph in text.split("\n\n")]
     first = cpus[0]
     flags = (first.get("flags") or first.get("Features") or "").split()
     cores = {(cpu.get("physical id"), cpu["core id"]) for cpu in cpus if "core id" in cpu}
     isa = [name for name in _ISA if name in flags]
-    found = _kernels(isa, host.environ)
+    kernels = _kernels(isa, host.environ)
     return {
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": isa,
@@ -137,7 +137,7 @@ def processor(host: Host) -> Facts:
         # Noise usually comes from other machines on the same hypervisor.
         "virtual_machine": True if "hypervisor" in flags else None,
         # What --conv_gradients=auto is on this CPU, and the kernels that it depends on.
-        "cpu_conv_gradients": f"fastest ({found})" if found in MEASURED_KERNELS else LIBRARY,
+        "cpu_conv_gradients": f"fastest ({kernels})" if kernels in MEASURED_KERNELS else LIBRARY,
     }
 
 
@@ -236,16 +236,16 @@ _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
 
 def settings(host: Host) -> Facts:
     """Settings of kernel and firmware: clocks, power, memory, virtual machine."""
-    found = {name: read(host, path) for name, (path, read) in _SETTINGS.items()}
+    values = {name: read(host, path) for name, (path, read) in _SETTINGS.items()}
     no_turbo = host.number(f"{_CPU}/intel_pstate/no_turbo")
     if no_turbo is not None:
-        found["cpu_turbo"] = no_turbo == 0
+        values["cpu_turbo"] = no_turbo == 0
     policies = sorted((host.root / _CPU / "cpufreq").glob("policy*"))
     governors = {host.text(f"{_CPU}/cpufreq/{p.name}/scaling_governor") or "" for p in policies}
     aslr = host.number("proc/sys/kernel/randomize_va_space")
     nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
     return {
-        **found,
+        **values,
         "cpu_governor": ",".join(sorted(governors - {""})) or None,
         "aslr": None if aslr is None else ("off", "partial", "full")[min(max(aslr, 0), 2)],
         "numa_nodes": len(nodes) or None,
@@ -342,9 +342,9 @@ def oom_kills(host: Host | None = None) -> int:
     names = ("memory.events", "memory.oom_control")
     counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
     for counter in (*counters, "proc/vmstat"):
-        found = re.search(r"^oom_kill (\d+)$", host.text(counter) or "", re.MULTILINE)
-        if found is not None:
-            return int(found.group(1))
+        match = re.search(r"^oom_kill (\d+)$", host.text(counter) or "", re.MULTILINE)
+        if match is not None:
+            return int(match.group(1))
     return 0
 
 

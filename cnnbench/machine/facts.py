@@ -80,15 +80,15 @@ def loaded(host: Host) -> Facts:
     If a library is loaded several times, versions are joined with commas, in the order of paths.
     """
     mapped = host.text("proc/self/maps") or ""
-    found: dict[str, list[str]] = {}
+    texts_by_fact: dict[str, list[str]] = {}
     # The last column contains the path of a mapped file.
     for mapping in sorted(set(re.findall("/.*", mapped))):
         path = mapping.removesuffix(" (deleted)")
         library = os.path.basename(path).partition(".so")[0]
         for fact, (name, version) in _LIBRARIES.items():
             if name == library and (text := _text(path, version)):
-                found.setdefault(fact, []).append(text)
-    return {fact: ", ".join(dict.fromkeys(versions)) for fact, versions in found.items()}
+                texts_by_fact.setdefault(fact, []).append(text)
+    return {fact: ", ".join(dict.fromkeys(versions)) for fact, versions in texts_by_fact.items()}
 
 
 def _text(path: str, version: Callable[[Any], _Parts]) -> str | None:
@@ -195,12 +195,12 @@ def tensorflow_threads(host: Host) -> Facts:
 
 def commit(host: Host) -> Facts:
     """Commit of cnnbench's checkout, whether files differ from it, and a digest of these."""
-    found = repository.of_cnnbench()
+    subject = repository.of_cnnbench()
     return {
-        "git_commit": found.revision,
-        "git_dirty": found.dirty,
-        "git_changes": found.changes,
-        "git_unknown": found.unknown,
+        "git_commit": subject.revision,
+        "git_dirty": subject.dirty,
+        "git_changes": subject.changes,
+        "git_unknown": subject.unknown,
     }
 
 

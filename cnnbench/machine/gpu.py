@@ -74,9 +74,9 @@ def handles(module: Any) -> list[Any]:
 
 def handles_of_run(module: Any, host: Host, cards: Sequence[int] | None = None) -> dict[int, Any]:
     """NVML's handles of a run's GPUs, by GPU number; see `gpus_of_run`."""
-    found = handles(module)
-    uuids = [_text(module.nvmlDeviceGetUUID(handle)) for handle in found]
-    return {i: found[i] for i in gpus_of_run(uuids, host.environ, cards)}
+    all_handles = handles(module)
+    uuids = [_text(module.nvmlDeviceGetUUID(handle)) for handle in all_handles]
+    return {i: all_handles[i] for i in gpus_of_run(uuids, host.environ, cards)}
 
 
 def _text(value: str | bytes) -> str:
@@ -107,11 +107,11 @@ def nvml_facts(host: Host) -> Facts:
     with nvml(host) as module:
         if module is None:
             return {}
-        found = handles(module)
+        all_handles = handles(module)
         driver = ask(module.nvmlSystemGetDriverVersion)
 
         def each(question: Callable[..., Any], *arguments: Any) -> list[Any]:
-            answers = [ask(question, handle, *arguments) for handle in found]
+            answers = [ask(question, handle, *arguments) for handle in all_handles]
             return [answer for answer in answers if answer is not None]
 
         limits = each(module.nvmlDeviceGetPowerManagementLimit)
@@ -137,13 +137,13 @@ def gpu_memory(
     host = Host() if host is None else host
     with nvml(host) as module:
         mine = {} if module is None else handles_of_run(module, host, cards)
-        told = [ask(module.nvmlDeviceGetMemoryInfo, one) for one in mine.values()]
+        memory_infos = [ask(module.nvmlDeviceGetMemoryInfo, handle) for handle in mine.values()]
         sizes = [
-            Memory(int(one.total) // per_card, int(one.free) // per_card)
-            for one in told
-            if one is not None
+            Memory(int(info.total) // per_card, int(info.free) // per_card)
+            for info in memory_infos
+            if info is not None
         ]
-    return min(sizes, key=lambda one: one.available, default=None)
+    return min(sizes, key=lambda memory: memory.available, default=None)
 
 
 def visible_to_tensorflow(host: Host) -> Facts:
@@ -209,8 +209,11 @@ class GpuState:
 def gpu_states(host: Host) -> tuple[GpuState, ...]:
     """All GPUs of the machine, in the driver's order; none without NVML. Never raises."""
     with nvml(host) as module:
-        found = None if module is None else ask(handles, module)
-        states = [ask(_state, host, module, index, one) for index, one in enumerate(found or ())]
+        all_handles = None if module is None else ask(handles, module)
+        states = [
+            ask(_state, host, module, index, handle)
+            for index, handle in enumerate(all_handles or ())
+        ]
     return tuple(states) if None not in states else ()
 
 
@@ -226,7 +229,9 @@ def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
         # The name of a process in another container is unknown.
         processes=None
         if running is None
-        else {one.pid: host.text(f"proc/{one.pid}/comm") or "unknown" for one in running},
+        else {
+            process.pid: host.text(f"proc/{process.pid}/comm") or "unknown" for process in running
+        },
         thermal_seconds=None if heat is None else heat.violationTime / 1e9,
     )
 
@@ -317,7 +322,7 @@ class GpuView:
 
     def facts(self) -> dict[str, list[str] | list[int]]:
         """Clocks, throttle reasons and other processes of the run's GPUs, if there are any."""
-        found: dict[str, list[str] | list[int]] = {
+        values_by_fact: dict[str, list[str] | list[int]] = {
             "gpu_clocks_mhz": [s.sm_clock_mhz for s in self.own if s.sm_clock_mhz is not None],
             "gpu_throttle_reasons": [
                 f"{s.index}: {', '.join(s.throttle_reasons)}"
@@ -328,7 +333,7 @@ class GpuView:
                 f"{s.index}: {process_names(s.others)}" for s in self.own if s.others
             ],
         }
-        return {name: values for name, values in found.items() if values}
+        return {name: values for name, values in values_by_fact.items() if values}
 
 
 def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:

@@ -120,8 +120,8 @@ def reason(errors: str) -> str:
     """The reason in git's standard error, with the command that git advises."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     advice = [line for line in lines[1:] if line.startswith("git config ")]
-    found = re.search(r"^(?:fatal|error): (.+)$", "\n".join(lines), re.MULTILINE)
-    return "; ".join([found[1], *advice] if found else lines[-1:])
+    match = re.search(r"^(?:fatal|error): (.+)$", "\n".join(lines), re.MULTILINE)
+    return "; ".join([match[1], *advice] if match else lines[-1:])
 
 
 def commit_of(text: str, folder: str | Path | None = None) -> str:
@@ -179,18 +179,18 @@ def of_work(
             names = home.repository or "", home.revision or ""
             homes.append((is_other, names, path.parent, home))
     if homes:
-        *_, place, found = min(homes, key=lambda one: one[:2])
+        *_, place, subject = min(homes, key=lambda home: home[:2])
     else:
-        found = of_folder(folder)
+        subject = of_folder(folder)
     if parts is None:
         parts = plugins.parts(flags)
     own = [path for path in (*files, *map(Path, parts)) if not _tracks(place, path)]
-    if own and found.unknown is None:
+    if own and subject.unknown is None:
         texts = sorted(path.read_bytes() for path in own if os.access(path, os.R_OK))
-        changes = _digest((found.changes or "").encode(), *texts)
-        found = replace(found, dirty=True if found.revision else None, changes=changes)
-    unknown = of_cnnbench().unknown if found == Subject() else found.unknown
-    return replace(found, unknown=None if "commit" in labels_of(flags) else unknown)
+        changes = _digest((subject.changes or "").encode(), *texts)
+        subject = replace(subject, dirty=True if subject.revision else None, changes=changes)
+    unknown = of_cnnbench().unknown if subject == Subject() else subject.unknown
+    return replace(subject, unknown=None if "commit" in labels_of(flags) else unknown)
 
 
 def _tracks(folder: str | Path | None, file: Path) -> bool:
@@ -261,13 +261,13 @@ def address(url: str) -> str | None:
     For a local path, only the last part is returned. For an address in another form, only the host
     is returned, or None if it is unknown.
     """
-    found = _LONG.fullmatch(url) or _SHORT.fullmatch(url) or _OTHER.fullmatch(url)
-    if found is None and ":" in url.partition("/")[0]:
+    match = _LONG.fullmatch(url) or _SHORT.fullmatch(url) or _OTHER.fullmatch(url)
+    if match is None and ":" in url.partition("/")[0]:
         return None
-    path = (url if found is None else found["path"]).strip("/").removesuffix(".git")
-    if found is None or not found["host"]:
+    path = (url if match is None else match["path"]).strip("/").removesuffix(".git")
+    if match is None or not match["host"]:
         return Path(path).name or None
-    return f"{found['host'].lower()}/{path}".rstrip("/")
+    return f"{match['host'].lower()}/{path}".rstrip("/")
 
 
 T = TypeVar("T")
@@ -303,7 +303,9 @@ class Commits:
         whole = self.places.copy()
         for digits in _ABBREVIATIONS:
             short = grouped(self._commits, itemgetter(slice(digits)))
-            self.places |= {name: whole[one[0]] for name, one in short.items() if len(one) == 1}
+            self.places |= {
+                name: whole[commits[0]] for name, commits in short.items() if len(commits) == 1
+            }
         self._refs: dict[str, str] = {}
         form = "--format=%(refname:short) %(objectname) %(*objectname)"
         for line in git(
@@ -321,12 +323,13 @@ class Commits:
         wanted = self.places[other]
         waiting, seen = [self._commits[self.places[commit]]], set()
         while waiting:
-            one = waiting.pop()
-            if self.places[one] == wanted:
+            ancestor = waiting.pop()
+            if self.places[ancestor] == wanted:
                 return True
-            if one not in seen and self.places[one] > wanted:  # ancestors have smaller places
-                seen.add(one)
-                waiting += (parent for parent in self._parents[one] if parent in self.places)
+            # Ancestors have smaller places.
+            if ancestor not in seen and self.places[ancestor] > wanted:
+                seen.add(ancestor)
+                waiting += (parent for parent in self._parents[ancestor] if parent in self.places)
         return False
 
     def parents(self, commit: str) -> list[str]:
@@ -340,26 +343,26 @@ class Commits:
         `names` are the names in the records, in order: full or abbreviated hashes, branches, tags.
         """
         known = {name: self._commits[self.places[name]] for name in names if name in self.places}
-        found = [*self._missing([name for name in names if name not in known])]
+        lines = [*self._missing([name for name in names if name not in known])]
         if moving := [name for name in names if name in self._refs]:
             places = [f"{name} ({short(self._refs[name])})" for name in moving]
-            found.append(
+            lines.append(
                 "Names of branches and tags are placed where they point now: "
                 f"{_first(places)}. If one was moved since, another commit was measured."
             )
         with contextlib.suppress(GitError):  # a repository without HEAD
-            found += self._branches([*dict.fromkeys(known.values())])
-        return found + self.reverts([*dict.fromkeys(known.values())])
+            lines += self._branches([*dict.fromkeys(known.values())])
+        return lines + self.reverts([*dict.fromkeys(known.values())])
 
     def reverts(self, commits: Sequence[str]) -> list[str]:
         """One sentence for each commit, among those given, that reverts another commit."""
-        found = []
+        lines = []
         for start in range(0, len(commits), _AT_ONCE):
             some = commits[start : start + _AT_ONCE]
             for commit, *_, body in self._log("--no-walk=unsorted", *some, body="%b"):
                 if other := reverted(body):
-                    found.append(f"{short(commit)} reverts {short(other)}.")
-        return found
+                    lines.append(f"{short(commit)} reverts {short(other)}.")
+        return lines
 
     def _missing(self, names: Sequence[str]) -> Iterator[str]:
         """Sentences about commits that no branch and no tag contains."""
@@ -394,14 +397,14 @@ class Commits:
             return {}
         by_author = {(author, subject): commit for commit, _, author, subject, _ in present}
         by_tree = {tree: commit for commit, tree, *_ in present}
-        found = {}
+        replaced = {}
         for commit, tree, author, subject, _ in lost:
             name = next(name for name in names if commit.startswith(name))
             if successor := by_author.get((author, subject)):
-                found[name] = (successor, "a rebase")
+                replaced[name] = (successor, "a rebase")
             elif successor := by_tree.get(tree):
-                found[name] = (successor, "a squash")
-        return found
+                replaced[name] = (successor, "a squash")
+        return replaced
 
     def _log(self, *arguments: str, body: str = "") -> Iterator[Sequence[str]]:
         """For each commit: hash, tree, author with date, subject and body."""
@@ -415,13 +418,15 @@ class Commits:
         """Sentences about commits off HEAD's first-parent line, with the merges that added them."""
         line = git("rev-list", "--first-parent", "--reverse", "HEAD", folder=self._folder).split()
         aside = sorted({*commits} - {*line}, key=self.places.__getitem__)
-        merges = [one for one in line if len(self._parents[one]) > 1]
+        merges = [merge_commit for merge_commit in line if len(self._parents[merge_commit]) > 1]
 
         def merge_of(commit: str) -> str:
-            return next((one for one in merges if self.contains(one, commit)), "")
+            return next(
+                (merge_commit for merge_commit in merges if self.contains(merge_commit, commit)), ""
+            )
 
         for merge, some in grouped(aside, merge_of).items():
-            names = _first([short(one) for one in some])
+            names = _first([short(commit) for commit in some])
             if merge:
                 yield f"{short(merge)} merged another branch, with {names}."
             else:
@@ -430,8 +435,8 @@ class Commits:
 
 def reverted(message: str) -> str:
     """The commit that a commit with this message reverts, or ""."""
-    found = _REVERTED.search(message)
-    return found[1] if found else ""
+    match = _REVERTED.search(message)
+    return match[1] if match else ""
 
 
 def in_order(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:

@@ -88,13 +88,13 @@ class Counters:
 
     def since(self, first: Counters) -> dict[str, Any]:
         """Changes since an earlier sample, by name; None where unknown."""
-        found = {}
+        elapsed = {}
         for name, now in vars(self).items():
             before = getattr(first, name)
             # If a counter decreases, it was reset, for example because the machine was suspended.
             unknown = before is None or now is None or now < before
-            found[name] = None if unknown else now - before
-        return found
+            elapsed[name] = None if unknown else now - before
+        return elapsed
 
     def moved(self, first: Counters, second: Counters) -> Counters:
         """These counters without the change between two later samples; None where unknown."""
@@ -118,7 +118,7 @@ def take(
     busy, steal = _cpu_seconds(host)
     # os.times is not used, because it counts hundredths of a second.
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    own = sum(one.ru_utime + one.ru_stime for one in used)
+    own = sum(usage.ru_utime + usage.ru_stime for usage in used)
     of_peers = [cpu_seconds_of(host, pid) for pid in peers]
     known = [seconds for seconds in of_peers if seconds is not None]
     vmstat = host.text("proc/vmstat") or ""
@@ -152,7 +152,7 @@ def changes(first: Counters, second: Counters) -> dict[str, float]:
         others = round(max(0.0, busy - own) / seconds, 3)
     if seconds >= _SHORTEST and busy is not None and steal is not None:
         stolen = round(steal / (busy + steal), 4) if busy + steal else 0.0
-    found = {
+    known_changes = {
         "seconds": round(seconds, 3),
         "other_cpus": others,
         "steal_fraction": stolen,
@@ -161,13 +161,13 @@ def changes(first: Counters, second: Counters) -> dict[str, float]:
         "quota_seconds": None if quota is None else round(quota, 3),
         "swapped_pages": change["swapped_pages"],
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in known_changes.items() if value is not None}
 
 
 def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:
     """Busy and stolen time of all CPUs. The first two columns include the time of guests."""
-    found = re.match(r"cpu +([\d ]+)", host.text("proc/stat") or "")
-    columns = [] if found is None else list(map(int, found.group(1).split()))
+    match = re.match(r"cpu +([\d ]+)", host.text("proc/stat") or "")
+    columns = [] if match is None else list(map(int, match.group(1).split()))
     if len(columns) < 7:
         return None, None
     user, nice, system, _, _, irq, softirq, *rest = columns
@@ -201,9 +201,9 @@ def _quota_seconds(host: Host) -> float | None:
     for folder in cgroup_folders(host, "cpu"):
         text = host.text(f"{folder}/cpu.stat") or ""
         for key, unit in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
-            found = re.search(rf"^{key} (\d+)$", text, re.MULTILINE)
-            if found is not None:
-                total = (total or 0.0) + int(found.group(1)) / unit
+            match = re.search(rf"^{key} (\d+)$", text, re.MULTILINE)
+            if match is not None:
+                total = (total or 0.0) + int(match.group(1)) / unit
     return total
 
 
@@ -219,11 +219,11 @@ def clock_mhz(host: Host) -> int | None:
             kilohertz.append(clock)
     if kilohertz:
         return round(median(kilohertz) / 1000)
-    told = dict(_CLOCK.findall(host.text("proc/cpuinfo") or ""))
+    clocks = dict(_CLOCK.findall(host.text("proc/cpuinfo") or ""))
     # If all CPUs report exactly the same clock rate, it is the nominal one, not a measured one.
-    if len(set(told.values())) < 2:
+    if len(set(clocks.values())) < 2:
         return None
-    known = [float(told[str(number)]) for number in wanted if str(number) in told]
+    known = [float(clocks[str(number)]) for number in wanted if str(number) in clocks]
     return round(median(known)) if known else None
 
 
@@ -296,8 +296,8 @@ class EnergyMeter:
         self.pause()
         cpu, gpu = self._total(on_gpu=False), self._total(on_gpu=True)
         names = [c.name for c in self._counters if (gpu if c.on_gpu else cpu) is not None]
-        found = {"cpu_energy_joules": cpu, "gpu_energy_joules": gpu}
-        return {**found, "energy_source": ", ".join(names)} if names else {}
+        energy = {"cpu_energy_joules": cpu, "gpu_energy_joules": gpu}
+        return {**energy, "energy_source": ", ".join(names)} if names else {}
 
     def _read(self) -> list[float | None]:
         return [counter.read() for counter in self._counters]
@@ -342,7 +342,7 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
             longest = None if limit is None else limit / 1e6 / _watts(host, folder)
             label = f"RAPL {name} {beside[1]}" if beside else f"RAPL {name}"
             counters.append(EnergyCounter(label, False, read, 1e6, limit, longest))
-    return tuple(counters) if all(one.read() is not None for one in counters) else ()
+    return tuple(counters) if all(counter.read() is not None for counter in counters) else ()
 
 
 def _watts(host: Host, folder: str) -> float:
@@ -573,8 +573,8 @@ class Watch:
         return take(self._host, self._clock, self._peers)
 
     def _clock_now(self) -> dict[str, int]:
-        found = clock_mhz(self._host)
-        return {} if found is None else {"cpu_clock_mhz": found}
+        clock = clock_mhz(self._host)
+        return {} if clock is None else {"cpu_clock_mhz": clock}
 
     def _view(self, states: Sequence[GpuState]) -> GpuView:
         flags = self._flags
@@ -589,10 +589,10 @@ class Watch:
         situation: Situation,
         when: str,
     ) -> tuple[ConditionNote, ...]:
-        found = []
+        notes = []
         for name, check in {**checks, **(on_gpus if self._flags.on_gpu else {})}.items():
             if finding := check(situation):
                 text, advice = finding
-                found.append(ConditionNote(id=name, when=when, text=text, advice=advice))
-        self._notes = [*(note for note in self._notes if note.when != when), *found]
-        return tuple(found)
+                notes.append(ConditionNote(id=name, when=when, text=text, advice=advice))
+        self._notes = [*(note for note in self._notes if note.when != when), *notes]
+        return tuple(notes)

@@ -45,9 +45,9 @@ class ScheduledSteps:
         return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
 
 
-def _is_rate(value: Any, given: Sequence[Any]) -> str:
+def _is_rate(value: Any, arguments: Sequence[Any]) -> str:
     wanted = "a finite rate of at least 0"
-    return "" if 0 <= value < math.inf else f"{wanted}, not {value} for step {given[0]}"
+    return "" if 0 <= value < math.inf else f"{wanted}, not {value} for step {arguments[0]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class ScheduleSpec:
     @property
     def flags(self) -> dict[str, Constant]:
         """The constants, by flag name."""
-        return {one.flag: one for one in self.constants.values()}
+        return {constant.flag: constant for constant in self.constants.values()}
 
     def missing(self, params: object) -> list[str]:
         """The flags in `needs` that are 0 in `params`, an object with all flags."""
@@ -90,8 +90,8 @@ class ScheduleSpec:
         """Makes the schedule with the flag values in `params`, an object with all flags."""
         if self.missing(params):
             return lambda step: run.base
-        given = {name: getattr(params, one.flag) for name, one in self.constants.items()}
-        schedule = self.make(run, **given)
+        values = {name: getattr(params, constant.flag) for name, constant in self.constants.items()}
+        schedule = self.make(run, **values)
         schedule(run.warmup)  # a wrong rate is refused before the run
         return schedule
 

@@ -69,13 +69,13 @@ AVERAGE = "moving_average"
 """Name in checkpoints of the moving average of a variable (--ema_decay), besides the slots."""
 
 
-def _shaped_as_weight(value: Any, given: Sequence[Any]) -> str:
-    wanted = plugins.sizes(given[0])
-    found = plugins.sizes(value) if plugins.is_tensor(value) else ()
-    if found is None or wanted is None:
+def _shaped_as_weight(value: Any, arguments: Sequence[Any]) -> str:
+    wanted = plugins.sizes(arguments[0])
+    sizes = plugins.sizes(value) if plugins.is_tensor(value) else ()
+    if sizes is None or wanted is None:
         return ""
-    fits = len(found) == len(wanted) and all(
-        None in pair or pair[0] == pair[1] for pair in zip(found, wanted, strict=True)
+    fits = len(sizes) == len(wanted) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(sizes, wanted, strict=True)
     )
     shape = f"tensors of the shape of the weight, {list(wanted)}"
     return "" if fits else f"{shape}, not {plugins.shown(value)}"
@@ -146,7 +146,10 @@ class OptimizerSpec:
     @property
     def flags(self) -> dict[str, Constant]:
         """The constants, by flag name."""
-        return {one.flag: one for one in (*self.constants.values(), *self.powers.values())}
+        return {
+            constant.flag: constant
+            for constant in (*self.constants.values(), *self.powers.values())
+        }
 
     def values(self, params: object) -> dict[str, float]:
         """The values of the optimizer's flags, by name, from an object that has all flags."""

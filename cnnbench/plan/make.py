@@ -61,8 +61,8 @@ def make_plan(
     if tell is not None:
         params, _ = locate(plan.params, environ, tell=tell)
         if params is not plan.params:
-            found = _resolved(params, plan.place.names)
-            plan = replace(found, explicit_flags=plan.explicit_flags, notices=plan.notices)
+            resolved = _resolved(params, plan.place.names)
+            plan = replace(resolved, explicit_flags=plan.explicit_flags, notices=plan.notices)
     if data:
         refuse(NETWORK, plan)
         settled = dict.fromkeys(plan.network.own_sizes)  # None: runs of the same work are equal
@@ -83,18 +83,18 @@ def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFla
     """Checks each value alone, then combinations of values."""
     args = run if isinstance(run, ParsedArgs) else None
     flags = run.params if isinstance(run, ParsedArgs) else run
-    given = None if args is None else tuple(args.given)
-    params, told = locate(flags, environ, given)
+    explicit = None if args is None else tuple(args.given)
+    params, notices = locate(flags, environ, explicit)
     plugins.load_all(vars(params))
     plan = _refused(params, names)
-    if args is None or given is None:
+    if args is None or explicit is None:
         return plan
     if params.cluster != flags.cluster:  # implied
-        given = (*given, "cluster")
+        explicit = (*explicit, "cluster")
     if params.cluster != "flags" and not params.job_name:
-        told += (f"--cluster={params.cluster} lists only this process: running alone",)
-    told = (*args.notices, *told, *unused_notices(plan, given))
-    return replace(plan, explicit_flags=given, notices=told)
+        notices += (f"--cluster={params.cluster} lists only this process: running alone",)
+    notices = (*args.notices, *notices, *unused_notices(plan, explicit))
+    return replace(plan, explicit_flags=explicit, notices=notices)
 
 
 def _refused(params: Params, names: JobFlagNames) -> RunPlan:
@@ -162,7 +162,7 @@ _VARIABLES_OF_HOROVOD = {
 def locate(
     flags: Params,
     environ: Mapping[str, str],
-    given: tuple[str, ...] | None = None,
+    explicit: tuple[str, ...] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> tuple[Params, tuple[str, ...]]:
     """The flags with the job that --cluster finds in the environment, and notices.
@@ -171,7 +171,7 @@ def locate(
     unchanged for a process in no job of several, such as an evaluator or a chief without workers.
 
     Args:
-      given: names of the flags of a command line. With them, Horovod's mode and jobs that the
+      explicit: names of the flags of a command line. With them, Horovod's mode and jobs that the
         environment has without --cluster are noticed.
       tell: given once, by a process that runs or serves. With --cluster=mpi the processes then
         exchange their addresses, and it prints a line about missing ones. A process whose number
@@ -182,8 +182,8 @@ def locate(
       BenchmarkError: addresses are missing after --cluster_timeout.
     """
     notices: tuple[str, ...] = ()
-    if given is not None:
-        flags, notices = _implied_cluster(flags, given, environ)
+    if explicit is not None:
+        flags, notices = _implied_cluster(flags, explicit, environ)
     if flags.cluster != "flags" and not flags.worker_hosts:
         flags = _from_environment(flags, environ)
     if tell is not None and flags.cluster in ("slurm", "mpi"):
@@ -192,7 +192,7 @@ def locate(
 
 
 def _implied_cluster(
-    flags: Params, given: tuple[str, ...], environ: Mapping[str, str]
+    flags: Params, explicit: tuple[str, ...], environ: Mapping[str, str]
 ) -> tuple[Params, tuple[str, ...]]:
     """The flags with --cluster where Horovod's mode implies it, and notices.
 
@@ -200,7 +200,7 @@ def _implied_cluster(
     """
     notices: tuple[str, ...] = ()
     others = None
-    if not {"cluster", *ADDRESSES}.intersection(given):
+    if not {"cluster", *ADDRESSES}.intersection(explicit):
         others = started_together(environ, flags.eval)
     if flags.variable_update == HOROVOD:
         flags = flags.replace(variable_update="collective_all_reduce")
@@ -216,7 +216,7 @@ def _implied_cluster(
         notices += (f"{alone}, --cluster=flags hides this notice",)
     if flags.cluster != "flags":
         for name in ADDRESSES:
-            if name in given:
+            if name in explicit:
                 where = f"--cluster={flags.cluster}, which finds it in the environment"
                 raise FlagError(name, getattr(flags, name), f"contradicts {where}")
     return flags, notices

@@ -141,7 +141,7 @@ def declared(specs: Iterable[FlagSpec]) -> dict[str, Rule[Any]]:
     return {
         condition: _from_declarations(condition, names)
         for condition, names in flags.items()
-        if {one.partition("=")[0] for one in _settings(condition)} <= known.keys()
+        if {setting.partition("=")[0] for setting in _settings(condition)} <= known.keys()
     }
 
 
@@ -155,8 +155,8 @@ def _from_declarations(condition: str, flags: Sequence[str]) -> Rule[Any]:
     if condition.startswith("not "):
         preposition, when = "with", on
     words: dict[str, list[str]] = {}
-    for one in _settings(condition):
-        name, equals, value = one.partition("=")
+    for setting in _settings(condition):
+        name, equals, value = setting.partition("=")
         words.setdefault(f"--{name}{equals}", []).append(value)
     named = " or ".join(flag + " or ".join(values) for flag, values in words.items())
     _, colon, more = condition.partition(": ")
@@ -172,12 +172,14 @@ def on(settings: str) -> Callable[[Any], bool]:
 
     A setting is a flag, which is on, or ``flag=value``.
     """
-    return lambda resolved: all(_holds(resolved.params, one) for one in settings.split(","))
+    return lambda resolved: all(_holds(resolved.params, setting) for setting in settings.split(","))
 
 
 def off(settings: str) -> Callable[[Any], bool]:
     """The condition that none of the settings holds."""
-    return lambda resolved: not any(_holds(resolved.params, one) for one in settings.split(","))
+    return lambda resolved: (
+        not any(_holds(resolved.params, setting) for setting in settings.split(","))
+    )
 
 
 def always(resolved: object) -> bool:
@@ -191,10 +193,10 @@ _OFF = (None, False, 0, "", (), "0")
 
 def _holds(params: Any, setting: str) -> bool:
     name, equals, value = setting.partition("=")
-    found = getattr(params, name)
+    value_of_flag = getattr(params, name)
     if equals:
-        return SPECS[name].text(found) == value
-    return found not in _OFF
+        return SPECS[name].text(value_of_flag) == value
+    return value_of_flag not in _OFF
 
 
 def refuse(rules: Iterable[Rule[P]], resolved: P) -> None:
@@ -208,13 +210,13 @@ def refuse(rules: Iterable[Rule[P]], resolved: P) -> None:
             raise FlagError(name, SPECS[name].text(value), reason)
 
 
-def notices(rules: Iterable[Rule[P]], resolved: P, given: Sequence[str]) -> tuple[str, ...]:
+def notices(rules: Iterable[Rule[P]], resolved: P, explicit: Sequence[str]) -> tuple[str, ...]:
     """A line per rule that applies to given flags; for each flag only the first such rule."""
     lines = []
     for rule in rules:
-        names = [name for name in given if name in rule.flags]
+        names = [name for name in explicit if name in rule.flags]
         if names and (reason := rule.reason(resolved)):
-            given = [name for name in given if name not in names]
+            explicit = [name for name in explicit if name not in names]
             *others, last = (f"--{name}" for name in names)
             subject = f"{', '.join(others)} and {last}" if others else last
             says = rule.says or ("have no effect" if others else "has no effect")
@@ -332,7 +334,7 @@ class Place:
         """
         refuse(_RULES, _Wanted(flags, mode, names))
         coordinated = mode.processes is Processes.COORDINATOR
-        apart = coordinated or not flags.cross_replica_sync
+        without_sync = coordinated or not flags.cross_replica_sync
         return cls(
             mode=mode,
             job=Job(
@@ -344,7 +346,7 @@ class Place:
                 towers_per_worker=flags.num_gpus,
                 device="gpu" if flags.device == "gpu" else "cpu",
             ),
-            asynchronous=work.trains and bool(flags.job_name) and apart,
+            asynchronous=work.trains and bool(flags.job_name) and without_sync,
             coordinated=coordinated,
             names=names,
         )

@@ -27,7 +27,7 @@ KEY_LENGTH = 12
 """Digits of digests that identify runs."""
 
 _PATHS = [
-    *(one.name for one in FLAGS if one.path and one.role is Role.PLACE),
+    *(spec.name for spec in FLAGS if spec.path and spec.role is Role.PLACE),
     *(name for name in plugins.FLAGS if name != plugins.FLAG),
 ]
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
@@ -48,17 +48,17 @@ def identity_here(config: Mapping[str, Any]) -> dict[str, Any]:
 
     The digest of a plug-in includes its `parts`.
     """
-    found = identity(config, of_places=True)
+    flags = identity(config, of_places=True)
     for name in _PATHS:
-        if found.get(name) and not is_url(found[name]):
-            found[name] = os.path.abspath(found[name])
-    for name, path in plugins.files(found):
+        if flags.get(name) and not is_url(flags[name]):
+            flags[name] = os.path.abspath(flags[name])
+    for name, path in plugins.files(flags):
         with contextlib.suppress(OSError):
             digest = plugins.digest(path, plugins.parts({name: path}))
             number = "" if name != plugins.FLAG else f" {os.path.abspath(path)}"
-            found[f"{name} digest{number}"] = digest[:KEY_LENGTH]
-    found[plugins.FLAG] = [*map(os.path.abspath, found.get(plugins.FLAG) or ())]
-    return found
+            flags[f"{name} digest{number}"] = digest[:KEY_LENGTH]
+    flags[plugins.FLAG] = [*map(os.path.abspath, flags.get(plugins.FLAG) or ())]
+    return flags
 
 
 def agreed_facts(

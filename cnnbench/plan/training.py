@@ -70,12 +70,12 @@ class WarmUp:
         """
         if not self.auto:
             return frozenset()
-        found = []
+        counts = []
         count, most = max(self.least // self.together, MIN_STEPS), self.most // self.together
         while count < most:
-            found.append(count)
+            counts.append(count)
             count = max(count + _SMALLEST_STRIDE, int(count * _GROWTH))
-        return frozenset(number * self.together for number in (*found, most))
+        return frozenset(number * self.together for number in (*counts, most))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,10 +240,10 @@ def _target_of(params: Params, model: Model) -> Target | None:
     """
     if params.stop_at_top_1_accuracy is not None:
         flag, value = "stop_at_top_1_accuracy", params.stop_at_top_1_accuracy
-        given, text = TOP_1_ACCURACY, str(value)
+        metric_name, text = TOP_1_ACCURACY, str(value)
     elif params.stop_at is not None:
         flag, value = "stop_at", params.stop_at.value
-        given, text = params.stop_at.metric, params.stop_at.source
+        metric_name, text = params.stop_at.metric, params.stop_at.source
     else:
         return None
     names = ("loss", *model.metric_names, *model.host_metric_names)
@@ -252,9 +252,9 @@ def _target_of(params: Params, model: Model) -> Target | None:
         aliases[TOP_1_ACCURACY] = model.top_1_accuracy
     if "top_5" in names:
         aliases["top_5_accuracy"] = "top_5"
-    metric = given if given in names else aliases.get(given.lower())
+    metric = metric_name if metric_name in names else aliases.get(metric_name.lower())
     if metric is None:
-        called = "top-1 accuracy" if given == TOP_1_ACCURACY else f"metric {given}"
+        called = "top-1 accuracy" if metric_name == TOP_1_ACCURACY else f"metric {metric_name}"
         reason = f"model {model.name} has no {called}; its metrics are {', '.join(names)}"
         if model.has_host_metrics() and not model.host_metric_names:
             reason += " (host_metric_names does not declare those of host_metrics)"

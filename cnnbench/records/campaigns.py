@@ -142,7 +142,7 @@ class StrategiesDocument(Document):
 
 def speeds_of(processes: Sequence[StrategyProcess], mode: str) -> tuple[float, ...]:
     """Images/sec of the processes of a mode, as far as they are known."""
-    of_mode = (one.images_per_sec for one in processes if one.mode == mode)
+    of_mode = (process.images_per_sec for process in processes if process.mode == mode)
     return tuple(speed for speed in of_mode if speed is not None)
 
 
@@ -151,19 +151,19 @@ def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[
     reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
     if reference is None:
         return [("weights were not compared", True)]
-    found = []
+    remarks = []
     equal = [row for row in rows if row.weights == EQUAL]
     if equal:
         largest = max(row.weight_distance or 0.0 for row in equal)
         bits = "all bits" if largest == 0.0 else f"within {number(largest)} of the largest value"
         names = ", ".join(row.mode for row in equal)
-        found.append((f"weights equal those of {reference}, {bits}: {names}", True))
+        remarks.append((f"weights equal those of {reference}, {bits}: {names}", True))
     for row in rows:
         if row.weights == DIFFERENT:
             share = f"{number(row.weight_distance)} of its largest value, more than {tolerance:g}"
             of = f"weights of {row.mode} differ from those of {reference}"
-            found.append((f"{of}: {row.weight_variable} by {share}", False))
-    return found
+            remarks.append((f"{of}: {row.weight_variable} by {share}", False))
+    return remarks
 
 
 # The document of `cnnbench tune`, schema 1: the fastest flags of a network, and their proof.

@@ -95,8 +95,8 @@ def written(
       **rules: ``if_any=True`` leaves the key out for an empty value, `ABSENT` for None. ``before``
         names the key before which a computed one stands; by default it is behind all fields.
     """
-    found = {"key": key, "value": value, "type": form, **rules}
-    return {name: rule for name, rule in found.items() if rule}
+    rules_given = {"key": key, "value": value, "type": form, **rules}
+    return {name: rule for name, rule in rules_given.items() if rule}
 
 
 _COMPUTED: dict[object, Mapping[str, Any]] = {}
@@ -120,26 +120,26 @@ def part(path: str, form: Any, **rules: Any) -> Any:
 @functools.cache
 def keys_of(cls: Any) -> tuple[Key, ...]:
     """The keys of a dataclass in their order: fields, then what is computed, unless put before."""
-    found: list[Key] = []
+    keys: list[Key] = []
     for field in dataclasses.fields(cls):
         rules: Mapping[str, Any] = field.metadata
         get: Callable[[Any], Any] = attrgetter(field.name)
         if rules.get("inline"):
             inner = keys_of(typing.get_type_hints(cls)[field.name])
-            found += (one._replace(get=_chained(one.get, get)) for one in inner)
+            keys += (key._replace(get=_chained(key.get, get)) for key in inner)
         elif not rules.get("hidden"):
             get = _chained(rules["value"], get) if "value" in rules else get
-            found.append(Key(json_key(field), cls, field.name, get, rules))
-    members = {name: value for one in reversed(cls.__mro__) for name, value in vars(one).items()}
+            keys.append(Key(json_key(field), cls, field.name, get, rules))
+    members = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     for name, member in members.items():
         getter = getattr(member, "fget", getattr(member, "func", member))
         if callable(getter) and getter in _COMPUTED:
             rules = _COMPUTED[getter]
-            names = [one.name for one in found]
+            names = [key.name for key in keys]
             place = names.index(rules["before"]) if "before" in rules else len(names)
             get = getter if member is getter else attrgetter(name)  # cached ones are computed once
-            found.insert(place, Key(rules.get("key", name), cls, name, get, rules, getter))
-    return tuple(found)
+            keys.insert(place, Key(rules.get("key", name), cls, name, get, rules, getter))
+    return tuple(keys)
 
 
 def _chained(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -175,12 +175,12 @@ def encode(value: object) -> Json:
 
 def _encoded_fields(value: Any) -> dict[str, Json]:
     """JSON values of the keys that are not left out."""
-    found = {}
+    encoded = {}
     for key in keys_of(value.__class__):
         item = key.get(value)
         if not (item is None and key.rules.get("absent")) and (item or not key.rules.get("if_any")):
-            found[key.name] = encode(item)
-    return found
+            encoded[key.name] = encode(item)
+    return encoded
 
 
 def decode(cls: type[T], data: object, path: str = "") -> T:
@@ -308,7 +308,7 @@ def _reader(hint: Any) -> _Reader:
     """The reader of a type; made once, because records have hundreds of values."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        (inner,) = (_reader(one) for one in arguments if one is not types.NoneType)
+        (inner,) = (_reader(argument) for argument in arguments if argument is not types.NoneType)
         return lambda data, path: None if data is None else inner(data, path)
     if isinstance(hint, type) and issubclass(hint, Document):
         return lambda data, path: hint.from_dict(data)
@@ -379,9 +379,9 @@ def gathered(cls: type[T], *sources: object, **own: Any) -> T:
     """A dataclass of `own` values, and of attributes of the first source that has the name."""
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
-        found = next((one for one in sources if hasattr(one, name)), None)
-        if found is not None:  # else the default, if the field has one
-            own[name] = getattr(found, name)
+        source = next((candidate for candidate in sources if hasattr(candidate, name)), None)
+        if source is not None:  # else the default, if the field has one
+            own[name] = getattr(source, name)
     return cls(**own)
 
 
@@ -397,12 +397,12 @@ def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) 
 
     Fields named in `but` may hold any number.
     """
-    for one in fields(of):
-        value = getattr(of, one.name)
-        if not isinstance(value, (int, float)) or value == 0 or one.name in but:
+    for checked_field in fields(of):
+        value = getattr(of, checked_field.name)
+        if not isinstance(value, (int, float)) or value == 0 or checked_field.name in but:
             continue
         if not AMOUNTS[0] <= value <= AMOUNTS[1]:
-            check_amount(f"{section}.{json_key(one)}", value)
+            check_amount(f"{section}.{json_key(checked_field)}", value)
 
 
 def check_amount(name: str, value: float) -> None:
@@ -418,10 +418,12 @@ def is_amount(value: float) -> bool:
 
 def wrong_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
     """Index of the first number that is not within `AMOUNTS`; None if all are."""
-    given = [value for value in values if value] if or_zero else values
+    checked = [value for value in values if value] if or_zero else values
     # Together they are compared fast; a sum with a NaN equals nothing.
-    if not given or (
-        AMOUNTS[0] <= min(given) and max(given) <= AMOUNTS[1] and sum(given) == sum(given)
+    if not checked or (
+        AMOUNTS[0] <= min(checked) and max(checked) <= AMOUNTS[1] and sum(checked) == sum(checked)
     ):
         return None
-    return next(i for i, one in enumerate(values) if (one or not or_zero) and not is_amount(one))
+    return next(
+        i for i, value in enumerate(values) if (value or not or_zero) and not is_amount(value)
+    )

@@ -100,7 +100,7 @@ def resolve_saved_model(path: str) -> Path:
     with refusing(flag, path, "read"):
         if not path or (target.exists() and not target.is_dir()):
             raise FlagError(flag, path, "is not a folder")
-        there = {one.name for one in target.iterdir()} if target.is_dir() else set()
+        there = {entry.name for entry in target.iterdir()} if target.is_dir() else set()
         if there and not (target / marker).is_file():
             raise FlagError(flag, path, f"holds files, but no {marker}; name another folder")
         if other := min(there - {marker, *_SAVED_MODEL}, default=""):
@@ -168,8 +168,8 @@ def note(path: str) -> None:
 def _state(path: Path) -> _State | None:
     """Size and time of change of a file; None if there is none."""
     with contextlib.suppress(FileNotFoundError):
-        found = path.stat()
-        return found.st_size, found.st_mtime_ns
+        status = path.stat()
+        return status.st_size, status.st_mtime_ns
     return None
 
 

@@ -325,13 +325,13 @@ class Measurements:
         images = self.measured.loop_images
         if images is None and self.batch is not None and steps:
             images = self.batch.global_ * steps
-        known = {one.name for one in fields(RunRecord)}
+        known = {known_field.name for known_field in fields(RunRecord)}
         same = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in vars(self).items()
             if name in known
         }
-        found: dict[str, Any] = {
+        described: dict[str, Any] = {
             "status": status,
             "error": None
             if error is None
@@ -353,7 +353,7 @@ class Measurements:
             "cluster": self._cluster(steps) if self.task_addresses else None,
             "subject": self.subject.labelled(labels_of(self.config)),
         }
-        return RunRecord(**{**same, **found})
+        return RunRecord(**{**same, **described})
 
     def _complete(self, seconds: Sequence[float], losses: Sequence[float]) -> tuple[int, int]:
         """Numbers of executions and steps; a Ctrl-C may leave a time without all of its losses."""
@@ -399,10 +399,12 @@ class Measurements:
 
 def _numbers(skipped: Sequence[bool], before: int) -> list[int]:
     """Numbers, from 1, of the skipped steps that follow `before` steps."""
-    return [number for number, one in enumerate(skipped, before + 1) if one]
+    return [number for number, is_skipped in enumerate(skipped, before + 1) if is_skipped]
 
 
-_SERIES = tuple(one.name for one in fields(Measurements) if one.default_factory is _doubles)
+_SERIES = tuple(
+    series.name for series in fields(Measurements) if series.default_factory is _doubles
+)
 _STEPS = tuple(name for name in _SERIES if name != "use_samples")
 """Series with a value per step."""
 

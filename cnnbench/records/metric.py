@@ -186,10 +186,10 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         is_run = RUN in rules.get("kinds", (RUN,))
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
-        told = {"about": about, **usual, **rules}
+        attributes = {"about": about, **usual, **rules}
         measured = plugins.checked(value, (float if unit else str) | None, ("record",))
         measured = _with_imported(name, measured) if is_run else measured
-        metric = Metric(name=name, unit=unit, value=measured, **told)
+        metric = Metric(name=name, unit=unit, value=measured, **attributes)
         if not plugins.is_built_in(value):
             plugins.check_attributes(metric, Metric, f"metric {name}", "value")
         followed = name if metric.followed else ""
@@ -236,10 +236,10 @@ def summary_of(record: Any) -> Summary:
 
 def _value(metric: Metric, record: Any) -> Any:
     try:
-        found = metric.value(record)
-        if not isinstance(found, Real | str | None):
-            raise TypeError(f"{type(found).__name__} is no number")
-        return found
+        number = metric.value(record)
+        if not isinstance(number, Real | str | None):
+            raise TypeError(f"{type(number).__name__} is no number")
+        return number
     except Exception as error:  # a plug-in's error must not lose the measurements
         what = text_of(error)
         if not isinstance(error, plugins.MisfitError):

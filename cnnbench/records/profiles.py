@@ -210,8 +210,8 @@ class StepProfile(Document):
             if value := getattr(self, name):
                 check_amount(name, value)
         for section in ("rows", "layers", "primitives"):
-            for one in getattr(self, section) or ():
-                check_amounts(section, one)
+            for item in getattr(self, section) or ():
+                check_amounts(section, item)
         for row in self.rows:
             if len(row.seconds) != steps:
                 raise ValueError(f"rows: {len(row.seconds)} values for {steps} steps")
@@ -485,7 +485,7 @@ class Cause:
     @property
     def further(self) -> tuple[str, ...]:
         """The evidence that the text does not have, which names the first flag that differs."""
-        return tuple(one for one in self.evidence if one not in self.text)
+        return tuple(line for line in self.evidence if line not in self.text)
 
 
 @dataclass(frozen=True, kw_only=True)

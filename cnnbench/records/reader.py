@@ -100,10 +100,10 @@ class ResultFile:
         times: dict[str, str] = {}
         is_logged: dict[str, bool] = {}
         for number, whole in self.lines:
-            found = _PREFIX.match(whole)
-            assert found is not None  # it may match nothing
-            rank, text = found[1] or "", whole[found.end() :].rstrip()
-            times.setdefault(rank, found[2] or "")
+            match = _PREFIX.match(whole)
+            assert match is not None  # it may match nothing
+            rank, text = match[1] or "", whole[match.end() :].rstrip()
+            times.setdefault(rank, match[2] or "")
             lines = by_rank.setdefault(rank, [])
             if _LOGGED.match(text):
                 is_logged[rank] = True
@@ -186,8 +186,8 @@ class ResultFile:
             return
         kind = next(kind for kind, of in BENCHMARKS.items() if of == unit)
         config = {"benchmark": name}
-        config |= {f"parameter_{key}": str(one) for key, one in (parameters or {}).items()}
-        known = {key: one for key, one in (environment or {}).items() if one is not None}
+        config |= {f"parameter_{key}": str(value) for key, value in (parameters or {}).items()}
+        known = {key: value for key, value in (environment or {}).items() if value is not None}
         yield self._record(
             program,
             config,
@@ -215,7 +215,7 @@ class ResultFile:
         subject: Subject,
         **imported: Any,
     ) -> RunRecord:
-        known = {one: imported.pop(one) for one in ("batch", "placement") if one in imported}
+        known = {key: imported.pop(key) for key in ("batch", "placement") if key in imported}
         labels = {RESULT_LABEL: self.labels} if self.labels else {}
         config = {**config, "imported_from": program, **labels}
         return RunRecord(
@@ -231,7 +231,7 @@ class ResultFile:
                 file=os.path.basename(self.path),
                 sha256=self.sha256,
                 part=part,
-                skipped_lines=tuple(one.line for one in self.skipped if one.line),
+                skipped_lines=tuple(line.line for line in self.skipped if line.line),
                 **imported,
             ),
             **known,
@@ -241,10 +241,10 @@ class ResultFile:
 def _in_utc(time: str | None) -> str:
     """A time with its offset, which some programs leave out; "" if it is unknown."""
     try:
-        found = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
+        moment = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
     except ValueError:
         return ""
-    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).isoformat()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).isoformat()
 
 
 Read: TypeAlias = "Callable[[ResultFile], Iterable[RunRecord]]"
@@ -326,7 +326,7 @@ def read_results(
     plugins.load_entry_points(ENTRY_POINT_GROUP)
     file = ResultFile(path, read_file(path), labels)
     beginning = file.data[:_BEGINNING]
-    fitting = (one for one in READERS.values() if one.pattern.search(beginning))
+    fitting = (reader for reader in READERS.values() if reader.pattern.search(beginning))
     chosen = READERS[reader] if reader else next(fitting, None)
     if chosen is None:
         return (), (Skipped(path, 0, "no reader knows this kind of file"),)

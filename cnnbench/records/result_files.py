@@ -53,7 +53,7 @@ _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = 
     StrategiesDocument: "a comparison of modes",
     TuneDocument: "a search of flags",
 }
-_KINDS = {one.kind: one for one in _NAMES}
+_KINDS = {kind.kind: kind for kind in _NAMES}
 # Kinds of other documents that cnnbench writes.
 _OTHERS = frozenset(("baseline", "comparison", "explanation", "history"))
 _WILD = ("*", "?", "[")
@@ -97,7 +97,7 @@ class Loaded:
     @property
     def defects(self) -> tuple[SkippedFile, ...]:
         """Skipped files that are defective."""
-        return tuple(one for one in self.skipped if one.defect)
+        return tuple(file for file in self.skipped if file.defect)
 
 
 def load_records(
@@ -130,24 +130,24 @@ def load_records(
         if isinstance(path, SkippedFile):
             skipped.append(path)
             continue
-        found = read(path)
-        if isinstance(found, SkippedFile):
-            skipped.append(found)
-        elif isinstance(found, Predictions):
-            predictions.append(found)
-        elif isinstance(found, Study):
+        loaded = read(path)
+        if isinstance(loaded, SkippedFile):
+            skipped.append(loaded)
+        elif isinstance(loaded, Predictions):
+            predictions.append(loaded)
+        elif isinstance(loaded, Study):
             # The process of a roofline may have left its record, too.
-            studies += [found] if found not in studies else []
-        elif found.run_id not in runs:
-            runs[found.run_id] = found, path
+            studies += [loaded] if loaded not in studies else []
+        elif loaded.run_id not in runs:
+            runs[loaded.run_id] = loaded, path
         else:
-            skipped.append(_second(runs, found, path))
+            skipped.append(_second(runs, loaded, path))
     progress.finish()
     everything = [record for record, _ in runs.values()]
     return Loaded(
-        tuple(one for one in everything if isinstance(one, RunRecord)),
+        tuple(record for record in everything if isinstance(record, RunRecord)),
         tuple(skipped),
-        tuple(one for one in everything if isinstance(one, AllReduceRecord)),
+        tuple(record for record in everything if isinstance(record, AllReduceRecord)),
         tuple(studies),
         tuple(predictions),
     )
@@ -220,7 +220,7 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
     and returns dangling links.
     """
     skipped: list[SkippedFile] = []
-    found: list[tuple[str, str]] = []
+    files: list[tuple[str, str]] = []
     top = os.path.realpath(folder)
     seen = {top}
 
@@ -242,7 +242,7 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
         folders = []
         try:
             with os.scandir(parent) as entries:
-                shown = [one for one in entries if hidden or not one.name.startswith(".")]
+                shown = [entry for entry in entries if hidden or not entry.name.startswith(".")]
         except OSError as error:
             skipped.append(SkippedFile(parent, f"cannot be read: {error.strerror or error}"))
             continue
@@ -252,11 +252,11 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
                 folders.append(path)
             elif entry.name.endswith(".json"):
                 if entry.is_file(follow_symlinks=False):
-                    found.append((path, place + entry.name))
+                    files.append((path, place + entry.name))
                 elif os.path.isfile(path) or not os.path.exists(path):
-                    found.append((path, os.path.realpath(path)))
+                    files.append((path, os.path.realpath(path)))
         left += reversed([path for path in sorted(folders) if is_new(path)])
-    return [*sorted(found, key=lambda one: natural_key(one[0])), *skipped]
+    return [*sorted(files, key=lambda pair: natural_key(pair[0])), *skipped]
 
 
 def read(
@@ -267,15 +267,15 @@ def read(
     A SkippedFile if it is faulty, or another document.
     """
     try:
-        found = json_of(path, read_file(path) if data is None else data)
-        kind = found.get("kind") if isinstance(found, dict) and "schema" in found else None
+        content = json_of(path, read_file(path) if data is None else data)
+        kind = content.get("kind") if isinstance(content, dict) and "schema" in content else None
         kind = kind if isinstance(kind, str) else RunRecord.kind
         if kind in _OTHERS:
             other = f"holds a document of the kind {kind!r}, not a run record"
             return SkippedFile(path, other, defect=False)
         form = _KINDS.get(kind, RunRecord)
         with document(path, _NAMES[form]):
-            return form.from_dict(found)
+            return form.from_dict(content)
     except PathError as error:
         return SkippedFile(path, error.reason)
 
@@ -386,8 +386,8 @@ class CsvTable:
         FlagError if the path has become another table; after an OSError the file is unchanged.
         """
         target = resolve_output(_CSV, path)
-        found = [self.cells(row) for row in rows]
-        if not found:
+        rows_of_cells = [self.cells(row) for row in rows]
+        if not rows_of_cells:
             return
         descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -399,7 +399,7 @@ class CsvTable:
             end, separator, columns = self._end_of_rows(path, descriptor)
             os.ftruncate(descriptor, end)
             header = _line(columns) if end == 0 else b""
-            lines = b"".join(_line(cells[name] for name in columns) for cells in found)
+            lines = b"".join(_line(cells[name] for name in columns) for cells in rows_of_cells)
             try:
                 write_all(descriptor, header + separator + lines)
                 os.fsync(descriptor)
@@ -482,9 +482,9 @@ def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
     while position > 0:
         start = max(0, position - block)
         file.seek(start)
-        found = file.read(position - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = file.read(position - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         position = start
     return 0
 
@@ -548,7 +548,10 @@ _RUN = {
 }
 
 # Fields of Packing, with whether they were added later.
-_PACKING = {one.name: one.metadata.get("optional", False) for one in fields(Packing)}
+_PACKING = {
+    packing_field.name: packing_field.metadata.get("optional", False)
+    for packing_field in fields(Packing)
+}
 
 _ALL_REDUCE = {
     **_at("record", "run_id", "started_at"),
@@ -619,9 +622,9 @@ def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
 
 
 def _value(sources: Mapping[str, object], path: str) -> object:
-    found: object = sources
+    value: object = sources
     for name in path.split("."):
-        if found is None:
+        if value is None:
             return None
-        found = found.get(name) if isinstance(found, Mapping) else getattr(found, name)
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+    return value

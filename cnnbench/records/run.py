@@ -87,13 +87,13 @@ def subject_of(
     if subject is not None:
         return subject
     side = (ab or {}).get("side")
-    found = Subject(side=side if isinstance(side, str) else None)
-    return found.labelled(labels_of(config)) or Subject()
+    started_subject = Subject(side=side if isinstance(side, str) else None)
+    return started_subject.labelled(labels_of(config)) or Subject()
 
 
-def with_subject(document: Mapping[str, Any], found: Subject) -> dict[str, Any]:
+def with_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
     """A record's JSON document with its subject; the document's labels take precedence."""
-    named = found.labelled(labels_of(document["config"]))
+    named = subject.labelled(labels_of(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}
     return rest if named is None else {**rest, "subject": encode(named)}
 
@@ -562,11 +562,11 @@ class Target:
     value: float
     lower_is_better: bool = False
 
-    def reached(self, found: float | None) -> bool:
+    def reached(self, value: float | None) -> bool:
         """Whether this value of the metric reaches the target; NaN and None never do."""
-        if found is None:
+        if value is None:
             return False
-        return found <= self.value if self.lower_is_better else found >= self.value
+        return value <= self.value if self.lower_is_better else value >= self.value
 
     def __str__(self) -> str:
         return f"{self.metric}:{exact(self.value)}"
@@ -807,8 +807,8 @@ class RunRecord(Document):
             ("warmup_losses", warmup_steps),
             ("step_cpu_seconds", len(self.step_seconds)),
         ):
-            if (found := len(getattr(self, key))) not in (0, of):
-                raise ValueError(f"{key}: {found} values for {of} steps")
+            if (number := len(getattr(self, key))) not in (0, of):
+                raise ValueError(f"{key}: {number} values for {of} steps")
         if self.loss_scaling is not None:
             skipped = self.loss_scaling
             _check_numbers("skipped_steps", skipped.skipped_steps, steps)

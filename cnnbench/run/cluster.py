@@ -321,10 +321,10 @@ class _Meeting:
             self._came.add(self._by_name[card.task])
 
     def _agrees(self, card: _Card) -> bool:
-        found = _differences(self._own, card)
-        if found:
-            self._fail(f"the processes of the job disagree: {_listed(found)}")
-        return not found
+        differences = _differences(self._own, card)
+        if differences:
+            self._fail(f"the processes of the job disagree: {_listed(differences)}")
+        return not differences
 
     def _has_arrived(self, peer: Task) -> bool:
         return peer in self._reached and self._reached[peer].nonce == self._called_by.get(peer)
@@ -361,9 +361,9 @@ def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
         reserved = stack.enter_context(contextlib.ExitStack())
         reserved.enter_context(claim(port))
         pair = reserved.enter_context(unbound()), stack.enter_context(unbound())
-        for one in pair:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("", port))
+        for bound_socket in pair:
+            bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound_socket.bind(("", port))
         pair[1].listen(128)
         stack.pop_all()
     return pair[1], reserved
@@ -571,8 +571,8 @@ class Watchdog:
 
         with self._changed:
             self._changed.wait_for(known, seconds)
-            found = {task: self._reasons.get(task, state) for task, state in states.items()}
-            return found or dict(self._reasons)
+            reasons = {task: self._reasons.get(task, state) for task, state in states.items()}
+            return reasons or dict(self._reasons)
 
     def explanation(self) -> str:
         """Text that explains that this process was stopped for too long; "" if it was not.
@@ -687,7 +687,7 @@ class Watchdog:
         elif "failed" in message:
             if self._job.is_chief:
                 self._tell({**message, "task": str(task)}, but=peer)
-            by_name = {str(one): one for one in self._job.tasks}
+            by_name = {str(task): task for task in self._job.tasks}
             with self._changed:
                 whose = by_name.get(str(message.get("task")), task)
                 self._reasons[whose] = one_line(str(message["failed"]))
@@ -772,9 +772,11 @@ class Watchdog:
             return
         # If one loop drives all towers, the worker for which it waits is reported.
         by_name = {str(task): task for task in self._job.tasks}
-        found = blamed(standings)
-        tasks = {by_name.get(one.task, task): str(one) for task, one in found.items()}
-        even = "; all are at the same step" if len(found) > 1 else ""
+        stalled = blamed(standings)
+        tasks = {
+            by_name.get(standing.task, task): str(standing) for task, standing in stalled.items()
+        }
+        even = "; all are at the same step" if len(stalled) > 1 else ""
         stuck = f"stuck: {listed(self._job, tasks)}{even}"
         self._report(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 

@@ -95,14 +95,14 @@ class DeepSpeech2(Model):
         columns = (rows[name] for name in ("letters", "blank", "transcript", "transcript_length"))
         for frames, blank, transcript, length in zip(*columns, strict=True):
             # Repeated letters in consecutive frames are merged, and blanks are removed.
-            told = [one for one, _ in itertools.groupby(frames.tolist()) if one != blank]
+            heard = [letter for letter, _ in itertools.groupby(frames.tolist()) if letter != blank]
             true = transcript[:length].tolist()
-            for unit, one, other in (
-                ("word", words_of(told), words_of(true)),
-                ("letter", told, true),
+            for unit, hypothesis, reference in (
+                ("word", words_of(heard), words_of(true)),
+                ("letter", heard, true),
             ):
-                wrong[unit] += edit_distance(one, other)
-                total[unit] += len(other)
+                wrong[unit] += edit_distance(hypothesis, reference)
+                total[unit] += len(reference)
         return {
             f"{unit}_error_rate": wrong[unit] / total[unit] if total[unit] else math.nan
             for unit in wrong
@@ -122,15 +122,15 @@ def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(word) for is_space, word in parts if not is_space]
 
 
-def edit_distance(one: Sequence[Any], other: Sequence[Any]) -> int:
+def edit_distance(first: Sequence[Any], other: Sequence[Any]) -> int:
     """Levenshtein distance: insertions, deletions and substitutions."""
     import numpy as np
 
-    numbers = {value: number for number, value in enumerate(dict.fromkeys([*one, *other]))}
+    numbers = {value: number for number, value in enumerate(dict.fromkeys([*first, *other]))}
     row_values = np.array([numbers[value] for value in other], dtype=np.int64)
     places = np.arange(len(other) + 1)
     row = places
-    for count, value in enumerate(one, start=1):
+    for count, value in enumerate(first, start=1):
         best = np.minimum(row[1:] + 1, row[:-1] + (row_values != numbers[value]))
         # An insertion moves one position to the right in the row and costs 1.
         row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places

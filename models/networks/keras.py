@@ -105,7 +105,7 @@ class KerasModel(Model):
         self.image_size, self.channels, self.classes, variables, self._work = declared
         self.num_classes = self.classes
         self.image_sizes = range(self.image_size, self.image_size + 1)
-        self.variables = tuple(replace(one, initializer=initializer) for one in variables)
+        self.variables = tuple(replace(variable, initializer=initializer) for variable in variables)
 
     def _declare(self) -> KerasDeclaration:
         from cnnbench.models import keras_graph  # loads Keras
@@ -134,8 +134,10 @@ class KerasModel(Model):
             if tower:
                 with self._lock:
                     self._built.pop("float32", None)
-            found = self.built("float32", seed + tower).values()
-            values.update(zip((one.name for one in self.variables), found, strict=True))
+            values_drawn = self.built("float32", seed + tower).values()
+            values.update(
+                zip((variable.name for variable in self.variables), values_drawn, strict=True)
+            )
         return values.pop(name)
 
     def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
@@ -154,7 +156,7 @@ class KerasModel(Model):
 
     def build(self, net: Network[T], images: T) -> T:
         """Declares the variables, and applies the model as one function."""
-        values = [net.declared(one) for one in self.variables]
+        values = [net.declared(variable) for variable in self.variables]
 
         def call(images: Any, *values: Any) -> Any:
             from cnnbench.models import keras_graph
@@ -194,7 +196,7 @@ def _named(name: str, dataset: str) -> KerasModel:
         source = hashlib.sha256(Path(wanted).read_bytes()).hexdigest()
         return KerasModel(name, dataset, partial(_loaded, wanted), source=source)
     if wanted not in APPLICATIONS:
-        by_lower = {one.lower(): one for one in APPLICATIONS}
+        by_lower = {name.lower(): name for name in APPLICATIONS}
         near = by_lower.get(nearest(wanted.lower(), by_lower), "")
         hint = f"did you mean {PREFIX}{near}? " if near else ""
         listed = ", ".join(APPLICATIONS)
@@ -216,9 +218,9 @@ def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
 
 def _in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
     """Runs `declare`, which starts TensorFlow, in a child unless TensorFlow runs here already."""
-    given = os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if given != "tensorflow":
-        raise UsageError(f"Keras models run on TensorFlow; unset KERAS_BACKEND={given}")
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if backend != "tensorflow":
+        raise UsageError(f"Keras models run on TensorFlow; unset KERAS_BACKEND={backend}")
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         raise UsageError("needs Keras 3; unset TF_USE_LEGACY_KERAS")
     import pickle  # Imported here, because few runs need it.

@@ -50,7 +50,7 @@ def anchors() -> Any:
     """
     import numpy as np
 
-    found = []
+    anchors_of_maps = []
     for index, (cells, step, aspects) in enumerate(MAPS):
         side, larger = SIDES[index] / IMAGE_SIZE, SIDES[index + 1] / IMAGE_SIZE
         middle = (side * larger) ** 0.5
@@ -63,8 +63,8 @@ def anchors() -> Any:
         cell = np.stack([rows, columns], axis=-1)[:, :, None, :]
         cell = np.broadcast_to(cell, (cells, cells, len(shapes), 2))
         sides = np.broadcast_to(np.array(shapes), cell.shape)
-        found.append(np.concatenate([cell, sides], axis=-1).reshape(-1, 4))
-    return np.clip(np.concatenate(found), 0.0, 1.0).astype(np.float32)
+        anchors_of_maps.append(np.concatenate([cell, sides], axis=-1).reshape(-1, 4))
+    return np.clip(np.concatenate(anchors_of_maps), 0.0, 1.0).astype(np.float32)
 
 
 def corners(boxes: Any) -> Any:
@@ -82,7 +82,9 @@ def overlaps(first: Any, second: Any) -> Any:
     begin = tf.maximum(first[:, None, :2], second[None, :, :2])
     end = tf.minimum(first[:, None, 2:], second[None, :, 2:])
     common = tf.reduce_prod(tf.maximum(end - begin, 0.0), axis=-1)
-    areas = [tf.reduce_prod(one[:, 2:] - one[:, :2], axis=-1) for one in (first, second)]
+    areas = [
+        tf.reduce_prod(corners[:, 2:] - corners[:, :2], axis=-1) for corners in (first, second)
+    ]
     return tf.math.divide_no_nan(common, areas[0][:, None] + areas[1][None] - common)
 
 
@@ -201,7 +203,7 @@ class SSD300(Model):
 
     def _head(self, net: Network[T], maps: list[T], name: str, width: int) -> T:
         with net.scope(name):
-            told = [
+            joined_parts = [
                 net.conv(x, count * width, 3, activation=None)
                 for x, count in zip(maps, PER_CELL, strict=True)
             ]
@@ -210,11 +212,11 @@ class SSD300(Model):
             import tensorflow as tf
 
             rows = [
-                tf.reshape(one, [-1, math.prod(one.shape[1:]) // width, width]) for one in parts
+                tf.reshape(part, [-1, math.prod(part.shape[1:]) // width, width]) for part in parts
             ]
             return tf.concat(rows, axis=1)
 
-        return net.apply(joined, *told, shape=(ANCHORS, width))
+        return net.apply(joined, *joined_parts, shape=(ANCHORS, width))
 
     def preprocess(
         self, example: Mapping[str, Any], seed: Any, *, training: bool
@@ -266,7 +268,7 @@ class SSD300(Model):
         del features
         scores = tf.nn.softmax(outputs["classes"])[..., 1:]
         least = tf.math.top_k(tf.linalg.matrix_transpose(scores), MAX_BOXES).values[:, None, :, -1]
-        found = tf.image.combined_non_max_suppression(
+        detected = tf.image.combined_non_max_suppression(
             decode(outputs["boxes"])[:, :, None],
             tf.where(scores >= least, scores, 0.0),
             MAX_BOXES,
@@ -276,21 +278,21 @@ class SSD300(Model):
             clip_boxes=False,
         )
         return {
-            "found_boxes": found.nmsed_boxes,
-            "found_scores": found.nmsed_scores,
-            "found_classes": tf.cast(found.nmsed_classes, tf.int64) + 1,
+            "found_boxes": detected.nmsed_boxes,
+            "found_scores": detected.nmsed_scores,
+            "found_classes": tf.cast(detected.nmsed_classes, tf.int64) + 1,
             **{name: labels[name] for name in ("boxes", "classes", "is_crowd", "num_boxes")},
         }
 
     def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
         """COCO's mean average precision: for overlaps from 0.5 to 0.95, for 0.5, and for 0.75."""
         classes = int(max(rows["classes"].max(), rows["found_classes"].max())) + 1
-        found = average_precision(rows, classes)
+        precisions = average_precision(rows, classes)
         half, three_quarters = THRESHOLDS[0], THRESHOLDS[5]
         return {
-            "map": sum(found.values()) / len(found),
-            "map_50": found[half],
-            "map_75": found[three_quarters],
+            "map": sum(precisions.values()) / len(precisions),
+            "map_50": precisions[half],
+            "map_75": precisions[three_quarters],
         }
 
 
@@ -321,7 +323,9 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
     import numpy as np
 
     by_class = [
-        found for one in range(1, num_classes) if (found := _of_class(images, one)) is not None
+        precision
+        for label in range(1, num_classes)
+        if (precision := _of_class(images, label)) is not None
     ]
     if not by_class:
         return dict.fromkeys(THRESHOLDS, float("nan"))
@@ -329,17 +333,17 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
     return {threshold: float(mean) for threshold, mean in zip(THRESHOLDS, means, strict=True)}
 
 
-def _of_class(images: Mapping[str, Any], one: int) -> Any:
+def _of_class(images: Mapping[str, Any], label: int) -> Any:
     """Average precision of one class for each threshold; None if the class has no boxes."""
     import numpy as np
 
     scores, verdicts, boxes = [], [], 0
     for row in range(len(images["num_boxes"])):
         there = np.arange(images["boxes"].shape[1]) < images["num_boxes"][row]
-        there &= images["classes"][row] == one
+        there &= images["classes"][row] == label
         crowd = images["is_crowd"][row][there] > 0
         boxes += int((~crowd).sum())
-        mine = (images["found_classes"][row] == one) & (images["found_scores"][row] > 0)
+        mine = (images["found_classes"][row] == label) & (images["found_scores"][row] > 0)
         order = np.argsort(-images["found_scores"][row][mine], kind="stable")[:MOST_DETECTIONS]
         if len(order):
             overlap = _overlaps(
@@ -392,14 +396,14 @@ def _area(verdict: Any, boxes: int) -> float:
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdict))].mean())
 
 
-def _overlaps(found: Any, boxes: Any, crowd: Any) -> Any:
+def _overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:
     """Intersection over union [d, b]. For a crowd, the union is only the detection."""
     import numpy as np
 
-    begin = np.maximum(found[:, None, :2], boxes[None, :, :2])
-    end = np.minimum(found[:, None, 2:], boxes[None, :, 2:])
+    begin = np.maximum(detections[:, None, :2], boxes[None, :, :2])
+    end = np.minimum(detections[:, None, 2:], boxes[None, :, 2:])
     common = np.prod(np.maximum(end - begin, 0.0), axis=-1)
-    own = np.prod(found[:, 2:] - found[:, :2], axis=-1)[:, None]
+    own = np.prod(detections[:, 2:] - detections[:, :2], axis=-1)[:, None]
     others = np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)[None]
     whole = np.where(crowd, own, own + others - common)
     return np.divide(common, whole, out=np.zeros_like(common), where=whole > 0)

@@ -106,8 +106,8 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     right = columns[:, None] - columns + window - 1
     distances = (down * (2 * window - 1) + right).ravel()
     # The gradient of a look-up is dense only along the second axis.
-    found = tf.gather(tf.transpose(table), distances, axis=1)
-    bias = tf.reshape(found, [-1, window**2, window**2])
+    biases = tf.gather(tf.transpose(table), distances, axis=1)
+    bias = tf.reshape(biases, [-1, window**2, window**2])
     if not shift:
         return bias
     # The last windows contain the end of the image and, because of the shift, its beginning.
@@ -116,8 +116,8 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     count = side // window
     windows = parts.reshape(count, window, count, window).transpose(0, 2, 1, 3)
     tokens = windows.reshape(count, count, 1, window**2)
-    apart = tokens[..., :, None] != tokens[..., None, :]
-    return bias + tf.constant(np.float32(_FORBIDDEN) * apart, table.dtype)
+    separated = tokens[..., :, None] != tokens[..., None, :]
+    return bias + tf.constant(np.float32(_FORBIDDEN) * separated, table.dtype)
 
 
 def _swapped(net: Network[T], x: T, parted: Sequence[int], shape: Sequence[int]) -> T:

@@ -223,10 +223,10 @@ class TwoLevel:
         # One algorithm per turn, because each turn has different leaders.
         leaders = [leaders_of(groups, turn) for turn in range(turns_of(groups))]
         made = {
-            one: registry.create(between, context.part(one, shards))
-            for one in dict.fromkeys(leaders if len(groups) > 1 else ())
+            leader: registry.create(between, context.part(leader, shards))
+            for leader in dict.fromkeys(leaders if len(groups) > 1 else ())
         }
-        self._between = [made[one] for one in leaders if made]
+        self._between = [made[leader] for leader in leaders if made]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`; the devices of a group share the sum."""

@@ -127,7 +127,7 @@ class ReductionPhase:
 
     def __add__(self, other: ReductionPhase) -> ReductionPhase:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return ReductionPhase(*(one + two for one, two in pairs))
+        return ReductionPhase(*(first + second for first, second in pairs))
 
     def times(self, count: float) -> ReductionPhase:
         """A phase with every field multiplied by a number."""
@@ -188,14 +188,14 @@ def star_of(near: int, far: int, size: float) -> ReductionPhase:
 # imports none of them.
 
 
-def _is_sum(value: Sequence[Any], given: Sequence[Any]) -> str:
-    tensors, _ = given[-2:]
+def _is_sum(value: Sequence[Any], arguments: Sequence[Any]) -> str:
+    tensors, _ = arguments[-2:]
     if len(value) != len(tensors):
         return f"a tensor for each of {len(tensors)} devices, not {len(value)}"
     wrong = [
-        one
-        for one in value
-        if not plugins.is_tensor(one) or plugins.sizes(one) != plugins.sizes(tensors[0])
+        tensor
+        for tensor in value
+        if not plugins.is_tensor(tensor) or plugins.sizes(tensor) != plugins.sizes(tensors[0])
     ]
     return f"sums of {plugins.shown(tensors[0])}, not {plugins.shown(wrong[0])}" if wrong else ""
 
@@ -276,8 +276,8 @@ def costs(but: Container[str] = ()) -> dict[str, Formula]:
 
     Imports the modules of all algorithms except those in `but`.
     """
-    found = {name: _find(name)[1] for name in names() if name not in but}
-    return {name: cost for name, cost in found.items() if cost is not None}
+    cost_by_name = {name: _find(name)[1] for name in names() if name not in but}
+    return {name: cost for name, cost in cost_by_name.items() if cost is not None}
 
 
 def _find(name: str) -> tuple[Factory, Formula | None]:

@@ -287,8 +287,8 @@ def _colour(index: int) -> str:
 def _draw_lines(sheet: Sheet, chart: Lines) -> None:
     bottom = _PLOT_TOP + _PLOT
     axes = sheet.axes(_LEFT, sheet.inner - _RIGHT, _PLOT_TOP, bottom)
-    points = [point for one in chart.series for point in one.points]
-    spans = [end for one in chart.series for span in one.spans if span for end in span]
+    points = [point for series in chart.series for point in series.points]
+    spans = [end for series in chart.series for span in series.spans if span for end in span]
     x_axis(sheet, axes, chart.x, [x for x, _ in points] + [e.x for e in chart.events], bottom)
     notes = [(event.x, event.mark, 7.0) for event in chart.events]
     if chart.shaded is not None:
@@ -304,11 +304,11 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
         line = axes.axvline(event.x, color=palette()[colour], linewidth=1.5, linestyle=(0, dashes))
         sheet.mark(line, _PLOT_PART, event.label, stop=True)
     index = 0
-    for place, one in enumerate(chart.series):
-        style = index if one.style is None else one.style
-        _draw_series(sheet, axes, one, style)
-        _draw_key(sheet, one, style, _legend_place(place, sheet.inner, bottom + _AXIS_HEIGHT))
-        index += not one.reference
+    for place, series in enumerate(chart.series):
+        style = index if series.style is None else series.style
+        _draw_series(sheet, axes, series, style)
+        _draw_key(sheet, series, style, _legend_place(place, sheet.inner, bottom + _AXIS_HEIGHT))
+        index += not series.reference
     _write_texts(sheet, axes, chart.series)
 
 
@@ -337,9 +337,9 @@ def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, floa
     return len({line for _, _, line in taken})
 
 
-def _stroke(one: ChartSeries, index: int) -> dict[str, Any]:
-    dashes = (0, (6, 4)) if one.reference else _DASHES[index % len(_DASHES)]
-    colour = palette()["soft"] if one.reference else _colour(index)
+def _stroke(series: ChartSeries, index: int) -> dict[str, Any]:
+    dashes = (0, (6, 4)) if series.reference else _DASHES[index % len(_DASHES)]
+    colour = palette()["soft"] if series.reference else _colour(index)
     return {"color": colour, "linestyle": dashes, "linewidth": 1.7}
 
 
@@ -348,28 +348,28 @@ def _size(index: int) -> float:
     return max(5.5, 9.0 - 0.6 * index)
 
 
-def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
-    line = _stroke(one, index)
+def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> None:
+    line = _stroke(series, index)
     colour = line["color"]
     top = axes.get_ylim()[1]
-    xs = [x for x, _ in one.points]
-    ys = [min(y, top) for _, y in one.points]
-    if one.line and len(xs) > 1:
+    xs = [x for x, _ in series.points]
+    ys = [min(y, top) for _, y in series.points]
+    if series.line and len(xs) > 1:
         (artist,) = axes.plot(xs, ys, clip_on=False, **line)
-        sheet.mark(artist, _PLOT_PART, one.name)
-    for x, span in zip(xs, one.spans, strict=False):
+        sheet.mark(artist, _PLOT_PART, series.name)
+    for x, span in zip(xs, series.spans, strict=False):
         if span is not None:
             (stroke,) = axes.plot([x, x], [span[0], min(span[1], top)], color=colour, lw=1.5)
             sheet.mark(stroke, _PLOT_PART)
-    if one.reference:
+    if series.reference:
         return
-    hints = one.hints or ("",) * len(xs)
-    sizes = one.sizes or (_size(index),) * len(xs)
-    inside = [i for i, (_, y) in enumerate(one.points) if y <= top]
-    beyond = [i for i, (_, y) in enumerate(one.points) if y > top]
-    if not one.marks:
+    hints = series.hints or ("",) * len(xs)
+    sizes = series.sizes or (_size(index),) * len(xs)
+    inside = [i for i, (_, y) in enumerate(series.points) if y <= top]
+    beyond = [i for i, (_, y) in enumerate(series.points) if y > top]
+    if not series.marks:
         inside = inside[-1:]  # One mark is enough to identify the curve.
-    mark = index if one.mark is None else one.mark
+    mark = index if series.mark is None else series.mark
     for shown, kind in ((inside, mark), (beyond, _MARKERS.index("^"))):
         for size in dict.fromkeys(sizes[i] for i in shown):
             alike = [i for i in shown if sizes[i] == size]
@@ -382,8 +382,8 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
     """Writes texts next to points so that they do not overlap. Omits texts without space."""
     taken: list[tuple[float, float, float]] = []
     top = axes.get_ylim()[1]
-    for one in series:
-        for (x, y), text in zip(one.points, one.texts, strict=False):
+    for each_series in series:
+        for (x, y), text in zip(each_series.points, each_series.texts, strict=False):
             point = (x, min(y, top))
             place, height = sheet.x_of(axes, x), axes.transData.transform(point)[1]
             rooms = (sheet.inner - place - _BESIDE_GAP, place - _BESIDE_GAP)
@@ -402,22 +402,22 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
                 break
 
 
-def _overlap(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+def _overlap(first: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
     """Whether two texts, given as (left, right, base line), overlap."""
-    return one[0] < other[1] and other[0] < one[1] and abs(one[2] - other[2]) < TICK_SIZE
+    return first[0] < other[1] and other[0] < first[1] and abs(first[2] - other[2]) < TICK_SIZE
 
 
 def _draw_key(
-    sheet: Sheet, one: ChartSeries, index: int, place: tuple[float, float, float]
+    sheet: Sheet, series: ChartSeries, index: int, place: tuple[float, float, float]
 ) -> None:
     left, base, width = place
-    line = _stroke(one, index)
-    if one.line:
+    line = _stroke(series, index)
+    if series.line:
         sheet.line([left + 2, left + _KEY], base - 4, **line)
-    if not one.reference:
-        mark = _mark(index if one.mark is None else one.mark, line["color"], _size(index))
+    if not series.reference:
+        mark = _mark(index if series.mark is None else series.mark, line["color"], _size(index))
         sheet.line([left + (2 + _KEY) / 2], base - 4, **mark)
-    sheet.text(left + _KEY + 8, base, shortened(one.name, fitting(width - _KEY - 10)))
+    sheet.text(left + _KEY + 8, base, shortened(series.name, fitting(width - _KEY - 10)))
 
 
 # Lanes: spans of time, with one colour for each kind.
@@ -428,7 +428,7 @@ def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
     labels = _Labels(names, sheet.inner, _LANE, _LANE + 16)
     bottom = _TOP + labels.height
     axes = sheet.axes(labels.left, sheet.inner - _RIGHT, _TOP, bottom)
-    ends = [one.end for _, spans in chart.lanes for one in spans]
+    ends = [span.end for _, spans in chart.lanes for span in spans]
     x_axis(sheet, axes, chart.x, [0.0, *ends], bottom)
     axes.set_ylim(bottom - _TOP, 0)
     axes.yaxis.set_visible(False)
@@ -437,15 +437,15 @@ def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
         labels.write(sheet, index, _TOP + start)
         middle = start + labels.middle
         for kind in range(len(chart.kinds)):
-            plain_spans = [one for one in spans if one.kind == kind and not one.hint]
+            plain_spans = [span for span in spans if span.kind == kind and not span.hint]
             if plain_spans:
-                places = [(one.start, one.end - one.start) for one in plain_spans]
+                places = [(span.start, span.end - span.start) for span in plain_spans]
                 axes.broken_barh(places, (middle - 6.5, 13), color=_colour(kind), linewidth=0)
-        for one in spans:
-            if one.hint:
-                length = one.end - one.start
-                (bar,) = axes.barh(middle, length, 13, one.start, color=_colour(one.kind))
-                sheet.mark(bar, texts=one.hint, stop=True)
+        for span in spans:
+            if span.hint:
+                length = span.end - span.start
+                (bar,) = axes.barh(middle, length, 13, span.start, color=_colour(span.kind))
+                sheet.mark(bar, texts=span.hint, stop=True)
     for index, name in enumerate(chart.kinds):
         left, base, width = _legend_place(index, sheet.inner, bottom + _AXIS_HEIGHT)
         sheet.line([left + 6], base - 4, marker="s", markersize=10, color=_colour(index))

@@ -160,17 +160,19 @@ class Sheet:
                 if child.tag.rpartition("}")[2] in ("metadata", "style", "clipPath"):
                     parent.remove(child)
         _add_hints(root, self.hints)
-        for one in root.iter():
-            one.tag = one.tag.removeprefix(_SVG)
-            one.text = one.text if one.tag in ("text", "title") else None
-            one.tail = None
-            _presentation(one, variables)
+        for element in root.iter():
+            element.tag = element.tag.removeprefix(_SVG)
+            element.text = element.text if element.tag in ("text", "title") else None
+            element.tail = None
+            _presentation(element, variables)
         shape = root.attrib["viewBox"]
         root.attrib.clear()
-        given = {name.replace("_", "-"): plain(value) for name, value in attributes.items()}
+        root_attributes = {
+            name.replace("_", "-"): plain(value) for name, value in attributes.items()
+        }
         # Screen readers ignore the parts of an image, but they read the parts of a group.
         role = "img" if root.find(".//*[@tabindex]") is None else "group"
-        root.attrib.update({"class": "chart", "role": role, "viewBox": shape, **given})
+        root.attrib.update({"class": "chart", "role": role, "viewBox": shape, **root_attributes})
         if style:
             sheet = ElementTree.Element("style")
             sheet.text = style
@@ -256,7 +258,7 @@ def caption(axis: Axis, width: float) -> str:
     """The longest form of the axis caption that fits into a width."""
     most, arrow = fitting(width), "↑" if axis.better == HIGHER else "↓"
     texts = (axis.caption, f"{axis.label}, {arrow} better")
-    return next((one for one in texts if len(one) <= most), shortened(axis.label, most))
+    return next((text for text in texts if len(text) <= most), shortened(axis.label, most))
 
 
 def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
@@ -282,17 +284,17 @@ def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[floa
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
-    found: Sequence[float] = axis.ticks
-    if not found and axis.log:
+    ticks: Sequence[float] = axis.ticks
+    if not ticks and axis.log:
         # With powers only, most of a short axis would have no ticks.
         factors = (1.0, 2.0, 5.0) if axis.base == 10 and 5 < high / low < 1000 else (1.0,)
         powers = LogLocator(axis.base, factors, numticks=about).tick_values(low, high)
-        found = [float(tick) for tick in powers if low <= tick <= high]
-    if len(found) < 2 and not axis.ticks:
+        ticks = [float(tick) for tick in powers if low <= tick <= high]
+    if len(ticks) < 2 and not axis.ticks:
         linear = MaxNLocator(about, steps=[1, 2, 2.5, 5, 10])
-        found = [tick * unit for tick in linear.tick_values(low / unit, high / unit)]
-    texts = axis.tick_texts or [_tick_text(axis.format, value) for value in found]
-    kept = [pair for pair in zip(found, texts, strict=True) if low <= pair[0] <= high]
+        ticks = [tick * unit for tick in linear.tick_values(low / unit, high / unit)]
+    texts = axis.tick_texts or [_tick_text(axis.format, value) for value in ticks]
+    kept = [pair for pair in zip(ticks, texts, strict=True) if low <= pair[0] <= high]
     return [value for value, _ in kept], [plain(text) for _, text in kept]
 
 
@@ -306,28 +308,28 @@ def _tick_text(format: str, value: float) -> str:
     return f"{value:,.6g}"
 
 
-def _presentation(one: ElementTree.Element, variables: Mapping[str, str]) -> None:
+def _presentation(element: ElementTree.Element, variables: Mapping[str, str]) -> None:
     """Replaces style attributes by presentation attributes, and removes unused ids."""
     # matplotlib 3.8 and 3.9 write "font: 700 12px 'DejaVu Sans'", which is not a valid attribute.
     short = r"font: (?:(\d+) )?([\d.]+px)[^;]*"
-    style = re.sub(short, r"font-weight: \1; font-size: \2", one.attrib.pop("style", ""))
+    style = re.sub(short, r"font-weight: \1; font-size: \2", element.attrib.pop("style", ""))
     for declaration in style.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if value and name != "font-family":
-            one.set(name, variables.get(value, value))
-    one.attrib.pop("clip-path", None)
-    if one.tag == "g" and one.attrib.pop("id", "").startswith("xtick_"):
-        one.set("class", "tick")
-    if one.attrib.get("transform", "").startswith("rotate(-0 "):
-        del one.attrib["transform"]
-    if _HREF in one.attrib:
-        one.set("href", one.attrib.pop(_HREF))
+            element.set(name, variables.get(value, value))
+    element.attrib.pop("clip-path", None)
+    if element.tag == "g" and element.attrib.pop("id", "").startswith("xtick_"):
+        element.set("class", "tick")
+    if element.attrib.get("transform", "").startswith("rotate(-0 "):
+        del element.attrib["transform"]
+    if _HREF in element.attrib:
+        element.set("href", element.attrib.pop(_HREF))
     for name in ("x", "y"):
-        if name in one.attrib:
-            one.set(name, f"{float(one.attrib[name]):.6g}")
-    if "d" in one.attrib:
-        numbers = re.sub(r"\d+\.\d+", lambda n: f"{float(n.group()):.2f}", one.attrib["d"])
-        one.set("d", " ".join(numbers.split()))
+        if name in element.attrib:
+            element.set(name, f"{float(element.attrib[name]):.6g}")
+    if "d" in element.attrib:
+        numbers = re.sub(r"\d+\.\d+", lambda n: f"{float(n.group()):.2f}", element.attrib["d"])
+        element.set("d", " ".join(numbers.split()))
 
 
 def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:

@@ -120,17 +120,17 @@ class Section:
     def of(cls, key: str, title: str, contents: Iterable[Content], folded: bool = False) -> Section:
         """Creates a section. Leaves out empty content. A str becomes a paragraph."""
         blocks: list[Block] = []
-        for one in contents:
-            if isinstance(one, (Table, Text, Charts)):
-                blocks.append(one)
-            elif one:
-                blocks.append(Text(one) if isinstance(one, str) else Charts(tuple(one)))
+        for content in contents:
+            if isinstance(content, (Table, Text, Charts)):
+                blocks.append(content)
+            elif content:
+                blocks.append(Text(content) if isinstance(content, str) else Charts(tuple(content)))
         return cls(key=key, title=title, blocks=tuple(blocks), folded=folded)
 
     @property
     def remark(self) -> Text | None:
         """The first paragraph with a tone. It is visible even if the section is folded."""
-        toned = (one for one in self.blocks if isinstance(one, Text) and one.tone)
+        toned = (text for text in self.blocks if isinstance(text, Text) and text.tone)
         return next(toned, None)
 
 
@@ -143,10 +143,10 @@ def introduced(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Iter
 
     @functools.wraps(contents)
     def with_docstring(subject: T) -> Iterable[Content]:
-        found = [one for one in contents(subject) if one]
-        first = [*itertools.takewhile(lambda one: isinstance(one, str), found)]
+        paragraphs = [content for content in contents(subject) if content]
+        first = [*itertools.takewhile(lambda paragraph: isinstance(paragraph, str), paragraphs)]
         text = " ".join(" ".join((contents.__doc__ or "", *map(str, first))).split())
-        return [text, *found[len(first) :]] if found else ()
+        return [text, *paragraphs[len(first) :]] if paragraphs else ()
 
     return with_docstring
 

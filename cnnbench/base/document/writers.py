@@ -29,9 +29,11 @@ _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 def markdown_of(report: Report) -> str:
     """A whole report as Markdown."""
     lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
-    for one in report.answers:
-        lines.append(f"- {_MARKS.get(one.tone, '')}{markdown(one.name)}: {markdown(one.text)}")
-        lines += [f"  - {markdown(detail)}" for detail in one.details]
+    for answer in report.answers:
+        lines.append(
+            f"- {_MARKS.get(answer.tone, '')}{markdown(answer.name)}: {markdown(answer.text)}"
+        )
+        lines += [f"  - {markdown(detail)}" for detail in answer.details]
     lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
     for section in report.sections:
         written = list(_section(section))
@@ -105,8 +107,8 @@ def lines_of(
 ) -> list[str]:
     """The same as `text_of`, as lines."""
     lines: list[str] = []
-    for one in sections:
-        section = one if isinstance(one, Section) else Section.of("", "", one)
+    for part in sections:
+        section = part if isinstance(part, Section) else Section.of("", "", part)
         if not (section.title or section.blocks):
             continue
         lines += [""] if lines else []
@@ -136,10 +138,10 @@ def _table(block: Table, colour: bool, mark: str) -> Iterator[str]:
         cells.insert(0, [_UNIT.sub(" ", plain(title)) for title in titles])
         notes, signs = ["", *notes], [None, *signs]
     indent = block.indent + len(mark)
-    found = fitted(cells, left, spare, indent, has_head=block.has_head)
+    rows = fitted(cells, left, spare, indent, has_head=block.has_head)
     if block.title:
         yield mark + plain(block.title)
-    for at, (lines, sign, note) in enumerate(zip_longest(found, signs, notes)):
+    for at, (lines, sign, note) in enumerate(zip_longest(rows, signs, notes)):
         before = (mark if block.has_head and at == 0 else "").ljust(indent)
         for line in _coloured(lines, sign) if sign else lines:
             yield before + line

@@ -79,9 +79,9 @@ class Profiling:
         if all(_has_primitives(self.sides[name], profiles[name][0]) for name in SIDES):
             for name in SIDES:
                 logged = yield from self._logged(name)
-                found = replace(profiles[name][0], primitives=logged)
-                self.results.write(self._path(name, 1), found.to_json().encode("ascii"))
-                profiles[name][0] = found
+                profile = replace(profiles[name][0], primitives=logged)
+                self.results.write(self._path(name, 1), profile.to_json().encode("ascii"))
+                profiles[name][0] = profile
         labels = [f"{name.upper()}: {side.description()}" for name, side in self.sides.items()]
         return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
 
@@ -110,12 +110,12 @@ class Profiling:
         if "num_epochs" not in side.given:
             flags["num_batches"] = self.steps
         ended = yield from self._run(label, side.including(flags), path.stem, None, left, path)
-        told = ended.message
-        if not told:
-            told = "no profile"
+        message = ended.message
+        if not message:
+            message = "no profile"
             with contextlib.suppress(ValueError, RecursionError):
                 return StepProfile.from_dict(read_json(path))
-        raise NotExplainedError(f"{label}: {told}; see {self.results.log(path.stem)}")
+        raise NotExplainedError(f"{label}: {message}; see {self.results.log(path.stem)}")
 
     def _logged(self, name: str) -> RunPolicy[tuple[Primitive, ...] | None]:
         """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
@@ -123,11 +123,11 @@ class Profiling:
         side = replace(side, variables={**side.variables, **work.VARIABLES})
         left = len(SIDES) - SIDES.index(name) - 1
         ended = yield from self._run(label, side.including(work.FLAGS), stem, "oneDNN", left)
-        found: tuple[Primitive, ...] = ()
+        primitives: tuple[Primitive, ...] = ()
         if not ended.message:
             with contextlib.suppress(OSError), open(self.results.log(stem), "rb") as log:
-                found = work.primitives_of_step(log)
-        return found or None
+                primitives = work.primitives_of_step(log)
+        return primitives or None
 
     def _run(
         self,
@@ -139,8 +139,8 @@ class Profiling:
         leaves: Path | None = None,
     ) -> RunPolicy[Ended]:
         more = {"target": self.results.pending(stem), "answers": (), "leaves": leaves}
-        one = request(self.results, stem, side, label=label, key=key, **more)
-        return run_one(self.results, one, self.timeout, [key] * left)
+        process_request = request(self.results, stem, side, label=label, key=key, **more)
+        return run_one(self.results, process_request, self.timeout, [key] * left)
 
     def _path(self, name: str, turn: int) -> Path:
         return self.results.folder / name / f"{turn:04d}-{name}{SUFFIX}"

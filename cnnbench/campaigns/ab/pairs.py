@@ -86,15 +86,15 @@ AB = CampaignKind(
 
 def complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
     """Records of both sides of the pairs in a folder, up to the first incomplete pair."""
-    found: list[tuple[RunRecord, ...]] = []
+    pairs: list[tuple[RunRecord, ...]] = []
     for number in itertools.count(1):
         paths = (folder / side / f"{pair_name(number)}-{side}.json" for side in SIDES)
         records = [read(path) for path in paths]
-        pair = tuple(one for one in records if isinstance(one, RunRecord))
-        if len(pair) < len(SIDES) or any(one.status != "ok" for one in pair):
+        pair = tuple(record for record in records if isinstance(record, RunRecord))
+        if len(pair) < len(SIDES) or any(record.status != "ok" for record in pair):
             break
-        found.append(pair)
-    return found
+        pairs.append(pair)
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -127,21 +127,27 @@ class Begun:
     @cached_property
     def _judged(self) -> dict[int, Mapping[str, Any]]:
         """The last of the analyses of all sessions, by number of pairs."""
-        found: dict[int, Mapping[str, Any]] = {}
+        ends: dict[int, Mapping[str, Any]] = {}
         for events in self.sessions:
             end = _end_of(events)
             # The analysis after the last pair of a killed session is made again.
             last = max(map(_pair_of, events)) if end is None else end["pairs"]
-            found |= {one["pairs"]: one for one in events[0]["looks"] if one["pairs"] < last}
+            ends |= {
+                analysis["pairs"]: analysis
+                for analysis in events[0]["looks"]
+                if analysis["pairs"] < last
+            }
             # Interrupted sessions were judged, too, but not those in which a process failed.
             if end and end["pairs"] and Verdict.FAILED.value not in end.get("verdicts", ()):
-                found[end["pairs"]] = end
-        return dict(sorted(found.items()))
+                ends[end["pairs"]] = end
+        return dict(sorted(ends.items()))
 
     @property
     def made(self) -> tuple[InterimAnalysis, ...]:
         """The analyses of all sessions."""
-        return tuple(InterimAnalysis(n, float(one["alpha"])) for n, one in self._judged.items())
+        return tuple(
+            InterimAnalysis(n, float(analysis["alpha"])) for n, analysis in self._judged.items()
+        )
 
     @property
     def clear(self) -> bool:
@@ -152,7 +158,7 @@ class Begun:
     @property
     def is_spent(self) -> bool:
         """Whether nothing of alpha is left for more pairs."""
-        return any(one.alpha >= self.facts["policy"]["alpha"] for one in self.made)
+        return any(analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.made)
 
     @property
     def goes_on(self) -> bool:
@@ -180,17 +186,19 @@ class Begun:
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
         plan = None if together else self.plan
-        found = compare_pairs(base.records, new.records, self.facts, self.end["alpha"], plan=plan)
+        comparison = compare_pairs(
+            base.records, new.records, self.facts, self.end["alpha"], plan=plan
+        )
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
-            *_, note = (one for one in events if one.get("note") == EXPLANATION)
-            found = replace(found, explanation=Explanation.from_dict(note["document"]))
-        return found
+            *_, note = (event for event in events if event.get("note") == EXPLANATION)
+            comparison = replace(comparison, explanation=Explanation.from_dict(note["document"]))
+        return comparison
 
 
 def _end_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The event that ended a session; None if it was killed."""
-    return next((one for one in reversed(events) if one.get("event") == END), None)
+    return next((event for event in reversed(events) if event.get("event") == END), None)
 
 
 def _pair_of(event: Mapping[str, Any]) -> int:
@@ -202,8 +210,8 @@ def _pair_of(event: Mapping[str, Any]) -> int:
 
 def is_clear(verdicts: Sequence[str]) -> bool:
     """Whether more pairs cannot change the verdicts on the metrics that were asked for."""
-    measured = [Verdict(one) for one in verdicts if one != Verdict.NOT_MEASURED.value]
-    return bool(measured) and all(one in CLEAR for one in measured)
+    measured = [Verdict(verdict) for verdict in verdicts if verdict != Verdict.NOT_MEASURED.value]
+    return bool(measured) and all(verdict in CLEAR for verdict in measured)
 
 
 def begun(folder: Path) -> Begun | None:
@@ -215,30 +223,39 @@ def begun(folder: Path) -> Begun | None:
             sessions.append([])
         if sessions:
             sessions[-1].append(event)
-    if not any(one[0].get("looks") for one in sessions):
+    if not any(session[0].get("looks") for session in sessions):
         return None
-    found = Begun(folder, sessions)
+    experiment = Begun(folder, sessions)
     try:
-        _ = found.planned, found.pairs, found.end, found.made, found.clear, found.goes_on
+        _ = (
+            experiment.planned,
+            experiment.pairs,
+            experiment.end,
+            experiment.made,
+            experiment.clear,
+            experiment.goes_on,
+        )
     except (LookupError, TypeError, ValueError):
         raise PathError(str(journal.path), "is no journal of an experiment") from None
-    return found
+    return experiment
 
 
 def resumable(folder: Path) -> Begun | None:
     """The experiment in a results folder, if `cnnbench ab --resume` can continue it; else None."""
-    found = begun(folder)
-    return found if found is not None and found.goes_on else None
+    experiment = begun(folder)
+    return experiment if experiment is not None and experiment.goes_on else None
 
 
 def begun_below(folder: Path) -> Begun | None:
     """The only experiment in or directly below a folder, or None."""
     try:
         candidates = [folder, *(path for path in folder.iterdir() if path.is_dir())]
-        found = [one for one in map(begun, candidates) if one is not None]
+        experiments = [
+            experiment for experiment in map(begun, candidates) if experiment is not None
+        ]
     except OSError:
         return None
-    return found[0] if len(found) == 1 else None
+    return experiments[0] if len(experiments) == 1 else None
 
 
 def rules_of(begin: Mapping[str, Any]) -> Rules:
@@ -383,7 +400,11 @@ class Experiment:
     def _made(self, pairs: int) -> dict[int, InterimAnalysis]:
         """The analyses of all sessions up to a number of pairs, by these."""
         before = () if self.earlier is None else self.earlier.made
-        return {one.pairs: one for one in (*before, *self.analyses) if one.pairs <= pairs}
+        return {
+            analysis.pairs: analysis
+            for analysis in (*before, *self.analyses)
+            if analysis.pairs <= pairs
+        }
 
     def _plan(self, made: Mapping[int, InterimAnalysis]) -> Continuation:
         planned = self.pairs if self.earlier is None else self.earlier.planned
@@ -424,7 +445,7 @@ class Experiment:
 
 def _asked(comparison: Comparison) -> list[MetricResult]:
     """The results that the experiment is about."""
-    return [one for entry in comparison.entries for one in entry.asked]
+    return [result for entry in comparison.entries for result in entry.asked]
 
 
 class PairFailedError(Exception):
@@ -499,7 +520,7 @@ class Pairs:
             END,
             pairs=pairs,
             alpha=self.alpha,
-            verdicts=[one.verdict.value for one in _asked(self.comparison)],
+            verdicts=[result.verdict.value for result in _asked(self.comparison)],
             failure=self.failure,
             lost=self.lost,
             interrupted=self.interrupted,
@@ -510,7 +531,7 @@ class Pairs:
         burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
         for number in range(1, burn_in + 1):
             yield from self.measure(number, left=burn_in - number, burn_in=True)
-        analyses = {one.pairs: one for one in self.experiment.analyses}
+        analyses = {analysis.pairs: analysis for analysis in self.experiment.analyses}
         first = max(1, self.earlier)
         for pair in range(first, self.experiment.pairs + 1):
             if pair > self.earlier:
@@ -518,7 +539,7 @@ class Pairs:
             if pair == first:
                 so_far = self._compare(self.experiment.analyses[0].alpha)
                 asked = (entry.asked for entry in so_far.entries)
-                if any(all(one.verdict in _HOPELESS for one in each) for each in asked):
+                if any(all(result.verdict in _HOPELESS for result in each) for each in asked):
                     break
             analysis = analyses.get(pair)
             if analysis is not None and self._ends(analysis):
@@ -545,24 +566,24 @@ class Pairs:
     def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
         """The smallest chance of a clear verdict over results without one."""
         pairs = len(self.records["a"])
-        left = [one for one in self.experiment.analyses if one.pairs > pairs]
+        left = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
         chances = []
         for entry in entries:
             for result in entry.asked:
                 # CPU time can decide, too, where it was judged beside the throughput.
                 shared = result.metric is THROUGHPUT and result.share < 1
-                others = [one for one in entry.results if shared and one.metric is CPU_TIME]
+                others = [other for other in entry.results if shared and other.metric is CPU_TIME]
                 cases = [
                     TwoSamples(
-                        base=one.base,
-                        new=one.new,
-                        metric=one.metric,
+                        base=judged.base,
+                        new=judged.new,
+                        metric=judged.metric,
                         paired=True,
-                        noise=one.judgement.noise,
-                        policy=one.policy,
+                        noise=judged.judgement.noise,
+                        policy=judged.policy,
                     )
-                    for one in (result, *others)
-                    if one.judgement.p is not None
+                    for judged in (result, *others)
+                    if judged.judgement.p is not None
                 ]
                 if result.verdict is Verdict.INCONCLUSIVE and cases:
                     chances.append(max(chance(case, left, case.policy) for case in cases))
@@ -621,7 +642,7 @@ class Pairs:
 
     def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
         """Sets the number of timed steps that the slower side needs for the requested time."""
-        if not all(one.step_seconds for one in measured):
+        if not all(record.step_seconds for record in measured):
             self._steps = None  # an evaluation always uses all of its data
             return
         disturbed = mostly_disturbed(measured)
@@ -633,8 +654,8 @@ class Pairs:
         self.campaign.reporter.notice(f"{busy}{count}")
 
     def _fail(self, prefix: str, what: str, failed: Mapping[str, Ended]) -> None:
-        text = "; ".join(f"{side.upper()}: {one.message}" for side, one in failed.items())
-        lost = all(one.lost for one in failed.values())
+        text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
+        lost = all(ended.lost for ended in failed.values())
         if lost:
             had = f"{what} had {len(self.results.lost[prefix])} of {MOST_REPEATS}"
             all_had = f"all pairs {self.results.repeated} of {self._most_repeats}"

@@ -60,7 +60,7 @@ class StepCount:
     def __init__(
         self, seconds: float, measured: Sequence[RunRecord], fewest: int, most: int
     ) -> None:
-        self.step_seconds = max(median(one.step_seconds) for one in measured)
+        self.step_seconds = max(median(record.step_seconds) for record in measured)
         self.wanted = math.ceil(seconds / self.step_seconds)
         self._fewest, self._most = fewest, most
 
@@ -177,12 +177,14 @@ class Side:
                 os.chdir(self.checkout)
             with contextlib.suppress(UsageError):  # the parser will raise it
                 texts, rest = split(self.flags, ACCEPTED)
-        found = {name: given[-1] for name, given in texts.items() if name not in RENAMED}
+        flags = {
+            name: texts_of_flag[-1] for name, texts_of_flag in texts.items() if name not in RENAMED
+        }
         for word, after in itertools.zip_longest(rest, rest[1:], fillvalue=""):
             name, equals, value = word.lstrip("-").partition("=")
             if name and word.startswith("-"):  # a flag of another version
-                found[name] = value if equals or after.startswith("-") else after
-        return found
+                flags[name] = value if equals or after.startswith("-") else after
+        return flags
 
     @property
     def is_this_cnnbench(self) -> bool:
@@ -204,8 +206,8 @@ class Side:
         """Environment variables that its processes get in addition to those of this process."""
         # Earlier versions of launch start tasks with -m, which would look for an interpreter's
         # cnnbench in the working directory first.
-        apart = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
-        return {**apart, **self.variables}
+        safe_path = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
+        return {**safe_path, **self.variables}
 
     def description(self) -> str:
         """Settings of this side only, in one line, without values of variables."""
@@ -233,7 +235,7 @@ class Side:
     def plan(self) -> AskedPlan:
         """Its plan, for a question, identified by flags, interpreter and variables."""
         shown = {name: text for name, text in self.variables.items() if may_be_shown(name)}
-        found = identity_of(
+        identity = identity_of(
             self.resolved.identity or self.given,
             flags=self.flags,
             python=self.python,
@@ -243,11 +245,11 @@ class Side:
             **({} if self.python is None else _versions(self)),
         )
         place = f"{self.checkout}{os.sep}"  # the folder may be temporary
-        found = {
+        identity = {
             name: value.removeprefix(place) if isinstance(value, str) else value
-            for name, value in found.items()
+            for name, value in identity.items()
         }
-        return AskedPlan(found, self._config, self.checkout, self.resolved.parts)
+        return AskedPlan(identity, self._config, self.checkout, self.resolved.parts)
 
     def _holds_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
@@ -350,15 +352,15 @@ def check(side: Side) -> Resolved:
         layout = json.dumps(None if side.layout is None else vars(side.layout))
         done = ask(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
-        error, found = answer["error"], decode(Resolved, answer["resolved"])
+        error, resolved = answer["error"], decode(Resolved, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         # A plug-in that ends its process, or prints after the answer; the run will report it.
         return Resolved()
     if not side.is_this_cnnbench:
-        return replace(found, notices=())
+        return replace(resolved, notices=())
     if error is not None:
         raise UsageError(str(error))
-    return found
+    return resolved
 
 
 def check_early(side: Side, commit: str, folder: str | Path = ".") -> None:
@@ -394,22 +396,22 @@ def print_answer(job: str, *flags: str) -> None:
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
     """Facts, and groups of them as in --allow_different, in which the sides differ."""
-    found = [name for name in {**a.given, **b.given} if a.given.get(name) != b.given.get(name)]
+    names = [name for name in {**a.given, **b.given} if a.given.get(name) != b.given.get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
-    found += [f"env_{name}" for name in sorted({name for name, _ in variables})]
+    names += [f"env_{name}" for name in sorted({name for name, _ in variables})]
     if a.python != b.python:
-        found += _OF_PYTHON
-    return tuple(found)
+        names += _OF_PYTHON
+    return tuple(names)
 
 
 def sides_obstacle(sides: Mapping[str, Side]) -> str | None:
     """Why two sides cannot step in turn; None if they can."""
     for name, side in sides.items():
-        found = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
-        if found is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
-            found = "its cnnbench is of a version that cannot"
-        if found is not None:
-            return f"side {name.upper()}: {found}"
+        obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
+        if obstacle is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
+            obstacle = "its cnnbench is of a version that cannot"
+        if obstacle is not None:
+            return f"side {name.upper()}: {obstacle}"
     return None
 
 
@@ -431,12 +433,12 @@ def takes_turns(
     """
     if pairing == "alternate":
         return False
-    found = why_not()
-    if found is None:
+    obstacle = why_not()
+    if obstacle is None:
         return True
     if pairing == "turns":
         raise FlagError(
-            "pairing", "turns", f"is impossible: {found}; leave the flag out, or use alternate"
+            "pairing", "turns", f"is impossible: {obstacle}; leave the flag out, or use alternate"
         )
-    reporter.notice(f"{otherwise}, since they cannot step in turn: {found}")
+    reporter.notice(f"{otherwise}, since they cannot step in turn: {obstacle}")
     return False

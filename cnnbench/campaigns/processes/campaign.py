@@ -260,9 +260,9 @@ def execute_in_turn(
                 members.append(_Member(stack.enter_context(child), ours))
             _take_turns(members, timeout)
         except KeyboardInterrupt:
-            stop([one.child for one in members if one.ended is None], print_notice)
+            stop([member.child for member in members if member.ended is None], print_notice)
             raise
-    return [one.ended for one in members if one.ended is not None]
+    return [member.ended for member in members if member.ended is not None]
 
 
 class _Member:
@@ -284,16 +284,16 @@ class _Member:
     def listen(self) -> None:
         assert self.link is not None
         try:
-            said = self.link.recv(16)
+            reply = self.link.recv(16)
         except ConnectionError:
-            said = b""
-        if not said:  # The pipe is closed, so the child needs no further turn.
+            reply = b""
+        if not reply:  # The pipe is closed, so the child needs no further turn.
             self.link.close()
             self.link = None
             return
         self._used = self.used
         self.waits = True
-        self.steps_done = said.endswith(WAITS_AFTER_STEPS)
+        self.steps_done = reply.endswith(WAITS_AFTER_STEPS)
 
     def go_on(self) -> None:
         assert self.link is not None
@@ -304,16 +304,16 @@ class _Member:
 
 def _take_turns(members: Sequence[_Member], timeout: float) -> None:
     last = -1
-    while left := [one for one in members if one.ended is None]:
+    while left := [member for member in members if member.ended is None]:
         obey()
-        running = [one for one in left if not one.waits]
+        running = [member for member in left if not member.waits]
         if not running:
             last = _next(members, last)
             members[last].go_on()
             continue
-        patience = max(0.0, timeout - max(one.used for one in running))
-        links = {one.link.fileno(): one for one in left if one.link is not None}
-        guards = {one.child.fileno(): one for one in left}
+        patience = max(0.0, timeout - max(member.used for member in running))
+        links = {member.link.fileno(): member for member in left if member.link is not None}
+        guards = {member.child.fileno(): member for member in left}
         patience = min(patience, LONGEST_WAIT_SECONDS)
         ready, _, _ = select.select([*links, *guards], [], [], patience)
         for descriptor in ready:
@@ -322,9 +322,9 @@ def _take_turns(members: Sequence[_Member], timeout: float) -> None:
         for descriptor in ready:
             if descriptor in guards:
                 guards[descriptor].ended = guards[descriptor].child.wait(SHORTEST_GRACE)
-        late = [one for one in running if one.ended is None and one.used >= timeout]
-        for one, ended in zip(late, stop([one.child for one in late]), strict=True):
-            one.ended = ended
+        late = [member for member in running if member.ended is None and member.used >= timeout]
+        for member, ended in zip(late, stop([member.child for member in late]), strict=True):
+            member.ended = ended
 
 
 def _next(members: Sequence[_Member], last: int) -> int:
@@ -422,10 +422,10 @@ def rounds(
     """
     cases, generator, order = tuple(cases), random.Random(seed), []
     for at in range(repeats + 1):
-        due = [one for one in cases if is_due(one, at)]
+        due = [case for case in cases if is_due(case, at)]
         if seed is not None:
             generator.shuffle(due)
-        order += [(one, at) for one in due]
+        order += [(case, at) for case in due]
     return order
 
 
@@ -495,45 +495,59 @@ class Campaign:
         """The results of a batch, from its folder or by running the processes."""
         obey()
         folder = batch.folder
-        found = {one.name: _kept(folder, one) if folder.resume else None for one in batch.requests}
-        done = {name: ended for name, ended in found.items() if ended is not None}
-        if batch.sides and len(done) < len(found):
+        kept = {
+            request.name: _kept(folder, request) if folder.resume else None
+            for request in batch.requests
+        }
+        done = {name: ended for name, ended in kept.items() if ended is not None}
+        if batch.sides and len(done) < len(kept):
             # An incomplete batch is continued at its first missing process, so that the order is
             # the same. If its processes take turns, or if one failed, the whole batch is run again.
-            first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else found)
+            first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else kept)
             done = {name: done[name] for name in first if folder.pending(name).exists()}
         self._done += len(done)
-        for one in (one for one in batch.requests if one.name in done):
-            self.remember(one.key, done[one.name].seconds)
-        todo: Sequence[Request] = [one for one in batch.requests if one.name not in done]
+        for request in (request for request in batch.requests if request.name in done):
+            self.remember(request.key, done[request.name].seconds)
+        todo: Sequence[Request] = [
+            request for request in batch.requests if request.name not in done
+        ]
         while todo:
             done |= self._run(batch, todo)
             todo = batch.requests if self._repeats(batch, done) else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
             with uninterrupted():  # Stores all events or none.
-                for one in batch.requests:
-                    pending, target = folder.pending(one.name), one.failed if failed else one.target
+                for request in batch.requests:
+                    pending, target = (
+                        folder.pending(request.name),
+                        request.failed if failed else request.target,
+                    )
                     if target is not None and pending.exists():
                         folder.move(pending, target)
-        return [done[one.name] for one in batch.requests]
+        return [done[request.name] for request in batch.requests]
 
     def _run(self, batch: RequestBatch, todo: Sequence[Request]) -> dict[str, Ended]:
         """Runs processes in turns or one after the other, and stores their records."""
         in_turn = batch.turn_seconds if len(todo) > 1 else 0.0
-        groups = [todo] if in_turn else [[one] for one in todo]
+        groups = [todo] if in_turn else [[request] for request in todo]
         done: dict[str, Ended] = {}
         for at, group in enumerate(groups):
-            later = [*(one.key for those in groups[at + 1 :] for one in those), *batch.then]
-            left = [*(one.key for one in group), *later]
+            later = [
+                *(request.key for later_group in groups[at + 1 :] for request in later_group),
+                *batch.then,
+            ]
+            left = [*(request.key for request in group), *later]
             if self._done and self.cool_down:
                 time.sleep(self.cool_down)
             label = group[0].label if len(group) == 1 else batch.label
             total = self._done + len(left)
             self.reporter.started(self._done + 1, total, label, self._seconds(left))
-            commands = [one.command for one in group]
-            names = [one.name for one in group]
-            own = ((one.command.log, one.target, one.failed, one.leaves) for one in group)
+            commands = [request.command for request in group]
+            names = [request.name for request in group]
+            own = (
+                (request.command.log, request.target, request.failed, request.leaves)
+                for request in group
+            )
             paths = (*itertools.chain(*own), *map(batch.folder.pending, names))
             batch.folder.note("started", names=names, files=batch.folder.files(*paths))
             for command in commands:
@@ -547,39 +561,41 @@ class Campaign:
             number = batch.folder.next_group()
             # All records are stored before the first event, so that no record is lost if this
             # process is killed.
-            for one, end in zip(group, ended, strict=True):
-                done[one.name] = self._keep(batch, one, replace(end, group=number))
-            for place, (one, end) in enumerate(zip(group, ended, strict=True), start=1):
-                _note(batch.folder, one, done[one.name])
-                if one.target is None and not batch.sides:
-                    batch.folder.remove(batch.folder.pending(one.name))
+            for request, end in zip(group, ended, strict=True):
+                done[request.name] = self._keep(batch, request, replace(end, group=number))
+            for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
+                _note(batch.folder, request, done[request.name])
+                if request.target is None and not batch.sides:
+                    batch.folder.remove(batch.folder.pending(request.name))
                 self._done += 1
                 self._now.append(end.seconds)
-                self.remember(one.key, end.seconds)
-                told = end.message or headline(record_of(end.document))
+                self.remember(request.key, end.seconds)
+                outcome = end.message or headline(record_of(end.document))
                 left = [*(other.key for other in group[place:]), *later]
                 seconds = self._seconds(left)
-                self.reporter.ended(self._done, total, one.label, told, end.seconds, seconds)
+                self.reporter.ended(self._done, total, request.label, outcome, end.seconds, seconds)
         return done
 
-    def _keep(self, batch: RequestBatch, one: Request, ended: Ended) -> Ended:
+    def _keep(self, batch: RequestBatch, request: Request, ended: Ended) -> Ended:
         """Stores the record of a process.
 
         If the batch is only valid as a whole, the record is pending until all processes have ended.
         """
         folder = batch.folder
         lost = [each for attempt in folder.lost.get(batch.name, ()) for each in attempt]
-        ended = replace(ended, document=one.place(ended.document, lost))
-        target = one.target
+        ended = replace(ended, document=request.place(ended.document, lost))
+        target = request.target
         if batch.sides:
-            target = folder.pending(one.name)
-        elif ended.status not in one.answers:
-            target = one.failed or target
-        target = target or folder.pending(one.name)  # Kept until the journal contains the event.
-        if one.failed is not None and not ended.message and not batch.sides:
-            folder.remove(one.failed)  # Left by an earlier attempt.
-        if one.leaves is not None:
-            folder.take(one.leaves)
+            target = folder.pending(request.name)
+        elif ended.status not in request.answers:
+            target = request.failed or target
+        target = target or folder.pending(
+            request.name
+        )  # Kept until the journal contains the event.
+        if request.failed is not None and not ended.message and not batch.sides:
+            folder.remove(request.failed)  # Left by an earlier attempt.
+        if request.leaves is not None:
+            folder.take(request.leaves)
         if ended.unusable is not None:
             folder.write(target.with_suffix(".unusable"), ended.unusable)
         folder.keep(ended.document, target)
@@ -587,20 +603,26 @@ class Campaign:
 
     def _repeats(self, batch: RequestBatch, done: Mapping[str, Ended]) -> bool:
         """Decides whether a batch is run again. If so, moves its records and logs away."""
-        failed = [one for one in batch.requests if done[one.name].status != "ok"]
-        if not batch.repeats or not failed or not all(done[one.name].lost for one in failed):
+        failed = [request for request in batch.requests if done[request.name].status != "ok"]
+        if (
+            not batch.repeats
+            or not failed
+            or not all(done[request.name].lost for request in failed)
+        ):
             return False
-        names = dict(zip([one.name for one in batch.requests], batch.sides, strict=True))
-        lost = [LostProcess(side=names[one.name], how=done[one.name].lost) for one in failed]
-        lost.sort(key=lambda one: one.side)
+        names = dict(zip([request.name for request in batch.requests], batch.sides, strict=True))
+        lost = [
+            LostProcess(side=names[request.name], how=done[request.name].lost) for request in failed
+        ]
+        lost.sort(key=lambda process: process.side)
         folder = batch.folder
         attempts = folder.lost.setdefault(batch.name, [])
         again = len(attempts) < batch.repeats and folder.repeated < batch.most_repeats
         number = len(attempts) + 1
         aside = {
-            path: path.with_stem(f"{one.name}-lost-{number}")
-            for one in batch.requests
-            for path in (folder.pending(one.name), one.command.log)
+            path: path.with_stem(f"{request.name}-lost-{number}")
+            for request in batch.requests
+            for path in (folder.pending(request.name), request.command.log)
         }
         files = folder.files(*aside.values()) if again else []
         folder.journal.add(LOST, pair=batch.name, lost=encode(lost), again=again, files=files)
@@ -608,7 +630,7 @@ class Campaign:
             attempts.append(lost)
             for path, target in aside.items():
                 folder.move(path, target)
-            hows = " and ".join(f"{one.side.upper()} was {one.how}" for one in lost)
+            hows = " and ".join(f"{process.side.upper()} was {process.how}" for process in lost)
             self.reporter.notice(f"{batch.label} is measured again: {hows}")
         return again
 
@@ -625,12 +647,13 @@ class Campaign:
         if self.question is not None:
             self.question.check()
         if not turn_seconds:
-            return [self._judged(one, execute(one, timeout)) for one in commands]
+            return [self._judged(command, execute(command, timeout)) for command in commands]
         begun = time.monotonic()
         ended = execute_in_turn(commands, timeout, turn_seconds)
         share = (time.monotonic() - begun) / len(commands)
         return [
-            replace(self._judged(*one), seconds=share) for one in zip(commands, ended, strict=True)
+            replace(self._judged(*judged), seconds=share)
+            for judged in zip(commands, ended, strict=True)
         ]
 
     def _judged(self, command: Measuring, ended: Ended) -> Ended:
@@ -676,21 +699,21 @@ class Campaign:
         return total
 
 
-def _kept(folder: ResultsFolder, one: Request) -> Ended | None:
+def _kept(folder: ResultsFolder, request: Request) -> Ended | None:
     """The result of a process that is complete in a folder; otherwise None."""
-    event = folder.processes.get(one.name, {})
+    event = folder.processes.get(request.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
-    if not one.answers or (one.leaves is not None and not one.leaves.exists()):
+    if not request.answers or (request.leaves is not None and not request.leaves.exists()):
         return None
     status = str(event.get("status", ""))
-    if one.target is None and status in one.answers:
+    if request.target is None and status in request.answers:
         return Ended(0, seconds, status=status, group=group)
-    for path in (one.target, folder.pending(one.name)):
+    for path in (request.target, folder.pending(request.name)):
         record = None if path is None else read(path)
         if record is not None:
             status = "ok" if record.status == "ok" else str(event.get("status", ""))
             text, document = str(event.get("problem", "")), record.to_dict()
-            if status in one.answers:
+            if status in request.answers:
                 text = "" if status == "ok" else text
                 return Ended(
                     0, seconds, status=status, message=text, document=document, group=group
@@ -698,15 +721,15 @@ def _kept(folder: ResultsFolder, one: Request) -> Ended | None:
     return None
 
 
-def _note(folder: ResultsFolder, one: Request, ended: Ended) -> None:
+def _note(folder: ResultsFolder, request: Request, ended: Ended) -> None:
     record = record_of(ended.document)
     folder.journal.add(
         PROCESS,
-        name=one.name,
+        name=request.name,
         status=ended.status,
         seconds=round(ended.seconds, 3),
         images_per_sec=throughput(record) if isinstance(record, RunRecord) else None,
         problem=ended.message,
         group=ended.group,
-        **one.facts,
+        **request.facts,
     )

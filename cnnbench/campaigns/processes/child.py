@@ -177,10 +177,10 @@ def stop(
     try:
         for child in children:
             while child.wait(_LOOK_SECONDS) is None and time.monotonic() < due:
-                found = announced(end_of(child.log))
-                if found is not None and begun + int(found[1]) + AT_ONCE > due:
-                    due = begun + int(found[1]) + AT_ONCE
-                    tell(found.group())
+                announcement = announced(end_of(child.log))
+                if announcement is not None and begun + int(announcement[1]) + AT_ONCE > due:
+                    due = begun + int(announcement[1]) + AT_ONCE
+                    tell(announcement.group())
     except KeyboardInterrupt:
         # A process ignores a signal within SAME_SECONDS of the first one, and the first one may
         # arrive late.

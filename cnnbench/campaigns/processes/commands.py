@@ -113,18 +113,18 @@ def stored(args: ParsedArgs) -> ParsedArgs:
     return args.including({"result_json": _RECORD})
 
 
-def refuse_in_sweep(given: Mapping[str, Any]) -> None:
+def refuse_in_sweep(values: Mapping[str, Any]) -> None:
     """Raises an error for flags that a sweep sets.
 
     Also refuses trainings that would resume from each other's checkpoints.
     """
     for name in _RESERVED:
-        if given.get(name) is not None:
-            raise FlagError(name, given[name], "is set by the sweep; see --results")
-    if given.get("train_dir") and not (given.get("eval") or given.get("forward_only")):
+        if values.get(name) is not None:
+            raise FlagError(name, values[name], "is set by the sweep; see --results")
+    if values.get("train_dir") and not (values.get("eval") or values.get("forward_only")):
         raise FlagError(
             "train_dir",
-            given["train_dir"],
+            values["train_dir"],
             "cannot be used for training in a sweep: the second process would resume the "
             "training of the first; leave it out, or evaluate with --eval",
         )
@@ -200,21 +200,21 @@ def source_digest() -> str:
     return digest.hexdigest()[:KEY_LENGTH]
 
 
-def resolve_all_reduce(given: Mapping[str, Any]) -> Resolved:
+def resolve_all_reduce(values: Mapping[str, Any]) -> Resolved:
     """Checks the flags (by name) of an all-reduce benchmark.
 
     Raises UsageError if they are invalid.
     """
-    given = {**given, "result_json": _RECORD}
-    params = params_of(given)
-    plan = all_reduce_plan.make_plan(params, tuple(given))
+    values = {**values, "result_json": _RECORD}
+    params = params_of(values)
+    plan = all_reduce_plan.make_plan(params, tuple(values))
     config = {name: encode(value) for name, value in params.as_dict().items()}
     config["sizes"] = [workload.name for workload in plan.workloads]
     # All algorithms are measured unless specs are given.
     cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
     return Resolved(
         config=config,
-        explicit_flags=tuple(given),
+        explicit_flags=tuple(values),
         identity=identity_here(config),
         parts=plugins.parts(config),
         rows=cases * len(plan.workloads) * sum(count > 1 for count in plan.counts),

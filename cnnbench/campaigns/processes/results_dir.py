@@ -74,8 +74,8 @@ class AskedPlan:
         """The current state of the measured code."""
         if self.config is None:
             return Subject()
-        found = repository.of_work(self.config, self.folder, self.parts)
-        return found.labelled(labels_of(self.config)) or Subject()
+        subject = repository.of_work(self.config, self.folder, self.parts)
+        return subject.labelled(labels_of(self.config)) or Subject()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +107,8 @@ class Question:
         software["interpreter"] = sys.executable
         plans = {name: plan.identity for name, plan in self.plans.items()}
         parts = {"code": self.state, "software": software, "policy": self.policy}
-        found: dict[str, Any] = json.loads(json.dumps(encode({"plans": plans, **parts})))
-        return found
+        plan: dict[str, Any] = json.loads(json.dumps(encode({"plans": plans, **parts})))
+        return plan
 
     def check(self) -> None:
         """Raises `ChangedError` if the code has changed since `state` was first read."""
@@ -118,7 +118,7 @@ class Question:
             raise ChangedError.of(", ".join(changed))
 
     def _state(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
+        state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
         places: dict[str, AskedPlan] = {}  # keys are names for messages
         for name, plan in self.plans.items():
             files = ", ".join(path for _, path in plugins.files(plan.config or {}))
@@ -127,21 +127,21 @@ class Question:
             subject, of = plan.code(), f" of {name}" if name else ""
             known = {"repository": subject.repository, "commit": subject.revision}
             known["uncommitted changes"] = subject.changes
-            found |= {f"{what}{of}": value for what, value in known.items() if value is not None}
-        return found
+            state |= {f"{what}{of}": value for what, value in known.items() if value is not None}
+        return state
 
 
 def plan_of(resolved: Resolved, /, **more: object) -> AskedPlan:
     """The plan of runs in the working directory; `more` are additional values of its identity."""
-    found = identity_of(resolved.identity, **more)
-    return AskedPlan(found, resolved.config, parts=resolved.parts)
+    identity = identity_of(resolved.identity, **more)
+    return AskedPlan(identity, resolved.config, parts=resolved.parts)
 
 
 def identity_of(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
     """Identity of a plan: flags that differ from their defaults, and additional values."""
     usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
-    found = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
-    return {**found, **more}
+    chosen = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
+    return {**chosen, **more}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -231,13 +231,13 @@ class CampaignKind:
         self, events: Iterable[Mapping[str, Any]], suite: str | None = None
     ) -> dict[str, Any] | None:
         """The last identity in a journal (of a suite, if given); None if there is none."""
-        found = None
-        for one in events:
-            question = one.get("question") or {}
-            policy = question.get("policy", one)
-            if one.get("campaign") == self.command and suite in (None, policy.get("suite")):
-                found = question
-        return found
+        last = None
+        for event in events:
+            question = event.get("question") or {}
+            policy = question.get("policy", event)
+            if event.get("campaign") == self.command and suite in (None, policy.get("suite")):
+                last = question
+        return last
 
     def seed_in(self, folder: str, suite: str | None = None) -> int | None:
         """The seed of the campaign in a folder; None if there is no campaign."""
@@ -298,7 +298,7 @@ class ResultsFolder:
                     raise self._refused(f"is not empty; {hint}name another folder")
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})
                 self.earlier = tuple(self.journal.read())
-                self._groups = max([one.get("group", 0) for one in self.earlier], default=0)
+                self._groups = max([event.get("group", 0) for event in self.earlier], default=0)
                 if resume and question is not None:
                     self._refuse_other(question)
                 if resume:
@@ -337,7 +337,7 @@ class ResultsFolder:
 
     def notes(self, name: str) -> list[dict[str, Any]]:
         """The notes with a name from earlier sessions, oldest first."""
-        return [one for one in self.earlier if one.get("note") == name]
+        return [event for event in self.earlier if event.get("note") == name]
 
     def _refused(self, reason: str) -> FlagError:
         return FlagError("results", str(self.folder), reason)
@@ -358,9 +358,9 @@ class ResultsFolder:
     def _refuse_unnamed(self) -> None:
         if self.earlier and CHECKSUM not in self.earlier[0]:
             return  # The campaign was begun by version 1.0.0.
-        named = {name for one in self.earlier for name in one.get("files", ())}
-        found = (path for pattern in self.kind.kept for path in self.folder.glob(pattern))
-        for path in sorted(found):
+        named = {name for event in self.earlier for name in event.get("files", ())}
+        paths = (path for pattern in self.kind.kept for path in self.folder.glob(pattern))
+        for path in sorted(paths):
             own = path.relative_to(self.folder)
             if path.is_file() and path.name != FILE and not named & {_named(own), str(own.parent)}:
                 reason = f"its journal does not name {own}: one of the two was changed; restore it"
@@ -370,7 +370,7 @@ class ResultsFolder:
         for name in sorted(names):
             path = self.folder / name
             own = path == self.journal.path
-            commands = {one.get("campaign") for one in self.journal.read()} if own else set()
+            commands = {event.get("campaign") for event in self.journal.read()} if own else set()
             empty = path.is_file() and not path.stat().st_size
             if self.kind.command not in commands and not empty:
                 reason = f"{name} in it is no journal of cnnbench {self.kind.command}"
@@ -387,17 +387,22 @@ class ResultsFolder:
     @cached_property
     def processes(self) -> dict[str, dict[str, Any]]:
         """The last event of each process, by name of the process."""
-        return {str(one.get("name")): one for one in self.earlier if one.get("event") == PROCESS}
+        return {
+            str(event.get("name")): event for event in self.earlier if event.get("event") == PROCESS
+        }
 
     @cached_property
     def lost(self) -> dict[str, list[list[LostProcess]]]:
         """For each batch, the processes that were killed from outside in each repeated attempt."""
-        found: dict[str, list[list[LostProcess]]] = {}
+        lost_by_pair: dict[str, list[list[LostProcess]]] = {}
         for event in self.earlier:
             if event.get("event") == LOST and event.get("again"):
-                lost = [LostProcess(side=one["side"], how=one["how"]) for one in event["lost"]]
-                found.setdefault(event["pair"], []).append(lost)
-        return found
+                lost = [
+                    LostProcess(side=process["side"], how=process["how"])
+                    for process in event["lost"]
+                ]
+                lost_by_pair.setdefault(event["pair"], []).append(lost)
+        return lost_by_pair
 
     @property
     def repeated(self) -> int:
@@ -532,7 +537,7 @@ class Journal:
             data = read_file(self.path)
         with contextlib.suppress(PathError, ValueError):
             written = int(read_file(self.lines))
-        before, checked, torn, found = 0, False, False, []
+        before, checked, torn, events_read = 0, False, False, []
         for number, line in enumerate(io.BytesIO(data), start=1):
             event = None
             with contextlib.suppress(ValueError):
@@ -544,11 +549,15 @@ class Journal:
                 checked = checked or CHECKSUM in event
                 if not _is_typed(event) or (not valid and (checked or "question" in event)):
                     raise self._damaged(f"line {number} is damaged")
-                found.append(event)
+                events_read.append(event)
             before = zlib.crc32(line, before)
-        if len(found) + torn < written or (written and found and not checked):
+        if len(events_read) + torn < written or (written and events_read and not checked):
             raise self._damaged("lines are missing at its end, or all checksums")
-        yield from (one for one in map(_as_now, found) if not events or one.get("event") in events)
+        yield from (
+            event
+            for event in map(_as_now, events_read)
+            if not events or event.get("event") in events
+        )
 
     def _damaged(self, what: str) -> PathError:
         return PathError(str(self.path), f"{what}; restore the file, or name another folder")

@@ -145,7 +145,7 @@ class Race:
         self.entered = tuple(entered)
         self.dropped = dropped
         self.untried = self.entered[1:]
-        self.remaining = [one.key for one in entered]
+        self.remaining = [candidate.key for candidate in entered]
         self.rounds: list[dict[str, float]] = []
         self.blocks: list[list[dict[str, float]]] = []
         self.leavers: list[Leaver] = []
@@ -155,7 +155,7 @@ class Race:
     @property
     def candidates(self) -> list[Candidate]:
         """The first candidate and all other candidates that ran."""
-        return [one for one in self.entered if one not in self.untried]
+        return [candidate for candidate in self.entered if candidate not in self.untried]
 
     @property
     def is_over(self) -> bool:
@@ -168,21 +168,25 @@ class Race:
         """The estimates so far. Requires a round with at least one value."""
         return fit_blocks(self.blocks)
 
-    def add(self, found: Round) -> None:
+    def add(self, round_: Round) -> None:
         """Adds the results of a round. Failed candidates are eliminated.
 
         Late candidates are removed after the first round. In later rounds, they keep their
         estimates.
         """
-        speeds = {key: math.log(speed) for key, speed in found.speeds.items()}
+        speeds = {key: math.log(speed) for key, speed in round_.speeds.items()}
         if not self.rounds:
-            self.untried = tuple(one for one in self.entered[1:] if one.key in found.late)
-            self.remaining = [one.key for one in self.candidates]
+            self.untried = tuple(
+                candidate for candidate in self.entered[1:] if candidate.key in round_.late
+            )
+            self.remaining = [candidate.key for candidate in self.candidates]
         self.rounds.append(speeds)
-        blocks = found.blocks or [list(speeds)]
-        self.blocks.append([{key: speeds[key] for key in one if key in speeds} for one in blocks])
-        for key in [one for one in self.remaining if one in found.failed]:
-            self._leave(key, FAILED, problem=found.failed[key])
+        blocks = round_.blocks or [list(speeds)]
+        self.blocks.append(
+            [{key: speeds[key] for key in block if key in speeds} for block in blocks]
+        )
+        for key in [key for key in self.remaining if key in round_.failed]:
+            self._leave(key, FAILED, problem=round_.failed[key])
 
     def drop(self, affordable: int) -> list[Leaver]:
         """Eliminates (and returns) slower candidates, and candidates for which there is no time.
@@ -196,7 +200,7 @@ class Race:
             for place, key in enumerate(self.ranked(fitted)[most:], start=most + 1):
                 self._leave(key, BEHIND, place=place)
         self._short = affordable < len(self.remaining)
-        return [one for one in self.leavers if one.after == len(self.rounds)]
+        return [leaver for leaver in self.leavers if leaver.after == len(self.rounds)]
 
     @property
     def leader(self) -> Candidate:
@@ -207,7 +211,7 @@ class Race:
             return first
         if first.key in ranked and self.fitted.difference(ranked[0], first.key) <= self._worth:
             return first
-        return next(one for one in self.entered if one.key == ranked[0])
+        return next(candidate for candidate in self.entered if candidate.key == ranked[0])
 
     def ranked(self, fitted: Additive) -> list[str]:
         """Keys of the remaining candidates that were measured, the fastest first."""
@@ -259,20 +263,20 @@ class SearchOutcome:
     @property
     def rounds(self) -> list[dict[str, float]]:
         """Logarithms of the speeds in the rounds of all races, by key of candidate."""
-        return [found for race in self.races for found in race.rounds if found]
+        return [round_ for race in self.races for round_ in race.rounds if round_]
 
     @property
     def blocks(self) -> list[list[dict[str, float]]]:
         """The same in blocks; see `Race`."""
-        return [found for race in self.races for found in race.blocks if any(found)]
+        return [block for race in self.races for block in race.blocks if any(block)]
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """The measured candidates, without duplicates."""
-        found: dict[str, Candidate] = {}
-        for one in (one for race in self.races for one in race.candidates):
-            found.setdefault(one.key, one)
-        return tuple(found.values())
+        by_key: dict[str, Candidate] = {}
+        for candidate in (candidate for race in self.races for candidate in race.candidates):
+            by_key.setdefault(candidate.key, candidate)
+        return tuple(by_key.values())
 
     @property
     def is_late(self) -> bool:
@@ -344,14 +348,14 @@ class Lengths(StepCount):
 
         `batch` is the number of images in its step, if it differs from that of the given flags.
         """
-        found = {}
+        lengths = {}
         if not LENGTHS & self._fixed:
-            found["num_batches"] = self.timed(factor * self.batch / (batch or self.batch))
+            lengths["num_batches"] = self.timed(factor * self.batch / (batch or self.batch))
         if not _WARMUP & self._fixed:
-            found["num_warmup_batches"] = min(max(_FEWEST_WARMUP, self.wanted), _MOST_WARMUP)
+            lengths["num_warmup_batches"] = min(max(_FEWEST_WARMUP, self.wanted), _MOST_WARMUP)
         if "peak_flops" not in self._fixed:
-            found["peak_flops"] = 0  # 0 means that the peak is not measured.
-        return found
+            lengths["peak_flops"] = 0  # 0 means that the peak is not measured.
+        return lengths
 
     @property
     def longer(self) -> float:
@@ -411,12 +415,12 @@ class RaceBench:
     def begin(self) -> RunPolicy[None]:
         """Measures the step time with the given flags. Raises BenchmarkError if they fail."""
         first, fixed = self.question.first, self.question.space.fixed
-        told = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
-        (ended,) = yield from self._run("first process", {f"first-{first.key}": first}, told, [])
+        lengths = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
+        (ended,) = yield from self._run("first process", {f"first-{first.key}": first}, lengths, [])
         if ended.status != "ok":
             raise BenchmarkError(f"the given flags fail: {ended.message}")
         self.lengths = Lengths(fixed, ended.record)
-        if told:
+        if lengths:
             self.campaign.reporter.notice(str(self.lengths))
 
     @property
@@ -443,7 +447,9 @@ class RaceBench:
     def left(self) -> float:
         """Remaining seconds of the whole search; negative if more time was used."""
         journals = map(Journal, self.folder.folder.glob(f"{FINALS}*/{AB.journal}"))
-        pairs = sum(float(one["seconds"]) for each in journals for one in each.read(PROCESS))
+        pairs = sum(
+            float(event["seconds"]) for journal in journals for event in journal.read(PROCESS)
+        )
         return self.question.seconds - self.races_seconds - pairs
 
     @property
@@ -488,7 +494,7 @@ class RaceBench:
     ) -> RunPolicy[Round]:
         """Runs round `number` (from 1) while there is time for `kept` later processes."""
         waiting = self._order(group, number, candidates)
-        found = Round()
+        round_ = Round()
         taken: dict[str, RunRecord] = {}
         blocks: dict[int, list[str]] = {}
         lanes = self._lanes(waiting)
@@ -499,25 +505,27 @@ class RaceBench:
                 self.campaign.reporter.notice(f"{group}, round {number}: the time is up")
                 break
             chunk, waiting = waiting[:size], waiting[size:]
-            names = {f"{group}-{one.key}-r{number}": one for one in chunk}
+            names = {f"{group}-{candidate.key}-r{number}": candidate for candidate in chunk}
             keys = [(group, number)] * min(len(waiting), self._fitting - kept)
             ended_ones = yield from self._run(f"{group} {number}", names, None, keys)
             # A killed session may not have stored the group of its last processes.
             last = max(ended.group for ended in ended_ones) or -len(blocks)
-            for one, ended in zip(chunk, ended_ones, strict=True):
+            for candidate, ended in zip(chunk, ended_ones, strict=True):
                 # If processes run one after the other, a round is one block.
                 block = (ended.group or last) if self.question.lanes > 1 else 0
-                blocks.setdefault(block, []).append(one.key)
+                blocks.setdefault(block, []).append(candidate.key)
                 if ended.status == "ok" and throughput(ended.record):
-                    taken[one.key] = ended.record
+                    taken[candidate.key] = ended.record
                 else:
-                    found.failed[one.key] = ended.message or "it has timed no step"
-        found.blocks.extend(blocks.values())
-        found.late.extend(one.key for one in waiting)
+                    round_.failed[candidate.key] = ended.message or "it has timed no step"
+        round_.blocks.extend(blocks.values())
+        round_.late.extend(candidate.key for candidate in waiting)
         # All candidates are evaluated together, so that rare disturbances are removed.
         speeds = throughputs([*taken.values()])
-        found.speeds.update((key, speed) for key, speed in zip(taken, speeds, strict=True) if speed)
-        return found
+        round_.speeds.update(
+            (key, speed) for key, speed in zip(taken, speeds, strict=True) if speed
+        )
+        return round_
 
     def _order(self, group: str, number: int, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Order of a round: the best candidate of the previous groups, then the others at random.
@@ -527,13 +535,13 @@ class RaceBench:
         first, *others = candidates
         random.Random(f"{self.question.seed} {group} {number}").shuffle(others)
         if number == 1:
-            others.sort(key=lambda one: len(one.settings))
+            others.sort(key=lambda candidate: len(candidate.settings))
         return [first, *others]
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
         """Reports the end of a round, the eliminated candidates, and the name of the best one."""
         if left:
-            hows = Counter(one.how for one in left)
+            hows = Counter(leaver.how for leaver in left)
             text = ", ".join(f"{many} {how}" for how, many in hows.items())
             self.campaign.reporter.notice(
                 f"{group}, round {number}: eliminated: {text}; best so far: {best}"
@@ -549,7 +557,7 @@ class RaceBench:
         """Number of processes that may be alive at the same time, limited by memory."""
         lanes, memory = self.question.lanes, self.question.memory
         if memory is not None and candidates:
-            needed = max(one.resolved.needed_bytes for one in candidates)
+            needed = max(candidate.resolved.needed_bytes for candidate in candidates)
             lanes = max(1, min(lanes, int(_MEMORY * memory.available / max(1, needed))))
         return lanes
 
@@ -565,19 +573,19 @@ class RaceBench:
         If `flags` is None, processes have the length for a race.
         """
         requests = []
-        for name, one in chunk.items():
-            images = one.resolved.global_batch
+        for name, candidate in chunk.items():
+            images = candidate.resolved.global_batch
             length = self.lengths.flags(batch=images) if flags is None else flags
             requests.append(
                 request(
                     self.folder,
                     name,
-                    self.question.side({**one.flags, **length}, one.resolved),
-                    label=f"{what}: {one.name}",
+                    self.question.side({**candidate.flags, **length}, candidate.resolved),
+                    label=f"{what}: {candidate.name}",
                     key=then[0] if then else what,
                     target=self.folder.folder / _RACE / f"{name}.json",
                     answers=_ANSWERS,
-                    facts={"candidate": one.name},
+                    facts={"candidate": candidate.name},
                 )
             )
         batch = RequestBatch(
@@ -590,7 +598,7 @@ class RaceBench:
         )
         ended = [*(yield batch)]
         # A killed session may not have stored the duration of its last processes.
-        self._spent += [one.seconds or self.process_seconds for one in ended]
+        self._spent += [result.seconds or self.process_seconds for result in ended]
         for at, end in enumerate(ended):
             if end.lost and not end.timed_out:  # another program ended the process
                 (ended[at],) = yield replace(batch, requests=[requests[at]])

@@ -106,17 +106,17 @@ _CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
 FLAG_FILE_HEAD = "# cnnbench tune"
 
 
-def table_text(found: TuneDocument) -> str:
+def table_text(tuning: TuneDocument) -> str:
     """The best command line, its proof, the next candidates, and why others were eliminated."""
-    weights = f"{found.weights[:1].upper()}{found.weights[1:]}."
-    measured = [row for row in found.rows if row.processes]
+    weights = f"{tuning.weights[:1].upper()}{tuning.weights[1:]}."
+    measured = [row for row in tuning.rows if row.processes]
     shown = measured[: NEXT + 1]
     shown += [row for row in measured if row.candidate == AS_GIVEN and row not in shown]
     more = len(measured) - len(shown)
-    spent = f"{duration(found.seconds)} of {duration(found.budget_seconds)}"
+    spent = f"{duration(tuning.seconds)} of {duration(tuning.budget_seconds)}"
     contents: tuple[Sequence[Content], ...] = (
-        (Text(shlex.join(found.command), whole=True),),
-        (_answer(found), weights if found.weights else None),
+        (Text(shlex.join(tuning.command), whole=True),),
+        (_answer(tuning), weights if tuning.weights else None),
         (
             table(
                 (candidate_row(row, long=False) for row in shown),
@@ -125,32 +125,32 @@ def table_text(found: TuneDocument) -> str:
             f"{more} more were measured" if more else None,
         ),
         (
-            *_leavers(found.rows),
-            *_refused(Dropped(one.candidate, one.reason) for one in found.refused),
+            *_leavers(tuning.rows),
+            *_refused(Dropped(refusal.candidate, refusal.reason) for refusal in tuning.refused),
             None
-            if found.scatter is None
-            else f"{spent}; processes of the same flags scattered by {percent(found.scatter)} in "
+            if tuning.scatter is None
+            else f"{spent}; processes of the same flags scattered by {percent(tuning.scatter)} in "
             "the races",
         ),
     )
     return writers.text_of(contents)
 
 
-def _answer(found: TuneDocument) -> str:
-    text, _ = tune_verdict(found)
-    if found.proven:
+def _answer(tuning: TuneDocument) -> str:
+    text, _ = tune_verdict(tuning)
+    if tuning.proven:
         return f"{text}."
-    why = f": {found.reason}" if found.verdict == OPEN and found.reason else ""
+    why = f": {tuning.reason}" if tuning.verdict == OPEN and tuning.reason else ""
     return f"These are the flags as given: {text}{why}."
 
 
 def _leavers(rows: Sequence[TuneRow]) -> Iterator[Text]:
     for how, title in _HOWS.items():
-        found = [row for row in rows if row.left == how]
-        if not found:
+        rows_left = [row for row in rows if row.left == how]
+        if not rows_left:
             continue
         named = []
-        for row in found:
+        for row in rows_left:
             why = "" if how == BEHIND else f": {row.reason}"
             left = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
             named.append(f"{row.candidate}{left}")
@@ -158,11 +158,11 @@ def _leavers(rows: Sequence[TuneRow]) -> Iterator[Text]:
 
 
 def _refused(dropped: Iterable[Dropped]) -> Iterator[Text]:
-    found = by_reason(dropped)
-    for reason, names in list(found.items())[:_REASONS]:
+    by_reasons = by_reason(dropped)
+    for reason, names in list(by_reasons.items())[:_REASONS]:
         yield Text(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
-    if len(found) > _REASONS:
-        more = count(len(found) - _REASONS, "other reason", "other reasons")
+    if len(by_reasons) > _REASONS:
+        more = count(len(by_reasons) - _REASONS, "other reason", "other reasons")
         yield Text(f"cannot run for {more}: --list names all")
 
 
@@ -180,34 +180,34 @@ def listed(space: Space, first: Candidate) -> str:
     return "\n".join(lines)
 
 
-def to_csv(found: TuneDocument) -> str:
+def to_csv(tuning: TuneDocument) -> str:
     """CSV with one line for each candidate. Numbers are not rounded."""
     header = [field.name for field in fields_of(TuneRow)]
     rows = (
         {**asdict(row), "flags": shlex.join(row.flags), "changes": " ".join(row.changes)}
-        for row in found.rows
+        for row in tuning.rows
     )
     return csv_text(header, (row.values() for row in rows))
 
 
-def processes_csv(found: SearchOutcome) -> str:
+def processes_csv(outcome: SearchOutcome) -> str:
     """CSV with one line for each process of the races. Numbers are not rounded."""
     rows = [
-        (one.name, race.group, at, math.exp(values[one.key]))
-        for race in found.races
+        (candidate.name, race.group, at, math.exp(values[candidate.key]))
+        for race in outcome.races
         for at, values in enumerate(race.rounds, start=1)
-        for one in race.candidates
-        if one.key in values
+        for candidate in race.candidates
+        if candidate.key in values
     ]
     return csv_text(_CSV_HEADER, rows)
 
 
-def flag_file(found: TuneDocument) -> str:
+def flag_file(tuning: TuneDocument) -> str:
     """The flags of the command line in the format of ``--flagfile``."""
     # flags of a job's processes follow "--"
-    behind = found.command.index("--") if "--" in found.command else 0
-    flags = [word for word in found.command[behind + 1 :] if word.startswith("--")]
-    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer(found)}", *flags]) + "\n"
+    behind = tuning.command.index("--") if "--" in tuning.command else 0
+    flags = [word for word in tuning.command[behind + 1 :] if word.startswith("--")]
+    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer(tuning)}", *flags]) + "\n"
 
 
 def _estimates(
@@ -218,23 +218,23 @@ def _estimates(
     A point consists of the number of a round (from 1) in which the candidate ran, and the estimate
     after that round.
     """
-    found: dict[str, list[tuple[int, float]]] = {}
+    estimates: dict[str, list[tuple[int, float]]] = {}
     for many in range(1, len(blocks) + 1):
         fitted = fit_blocks(blocks[:many])
         if first not in fitted.names:
             continue
         for key in (key for block in blocks[many - 1] for key in block):
             gain = math.expm1(fitted.difference(key, first))
-            found.setdefault(key, []).append((many, gain))
-    return found
+            estimates.setdefault(key, []).append((many, gain))
+    return estimates
 
 
-def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
+def chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
     """Chart of the estimates for the fastest candidates after every round."""
-    curves = _estimates(found.blocks, first.key)
-    names = {one.key: one.name for one in found.candidates}
+    curves = _estimates(outcome.blocks, first.key)
+    names = {candidate.key: candidate.name for candidate in outcome.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
-    drawn = [found.leader.key, *(key for key in last if key != found.leader.key)][:_DRAWN]
+    drawn = [outcome.leader.key, *(key for key in last if key != outcome.leader.key)][:_DRAWN]
     series = [
         ChartSeries(
             name=names[key],
@@ -245,7 +245,7 @@ def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
         if key in curves
     ]
     which = selected(len(series), "fastest", len(curves), "candidate", "candidates")
-    rounds = range(1, len(found.blocks) + 1)
+    rounds = range(1, len(outcome.blocks) + 1)
     return Lines(
         title=f"{title}: {which}",
         x=Axis(
@@ -369,7 +369,7 @@ class Final:
         """
         if leader.key == self.question.first.key:
             return Proof(verdict=NONE)
-        plans = {one["leader"]: one for one in self.folder.notes(_PLAN)}
+        plans = {note["leader"]: note for note in self.folder.notes(_PLAN)}
         own = plans.get(leader.key)
         if own is not None:
             pairs, number = own["plan"]["pairs"], own["plan"]["number"]
@@ -394,9 +394,9 @@ class Final:
     def proven_before(self) -> Settings | None:
         """Settings of the last leader that an earlier session has proven to be faster; or None."""
         proven = [
-            dict(one["settings"])
-            for one in self.folder.notes(_PROOF)
-            if one["proof"]["verdict"] == FASTER
+            dict(note["settings"])
+            for note in self.folder.notes(_PROOF)
+            if note["proof"]["verdict"] == FASTER
         ]
         return proven[-1] if proven else None
 
@@ -459,12 +459,15 @@ class Final:
         self, leader: Candidate, most: int, alpha: float, earlier: Begun | None
     ) -> Experiment:
         sides = {}
-        for name, one in zip(SIDES, (self.question.first, leader), strict=True):
-            flags = {**one.flags, **self.bench.lengths.flags(FINAL, one.resolved.global_batch)}
+        for name, candidate in zip(SIDES, (self.question.first, leader), strict=True):
+            flags = {
+                **candidate.flags,
+                **self.bench.lengths.flags(FINAL, candidate.resolved.global_batch),
+            }
             sides[name] = replace(
-                self.question.side(flags, one.resolved),
-                own=command_words(one.settings),
-                subject=replace(repository.of_work(one.resolved.config), side=name),
+                self.question.side(flags, candidate.resolved),
+                own=command_words(candidate.settings),
+                subject=replace(repository.of_work(candidate.resolved.config), side=name),
             )
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return Experiment(
@@ -497,9 +500,9 @@ class Final:
         distances = known_distances(self.folder, leader.key)
         if distances is None:
             folders, checkpoints = {}, self.folder.folder / CHECKPOINTS
-            for name, one in (("as given", reference), ("tuned", leader)):
+            for name, candidate in (("as given", reference), ("tuned", leader)):
                 folders[name] = checkpoints / name.replace(" ", "-")
-                problem = yield from self._train(name, one, folders[name])
+                problem = yield from self._train(name, candidate, folders[name])
                 if problem:
                     self.folder.remove(checkpoints)
                     remark = f"weights could not be compared: {name}: {problem}"
@@ -523,22 +526,22 @@ class Final:
             return "nothing is trained"
         if leader.changes:
             return f"it trains differently: {', '.join(leader.changes)}"
-        for one in (self.question.first, leader):
-            mode = modes.find(str(one.resolved.config["variable_update"]))
+        for candidate in (self.question.first, leader):
+            mode = modes.find(str(candidate.resolved.config["variable_update"]))
             if mode.apart or not mode.in_sync:
                 return f"weights are not compared: {mode.name} trains its towers apart"
-            if one.resolved.asynchronous:
+            if candidate.resolved.asynchronous:
                 return "weights are not compared: workers train asynchronously"
         return ""
 
-    def _train(self, name: str, one: Candidate, target: Path) -> RunPolicy[str]:
+    def _train(self, name: str, candidate: Candidate, target: Path) -> RunPolicy[str]:
         """Trains weights for the comparison. Returns why it failed; "" if it succeeded."""
-        flags = flags_for_weights(one.flags, WEIGHTS_STEPS)
+        flags = flags_for_weights(candidate.flags, WEIGHTS_STEPS)
         flags["train_dir"] = str(self.folder.unfinished(target))
         training = request(
             self.folder,
-            f"weights-{one.key}",
-            self.question.side(flags, replace(one.resolved, explicit_flags=())),
+            f"weights-{candidate.key}",
+            self.question.side(flags, replace(candidate.resolved, explicit_flags=())),
             label=f"weights: {name}",
             key="weights",
             leaves=target,
@@ -573,26 +576,26 @@ def policy(
     folder.begin(minutes=question.seconds / 60)
     bench = RaceBench(folder, campaign, question)
     yield from bench.begin()
-    found = yield from search(space, question.first, bench, question.policy.threshold)
-    folder.write(folder.folder / "race.csv", processes_csv(found).encode())
+    race_outcome = yield from search(space, question.first, bench, question.policy.threshold)
+    folder.write(folder.folder / "race.csv", processes_csv(race_outcome).encode())
     final = Final(bench)
-    if found.is_late:
+    if race_outcome.is_late:
         proof = final.too_late("any candidate")
     else:
-        proof = yield from final.prove(found.leader)
+        proof = yield from final.prove(race_outcome.leader)
     proven = final.proven_before()
     if proof.verdict != FASTER and proven is not None:
         # With more time, the races have a different leader, but with less evidence.
-        found = replace(found, leader=space.make(proven))
-        proof = yield from final.prove(found.leader)
-    proof = replace(proof, enough_minutes=_enough(found, proof, bench))
+        race_outcome = replace(race_outcome, leader=space.make(proven))
+        proof = yield from final.prove(race_outcome.leader)
+    proof = replace(proof, enough_minutes=_enough(race_outcome, proof, bench))
     weights = Weights()
     if proof.verdict == FASTER:
-        weights = yield from final.weights(found.leader)
-    outcome = _document(final, found, proof, weights)
+        weights = yield from final.weights(race_outcome.leader)
+    outcome = _document(final, race_outcome, proof, weights)
     folder.journal.add(END, document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # read by reports
-    return outcome, found
+    return outcome, race_outcome
 
 
 def search(
@@ -618,29 +621,31 @@ def search(
     return SearchOutcome(tuple(races), leader)
 
 
-def _run(race: Race, bench: RaceBench, kept: int, share: int, given: Candidate) -> RunPolicy[None]:
+def _run(
+    race: Race, bench: RaceBench, kept: int, share: int, reference: Candidate
+) -> RunPolicy[None]:
     """Runs the rounds of a race.
 
     `kept` and `share` are the numbers of processes for later groups and for this one.
     """
-    names = {one.key: one.name for one in race.entered}
+    names = {candidate.key: candidate.name for candidate in race.entered}
     while not race.is_over:
-        running = [one for one in race.entered if one.key in race.remaining]
+        running = [candidate for candidate in race.entered if candidate.key in race.remaining]
         number = len(race.rounds) + 1
         again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
         measured = yield from bench.measure(race.group, number, running, kept + again)
         race.add(measured)
         if not measured.speeds:
             break
-        proof = race.leader.key != given.key
+        proof = race.leader.key != reference.key
         left = race.drop(max(0, bench.affordable(proof) - kept))
         bench.closed(race.group, number, left, names[race.ranked(race.fitted)[0]])
 
 
-def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
+def _enough(outcome: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
     """Minutes that would be enough for the whole search; None if more time would not help."""
-    waiting = {one.key for race in found.races for one in race.untried}
-    waiting |= {key for key, leaver in found.leavers.items() if leaver.how == BEHIND}
+    waiting = {candidate.key for race in outcome.races for candidate in race.untried}
+    waiting |= {key for key, leaver in outcome.leavers.items() if leaver.how == BEHIND}
     is_open = proof.verdict == OPEN
     if proof.failure or (is_open and not proof.more) or not (waiting or is_open):
         return None
@@ -649,12 +654,12 @@ def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
     return bench.enough_minutes(len(waiting) + again, pairs if is_open else 0)
 
 
-def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights) -> TuneDocument:
+def _document(final: Final, outcome: SearchOutcome, proof: Proof, weights: Weights) -> TuneDocument:
     question = final.question
-    fitted = fit_blocks(found.blocks) if found.blocks else None
+    fitted = fit_blocks(outcome.blocks) if outcome.blocks else None
     first, layout = question.first, question.space.layout
     proven = proof.verdict == FASTER and weights.trains_alike is not False
-    chosen = command_words((found.leader if proven else first).flags)
+    chosen = command_words((outcome.leader if proven else first).flags)
     words = run_words(layout, chosen)
     reason = proof.reason
     if proof.verdict == OPEN and not proof.pairs and proof.enough_minutes is not None:
@@ -670,50 +675,63 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         # "run" may be omitted.
         command=("cnnbench", *(words[1:] if layout is None and chosen else words)),
         reason=reason,
-        leader=found.leader.name,
+        leader=outcome.leader.name,
         weights=weights.text,
         given=command_words(first.flags),
         seed=question.seed,
         seconds=question.seconds - final.bench.left,
         budget_seconds=question.seconds,
         scatter=None if fitted is None else fitted.scatter,
-        rows=tuple(_rows(found, fitted, first)),
+        rows=tuple(_rows(outcome, fitted, first)),
         refused=tuple(
-            RefusedCandidate(group=race.group, candidate=one.name, reason=one.reason)
-            for race in found.races
-            for one in race.dropped
-            if not one.repeats
+            RefusedCandidate(group=race.group, candidate=dropped.name, reason=dropped.reason)
+            for race in outcome.races
+            for dropped in race.dropped
+            if not dropped.repeats
         ),
     )
 
 
-def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:
+def _rows(outcome: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:
     """Rows of the measured candidates, the fastest first, then of the untried candidates."""
-    groups = {one.key: race.group for race in reversed(found.races) for one in race.candidates}
-    leavers = found.leavers
+    groups = {
+        candidate.key: race.group
+        for race in reversed(outcome.races)
+        for candidate in race.candidates
+    }
+    leavers = outcome.leavers
     rows = []
-    for one in found.candidates:
-        speeds = [math.exp(values[one.key]) for values in found.rounds if one.key in values]
-        left = leavers.get(one.key)
+    for candidate in outcome.candidates:
+        speeds = [
+            math.exp(values[candidate.key]) for values in outcome.rounds if candidate.key in values
+        ]
+        left = leavers.get(candidate.key)
         rows.append(
             gathered(
                 TuneRow,
                 *(() if left is None else (left,)),
-                candidate=one.name,
-                flags=command_words(one.flags),
-                changes=one.changes,
-                group=groups[one.key],
+                candidate=candidate.name,
+                flags=command_words(candidate.flags),
+                changes=candidate.changes,
+                group=groups[candidate.key],
                 processes=len(speeds),
                 images_per_sec=median(speeds) if speeds else None,
-                **_gain(fitted, one.key, first.key),
+                **_gain(fitted, candidate.key, first.key),
                 left="" if left is None else left.how,
             )
         )
     rows.sort(key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)
-    untried = [(race, one) for race in found.races for one in race.untried if one.key not in groups]
-    for race, one in untried:
-        flags = command_words(one.flags)
-        row = TuneRow(candidate=one.name, flags=flags, changes=one.changes, group=race.group)
+    untried = [
+        (race, candidate)
+        for race in outcome.races
+        for candidate in race.untried
+        if candidate.key not in groups
+    ]
+    for race, candidate in untried:
+        flags = command_words(candidate.flags)
+        row = TuneRow(
+            candidate=candidate.name, flags=flags, changes=candidate.changes, group=race.group
+        )
         rows.append(replace(row, left=UNTRIED, reason="no time for it"))
     return rows
 
@@ -722,8 +740,11 @@ def _gain(fitted: Additive | None, key: str, first: str) -> dict[str, float | No
     if fitted is None or key not in fitted.names or first not in fitted.names:
         return {}
     difference = fitted.difference(key, first)
-    found: dict[str, float | None] = {"gain": math.expm1(difference)}
+    tuning: dict[str, float | None] = {"gain": math.expm1(difference)}
     reach = None if key == first else fitted.reach(key, first, (1 - CONFIDENCE) / 2)
     if reach is not None:
-        found["low"], found["high"] = math.expm1(difference - reach), math.expm1(difference + reach)
-    return found
+        tuning["low"], tuning["high"] = (
+            math.expm1(difference - reach),
+            math.expm1(difference + reach),
+        )
+    return tuning

@@ -77,10 +77,10 @@ def _all_reduces(mode: Mode) -> bool:
 
 
 def dimensions(
-    given: Resolved, workers: int, *, on_gpu: bool, cpus: int
+    resolved: Resolved, workers: int, *, on_gpu: bool, cpus: int
 ) -> dict[str, list[Dimension]]:
     """The dimensions that apply to the given flags, by group, in the order of the search."""
-    config, batch = given.config, given.batch_size
+    config, batch = resolved.config, resolved.batch_size
     towers = workers * int(config["num_gpus"])
     reduces = towers > 1 and not config["forward_only"]
     precisions = ("bf16", "fp16") if on_gpu else ("bf16",)
@@ -89,7 +89,7 @@ def dimensions(
         _each("precision", *precisions),
         _each("data_format", "NHWC", "NCHW") if on_gpu else [],
         [*_each("xla_compile", "true"), *_each("xla", "true")],
-        _each("batch_size", *sizes) if "global_batch_size" not in given.explicit_flags else [],
+        _each("batch_size", *sizes) if "global_batch_size" not in resolved.explicit_flags else [],
     ]
     if on_gpu:
         threads = [_each("gpu_thread_mode", "global", "gpu_shared")]
@@ -156,17 +156,17 @@ def choices(group: Sequence[Dimension], allowed: Collection[str], mode: str) -> 
     does not set it.
     """
     refused = {name for name, word in CHANGES.items() if word not in allowed}
-    found: list[Settings] = [{}]
+    combinations: list[Settings] = [{}]
     for values, suits in group:
         # A mode that requires such a flag is kept here. `Space.make` drops it with a reason.
         kept = [value for value in values if not value.keys() <= refused]
-        found = [
+        combinations = [
             {**settings, **value}
-            for settings in found
+            for settings in combinations
             for value in ({}, *kept)
             if not value or suits(registry.find(settings.get("variable_update", mode)))
         ]
-    return found
+    return combinations
 
 
 # Makes candidates from a space of flags. Each candidate is resolved, or dropped with a reason.
@@ -235,7 +235,7 @@ class Space:
         if self.layout is None or self.layout.ps or _MODE in self.fixed:
             return {}
         how = Processes.CONTROLLER if self.layout.controller else Processes.CLIENT_PER_WORKER
-        mode = next(one for one in BUILT_IN if one.processes is how and not one.uses_ps)
+        mode = next(choice for choice in BUILT_IN if choice.processes is how and not choice.uses_ps)
         needs = {name: text for name, text in mode.needs.items() if name not in self.fixed}
         return {_MODE: mode.name, **needs}
 
@@ -255,8 +255,8 @@ class Space:
         without_effect = unused_notices(setup, tuple(settings))
         if without_effect:
             raise UsageError(without_effect[0])
-        found = of_plan(make_plan(setup))
-        needed = found.needed_bytes
+        resolved = of_plan(make_plan(setup))
+        needed = resolved.needed_bytes
         if settings and self.memory is not None and needed > _NEAR * self.memory.available:
             raise UsageError(
                 f"takes about {binary(needed)} of memory, and "
@@ -270,9 +270,9 @@ class Space:
             name=name_of(settings),
             settings=dict(settings),
             flags={**self.fixed, **own},
-            key=digest_key({"config": found.identity}),
+            key=digest_key({"config": resolved.identity}),
             changes=changed,
-            resolved=found,
+            resolved=resolved,
         )
 
 
@@ -295,7 +295,7 @@ def candidates_of(
     space: Space, choices: Iterable[Settings], best: Candidate
 ) -> tuple[tuple[Candidate, ...], tuple[Dropped, ...]]:
     """The candidates of a group (first the best of the previous groups), and dropped ones."""
-    found: dict[str, Candidate] = {best.key: best}
+    by_key: dict[str, Candidate] = {best.key: best}
     dropped: list[Dropped] = []
     for choice in choices:
         settings = {**best.settings, **choice}
@@ -304,25 +304,27 @@ def candidates_of(
         except (UsageError, DataError) as error:
             dropped.append(Dropped(name_of(settings), str(error)))
             continue
-        known = found.setdefault(candidate.key, candidate)
+        known = by_key.setdefault(candidate.key, candidate)
         if known.settings != candidate.settings:
             other = "the flags as given" if known.name == AS_GIVEN else known.name
             dropped.append(Dropped(candidate.name, f"means the same as {other}", repeats=True))
-    return tuple(found.values()), tuple(dropped)
+    return tuple(by_key.values()), tuple(dropped)
 
 
 def default_groups(
-    given: Space, first: Candidate, *, on_gpu: bool, cpus: int
+    space: Space, first: Candidate, *, on_gpu: bool, cpus: int
 ) -> dict[str, tuple[Settings, ...]]:
     """The groups for the given flags (`first`) and a machine with `cpus` CPUs."""
-    workers = 1 if given.layout is None else given.layout.workers
+    workers = 1 if space.layout is None else space.layout.workers
     suitable = dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
-    found = {
-        name: _open(choices(group, given.allowed, given.mode), given.fixed)
+    groups = {
+        name: _open(choices(group, space.allowed, space.mode), space.fixed)
         for name, group in suitable.items()
     }
     # Settings that change few flags are first, because there may not be time for all of them.
-    return _varied({name: tuple(sorted(those, key=len)) for name, those in found.items()})
+    return _varied(
+        {name: tuple(sorted(group_choices, key=len)) for name, group_choices in groups.items()}
+    )
 
 
 def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
@@ -342,16 +344,16 @@ def _group(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
         "bounds": bool(entry.bounds),
         "max_batch_search": entry.search is not None,
     }
-    for key, given in not_here.items():
-        if given:
+    for key, reason in not_here.items():
+        if reason:
             raise entry.node.error(f"{entry.name}: {key} has no effect in cnnbench tune")
     expanded, unset = expand(entry)
     if unset is not None:
         raise entry.node.error(f"{entry.name}: {unset}")
-    for one in expanded:
-        for name, text in one.flags.items():
-            _check(entry, name, text, one.nodes[name].line)
-    return tuple(_open(({}, *(one.flags for one in expanded)), fixed))
+    for configuration in expanded:
+        for name, text in configuration.flags.items():
+            _check(entry, name, text, configuration.nodes[name].line)
+    return tuple(_open(({}, *(configuration.flags for configuration in expanded)), fixed))
 
 
 def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
@@ -368,26 +370,28 @@ def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
         raise entry.node.error(f"{entry.name}: {error}", line) from None
 
 
-def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:
+def _open(options: Iterable[Settings], fixed: Settings) -> list[Settings]:
     """Choices that are compatible with the given flags, deduplicated; given flags are removed."""
     kept = (
         {name: text for name, text in choice.items() if name not in fixed}
-        for choice in found
+        for choice in options
         if all(fixed.get(name, text) == text for name, text in choice.items())
     )
     return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in kept)]
 
 
 def _varied(groups: Mapping[str, tuple[Settings, ...]]) -> dict[str, tuple[Settings, ...]]:
-    found = {name: those for name, those in groups.items() if len(those) > 1}
-    if not found:
+    varied = {
+        name: group_choices for name, group_choices in groups.items() if len(group_choices) > 1
+    }
+    if not varied:
         raise UsageError("nothing is left to vary: the given flags fix every setting of the space")
-    return found
+    return varied
 
 
 def by_reason(dropped: Iterable[Dropped]) -> Mapping[str, tuple[str, ...]]:
     """Names of dropped candidates, grouped by reason."""
-    found: dict[str, list[str]] = {}
-    for one in dropped:
-        found.setdefault(one.reason, []).append(one.name)
-    return {reason: tuple(names) for reason, names in found.items()}
+    names_by_reason: dict[str, list[str]] = {}
+    for candidate in dropped:
+        names_by_reason.setdefault(candidate.reason, []).append(candidate.name)
+    return {reason: tuple(names) for reason, names in names_by_reason.items()}

@@ -59,16 +59,16 @@ def write_output(path: str | None, text: str, shown: str = "") -> None:
             print_result(text)
 
 
-def results_folder(given: str | None, command: str, resume: bool = False) -> str:
+def results_folder(folder: str | None, command: str, resume: bool = False) -> str:
     """The folder of --results, else one named by the command and the local time.
 
     FlagError with `resume` but without a folder.
     """
-    if resume and given is None:
+    if resume and folder is None:
         raise FlagError(
             "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
         )
-    return given or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
+    return folder or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 @dataclass(frozen=True, kw_only=True)

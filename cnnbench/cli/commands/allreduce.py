@@ -62,21 +62,21 @@ HELP = (_ABOUT, [*_SECTIONS.items(), ("Instead of measuring", PREDICT_FLAGS)])
 
 def main(argv: Sequence[str]) -> int:
     """Measures all-reduces; a wrong sum is an exception."""
-    given = translated(parse_flags(argv, _ACCEPTED.values()))
-    params, others = parted(AllReduceParams, given)
+    values = translated(parse_flags(argv, _ACCEPTED.values()))
+    params, others = parted(AllReduceParams, values)
     taken, reason = _MEASURED_WITH, "is for --predict; add that"
-    if given.get("predict"):
+    if values.get("predict"):
         taken, reason = _PREDICTED_FROM, "is for measuring; --predict measures nothing"
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in taken:
             raise FlagError(name, _ACCEPTED[name].text(value), reason)
-    if given.get("predict"):
-        return command.main(given)
+    if values.get("predict"):
+        return command.main(values)
     progress = Progress(sys.stderr, params.progress)
     messages = Messages(sys.stderr, progress)
     for notice in obsolete_notices(others):
         messages.notice(notice)
-    explicit = [n for n, v in given.items() if n not in others or v or v != _ACCEPTED[n].default]
+    explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
     results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
     begun = SharedValue()  # the record as it was when the measuring process began
 

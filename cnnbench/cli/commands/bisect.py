@@ -112,16 +112,16 @@ HELP = (_ABOUT, tuple(sections_of(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Runs a bisection; after a UsageError nothing has been measured."""
-    given, ends, flags = sides.parse(argv, _SPECS, "bisect GOOD BAD")
-    options = BisectFlags(**given)
+    values, ends, flags = sides.parse(argv, _SPECS, "bisect GOOD BAD")
+    options = BisectFlags(**values)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     setting = _setting(options, ends, flags)
     reporter = Reporter(sys.stderr)
     line = sides.again("bisect", argv, _SPECS, resume=True)
     with sides.telling_how_to_go_on(reporter, line):
-        found, explanation = _run(setting, options, reporter)
-    code = _report(found, reporter, argv)
+        bisection, explanation = _run(setting, options, reporter)
+    code = _report(bisection, reporter, argv)
     if explanation is not None:
         write_output(None, f"\n{table_text(explanation)}")
     return code
@@ -192,30 +192,30 @@ def _run(
             return bisection, explained(bisection.explain, "answer", reporter.notice)
 
 
-def _report(found: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
-    write_output(None, text_of(found))
-    differ = found.differ
-    if len(found.suspects) == 1:
+def _report(bisection: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
+    write_output(None, text_of(bisection))
+    differ = bisection.differ
+    if len(bisection.suspects) == 1:
         return ExitCode.OK
-    failed = not found.suspects and differ.judgement.verdict is Verdict.FAILED
+    failed = not bisection.suspects and differ.judgement.verdict is Verdict.FAILED
     if failed:
         reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.judgement.reason}")
-    elif not found.suspects:
+    elif not bisection.suspects:
         reporter.notice(no_difference(differ))
-    for line in _advice(found, argv):
+    for line in _advice(bisection, argv):
         reporter.notice(line)
     return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE
 
 
-def _advice(found: Bisection, argv: Sequence[str]) -> Iterator[str]:
+def _advice(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
     """The command that continues an unsuccessful bisection, if there is one."""
-    steps = found.without_answer
+    steps = bisection.without_answer
     undecided = [step for step in steps if step.undecided]
     if not undecided:
         if any(step.lost for step in steps):
             yield f"to go on: {sides.again('bisect', argv, _SPECS, resume=True)}"
         return
-    pairs = settling_pairs(undecided, found.setting.most_pairs)
+    pairs = settling_pairs(undecided, bisection.setting.most_pairs)
     if not 0 < pairs <= sides.MOST_PAIRS:
         yield "for a verdict, first find what disturbs the machine: cnnbench env --check"
     else:

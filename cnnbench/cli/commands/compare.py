@@ -53,13 +53,13 @@ HELP = (_ABOUT, [("Flags", specs_of(CompareFlags))], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Compares saved records and prints the verdicts."""
-    given, arguments = parse_command(argv, specs_of(CompareFlags))
+    values, arguments = parse_command(argv, specs_of(CompareFlags))
     if len(arguments) != 2:
         raise UsageError(
             f"cnnbench compare takes two arguments, BASE and NEW, not {len(arguments)}; "
             "quote patterns, so that the shell does not expand them"
         )
-    options = CompareFlags(**given)
+    options = CompareFlags(**values)
     options.check(arguments)
     earlier = continued(*arguments)
     comparison = options.failing_on(_compare(arguments, options, earlier, options.load_rules()))
@@ -78,7 +78,7 @@ def _compare(
     aa = options.load_aa()
     if options.allowed:
         check_facts(options.allowed, chain(*measurements(base.everything, new.everything)))
-    warn_of_unknown(one.subject for one in (*base.everything, *new.everything))
+    warn_of_unknown(record.subject for record in (*base.everything, *new.everything))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
     return compare_records(
         base.everything,
@@ -93,5 +93,5 @@ def _compare(
         rules=rules,
         base_label=sides[0],
         new_label=sides[1],
-        skipped=tuple({one.path: one for one in skipped}.values()),
+        skipped=tuple({file.path: file for file in skipped}.values()),
     )

@@ -98,8 +98,8 @@ def completions() -> tuple[str, ...]:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the script, or the completions of a command line."""
-    given, names = parse_command(argv, specs_of(CompletionFlags))
-    if given.get("words"):
+    values, names = parse_command(argv, specs_of(CompletionFlags))
+    if values.get("words"):
         words = sys.stdin.read().removesuffix("\n").split("\n")
         for word, about in proposals(words):
             print_result(f"{word}\t{about}")
@@ -111,25 +111,25 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def proposals(given: Sequence[str]) -> Iterator[tuple[str, str]]:
+def proposals(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Completions of the last word, with a line of help each.
 
     The words are those after ``cnnbench``, the last one possibly unfinished. bash gives
     ``--flag=value`` as three words; then only the value is completed. ``:file`` and ``:folder``
     stand for all names of files and of folders.
     """
-    words = _joined(given)
+    words = _joined(typed)
     word = words[-1]
-    before = word[: len(word) - len(given[-1])] if given[-1] != "=" else word
+    before = word[: len(word) - len(typed[-1])] if typed[-1] != "=" else word
     for text, about in _completed(words):
         yield text if text.startswith(":") else text.removeprefix(before), about
 
 
-def _joined(given: Iterable[str]) -> list[str]:
+def _joined(typed: Iterable[str]) -> list[str]:
     """The words, with a flag, ``=`` and its value as one."""
     words: list[str] = []
     joins = False
-    for word in given:
+    for word in typed:
         if word == "=" and words and words[-1].startswith("-") and "=" not in words[-1]:
             words[-1] += word
             joins = True
@@ -176,9 +176,9 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         words_of: Iterable[str] = (
             COMMANDS if command == "help" else getattr(module, "completions", tuple)()
         )
-        found = [(text, "") for text in words_of if text.startswith(word)]
-        yield from found
-        if not found and command != "run":
+        choices = [(text, "") for text in words_of if text.startswith(word)]
+        yield from choices
+        if not choices and command != "run":
             yield ":file", ""
 
 
@@ -190,6 +190,6 @@ def _values(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[st
         yield f":{spec.path.split()[0]}", ""
         return
     begun, comma, item = value.rpartition(",")
-    for one in spec.choices or (spec.known() if spec.known else ()):
-        if one and one.startswith(item):
-            yield f"{prefix}{begun}{comma}{one}", ""
+    for choice in spec.choices or (spec.known() if spec.known else ()):
+        if choice and choice.startswith(item):
+            yield f"{prefix}{begun}{comma}{choice}", ""

@@ -141,12 +141,12 @@ def main(argv: Sequence[str]) -> int:
         *others, last = _ACTIONS
         raise UsageError(f"cnnbench data takes {', '.join(others)} or {last}, not {name!r}")
     flags, places, kind, act = _ACTIONS[name]
-    given, arguments = parse_command(rest, specs_of(flags))
+    values, arguments = parse_command(rest, specs_of(flags))
     if len(arguments) != len(places):
         raise UsageError(
             f"cnnbench data {name} takes {' and '.join(places)}, not {len(arguments)} arguments"
         )
-    act(*map(kind, arguments), flags(**given))
+    act(*map(kind, arguments), flags(**values))
     return ExitCode.OK
 
 
@@ -157,16 +157,16 @@ def _made(out: Path, subsets: Mapping[str, Sequence[object]]) -> str:
 
 def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     labels = None if options.labels is None else Path(options.labels)
-    found = scan(folder, labels, options.validation_fraction, options.seed)
+    image_folder = scan(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
         from cnnbench.data.imagenet import make_imagenet
 
-        reencoded = make_imagenet(found, out, shards)
-    line = f"{_made(out, found.subsets)} images of {len(found.classes)} classes, "
+        reencoded = make_imagenet(image_folder, out, shards)
+    line = f"{_made(out, image_folder.subsets)} images of {len(image_folder.classes)} classes, "
     line += f"{reencoded} of them re-encoded"
-    if found.ignored:
-        line += f"; ignored: {len(found.ignored)}, the first {found.ignored[0]}"
+    if image_folder.ignored:
+        line += f"; ignored: {len(image_folder.ignored)}, the first {image_folder.ignored[0]}"
     LineWriter(sys.stdout).lines([line])
 
 
@@ -175,11 +175,11 @@ def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
     with _tensorflow():
         from cnnbench.data.coco import make_coco, read_annotations
 
-        found = read_annotations(source)
-        make_coco(found, out, shards, options.seed)
-    line = f"{_made(out, found.subsets)} images with "
-    line += f"{len(found.classes)} classes; left out: {found.without_boxes} training images "
-    line += f"without a box, {found.empty_boxes} boxes without an area"
+        annotations = read_annotations(source)
+        make_coco(annotations, out, shards, options.seed)
+    line = f"{_made(out, annotations.subsets)} images with "
+    line += f"{len(annotations.classes)} classes; left out: {annotations.without_boxes} training "
+    line += f"images without a box, {annotations.empty_boxes} boxes without an area"
     LineWriter(sys.stdout).lines([line])
 
 
@@ -188,9 +188,9 @@ def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) ->
     with _tensorflow():
         from cnnbench.data.librispeech import make_librispeech, read_transcripts
 
-        found = read_transcripts(source, options.validation)
-        make_librispeech(found, out, shards, options.seed)
-    LineWriter(sys.stdout).lines([f"{_made(out, found)} utterances"])
+        transcripts = read_transcripts(source, options.validation)
+        make_librispeech(transcripts, out, shards, options.seed)
+    LineWriter(sys.stdout).lines([f"{_made(out, transcripts)} utterances"])
 
 
 def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
@@ -216,15 +216,15 @@ def _check(folder: str, options: CheckFlags) -> None:
             lines.append(f"{subset}: no files")
             continue
         with _tensorflow():
-            found = dataset.check(files, options.num_classes or dataset.num_classes)
-        if not found.records and not found.defects:
-            found.defects.append(f"{files[0].parent}: the {subset} files hold no records")
+            findings = dataset.check(files, options.num_classes or dataset.num_classes)
+        if not findings.records and not findings.defects:
+            findings.defects.append(f"{files[0].parent}: the {subset} files hold no records")
         size = sum(path.stat().st_size for path in files)
         lines.append(
-            f"{subset}: {found.records} valid records in {len(files)} files, {size:,} bytes"
+            f"{subset}: {findings.records} valid records in {len(files)} files, {size:,} bytes"
         )
-        lines += [f"  {line}" for line in (*found.details, *dataset.gaps(subset, folder))]
-        defects += found.defects
+        lines += [f"  {line}" for line in (*findings.details, *dataset.gaps(subset, folder))]
+        defects += findings.defects
     LineWriter(sys.stdout).lines([*lines, *(f"defect: {defect}" for defect in defects)])
     if defects:
         noun = "defect" if len(defects) == 1 else "defects"

@@ -115,12 +115,12 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 def main(argv: Sequence[str]) -> int:
     """Prints the facts of this machine, or checks its conditions."""
     words, behind = split_at_dashes(argv)
-    given, strays = parse_command(words, _SPECS)
+    values, strays = parse_command(words, _SPECS)
     run_flags = (*strays, *behind)
-    flags = EnvFlags(**given)
+    flags = EnvFlags(**values)
     quiet = parse_quiet(flags.quiet_conditions)
     if not flags.check:
-        for name in (name for name in ("seconds", "quiet_conditions") if name in given):
+        for name in (name for name in ("seconds", "quiet_conditions") if name in values):
             raise UsageError(f"--{name} goes with --check")
         if run_flags:
             stray = f"stray argument {run_flags[0]!r}"
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
         return _check(flags, quiet, run_flags)
     sections = environment.collect_by_section()
     if flags.json:
-        facts = {name: fact for one in sections.values() for name, fact in one.items()}
+        facts = {name: fact for section in sections.values() for name, fact in section.items()}
         print_result(json.dumps(encode(EnvDocument(facts=facts)), indent=2))
     else:
         print_result("\n".join(map(inert, _lines(sections))))
@@ -153,7 +153,7 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
     facts = environment.collect(host)
     watch = Watch(host, gpus=on_gpu)
     time.sleep(flags.seconds)
-    found = watch.before(
+    conditions_found = watch.before(
         facts,
         RunFlags(
             on_gpu=on_gpu,
@@ -164,7 +164,7 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
             gpu_indices=plan.machine.flags.gpu_indices,
         ),
     )
-    bad = [condition for condition in found if condition.id not in quiet]
+    bad = [condition for condition in conditions_found if condition.id not in quiet]
     if flags.json:
         record = watch.record()
         seen = {} if record is None else record.before
@@ -172,16 +172,23 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
             measured=seen,
             found=tuple(
                 FoundCondition(
-                    id=one.id, text=one.text, advice=one.advice, silenced=one.id in quiet
+                    id=condition.id,
+                    text=condition.text,
+                    advice=condition.advice,
+                    silenced=condition.id in quiet,
                 )
-                for one in found
+                for condition in conditions_found
             ),
         )
         document = EnvDocument(facts=facts, conditions=conditions)
         lines = [json.dumps(encode(document), indent=2)]
     else:
-        lines = [f"{one.id}: {one.text}; {one.advice}" for one in bad]
-        silenced = f" ({len(found) - len(bad)} silenced)" if len(found) > len(bad) else ""
+        lines = [f"{condition.id}: {condition.text}; {condition.advice}" for condition in bad]
+        silenced = (
+            f" ({len(conditions_found) - len(bad)} silenced)"
+            if len(conditions_found) > len(bad)
+            else ""
+        )
         text = f"{len(bad)} condition(s) that would distort a measurement"
         lines.append((text if bad else "nothing found") + silenced)
     LineWriter(sys.stdout).lines(lines)

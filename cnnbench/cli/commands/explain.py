@@ -81,8 +81,8 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Explains a difference; after a UsageError nothing has been run."""
-    given, paths, common = sides.parse(argv, specs_of(ExplainFlags), "explain ...")
-    options = ExplainFlags(**given)
+    values, paths, common = sides.parse(argv, specs_of(ExplainFlags), "explain ...")
+    options = ExplainFlags(**values)
     if paths and len(paths) != 2:
         raise UsageError(
             f"cnnbench explain takes two arguments, profiles of A and of B, not {len(paths)}; "
@@ -91,19 +91,19 @@ def main(argv: Sequence[str]) -> int:
     check_outputs([output_file(options.output, options.format, "explanation")], paths)
     if paths:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
-        for name in (name for name in given if name not in shown):
-            raise FlagError(name, given[name], "applies to processes only; A and B are profiles")
+        for name in (name for name in values if name not in shown):
+            raise FlagError(name, values[name], "applies to processes only; A and B are profiles")
         if common or any(options.variables.values()):
             raise UsageError("A and B are profiles: leave out the flags and variables of processes")
         base, new = map(_load, paths)
-        found = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
+        explanation = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
-        found = _profiled(options, common)
-    rows = table_text(found, options.rows)
+        explanation = _profiled(options, common)
+    rows = table_text(explanation, options.rows)
     texts = {
         "table": lambda: rows,
-        "markdown": lambda: to_markdown(found, options.rows),
-        "json": found.to_json,
+        "markdown": lambda: to_markdown(explanation, options.rows),
+        "json": explanation.to_json,
     }
     write_output(options.output, texts[options.format](), rows)
     return ExitCode.OK
@@ -116,14 +116,14 @@ def _load(text: str) -> list[StepProfile]:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
     except OSError as error:
         raise PathError(text, f"cannot be read: {error.strerror or error}") from None
-    found = []
+    profiles = []
     for file in files:
         if file == path or file.suffix in (SUFFIX, ".json"):
             with document(file, "a profile"):
-                found.append(StepProfile.from_dict(read_json(file)))
-    if not found:
+                profiles.append(StepProfile.from_dict(read_json(file)))
+    if not profiles:
         raise PathError(text, "no profiles; cnnbench run --profile_json=FILE writes one")
-    return found
+    return profiles
 
 
 def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
@@ -134,7 +134,7 @@ def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
         name = results_folder(options.results, "explain")
         with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
-            found = Profiling(
+            explanation = Profiling(
                 sides=both,
                 results=results,
                 campaign=campaign,
@@ -144,4 +144,4 @@ def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
             ).explain()
         words = (f"{name}/a", f"{name}/b")
         reporter.notice(f"to judge the records again: {sides.again('explain', words, ())}")
-        return found
+        return explanation

@@ -133,9 +133,9 @@ HELP = (_ABOUT, [("Flags", (*SPECS.values(),))], _EXIT_CODES)
 @uncollected()  # many entries have no cycles; searching for these takes a seventh of the time
 def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
-    given, arguments = parse_command(argv, specs_of(HistoryFlags))
-    options = HistoryFlags(**given)
-    plugins.load_all(given)
+    values, arguments = parse_command(argv, specs_of(HistoryFlags))
+    options = HistoryFlags(**values)
+    plugins.load_all(values)
     SPECS["metric"].check(options.metric)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
@@ -147,15 +147,15 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
     commits = commits_of(options.git)
-    found = contents(folder, Progress(), (metric.name,))
-    if not any(one.defect for one in found.skipped):
-        _check_kinds(folder, found, metric)
-    defects = [one for one in found.skipped if one.defect]
-    warn_of_skipped(one for one in found.skipped if one.defect or one.differs)
-    warn_of_unknown(entry.subject for entry in found.entries)
-    trends = _trends(options, found, metric, since, commits, rules)
+    folder_contents = contents(folder, Progress(), (metric.name,))
+    if not any(file.defect for file in folder_contents.skipped):
+        _check_kinds(folder, folder_contents, metric)
+    defects = [file for file in folder_contents.skipped if file.defect]
+    warn_of_skipped(file for file in folder_contents.skipped if file.defect or file.differs)
+    warn_of_unknown(entry.subject for entry in folder_contents.entries)
+    trends = _trends(options, folder_contents, metric, since, commits, rules)
     remarks = formats.remarks(trends, metric, commits)
-    document = HistoryDocument(metric, trends, remarks, found.skipped, fails_on, rules)
+    document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
     _write(options, document)
     shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
     if document.failed_on:
@@ -175,7 +175,7 @@ def commits_of(folder: str | None) -> Commits | None:
 
 def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
     """Says on stderr how many measured commits --git lacks; returns why, "" if unknown or none."""
-    commits = {point.runs[0].commit for one in trends for point in one.series.points} - {""}
+    commits = {point.runs[0].commit for history in trends for point in history.series.points} - {""}
     missing = len(commits - order.keys())
     why = why_missing(folder) if missing else ""
     if missing:
@@ -184,9 +184,9 @@ def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, i
     return why
 
 
-def _check_kinds(folder: Path, found: Contents, metric: Metric) -> None:
+def _check_kinds(folder: Path, folder_contents: Contents, metric: Metric) -> None:
     """Refuses a metric that no measurement here has."""
-    there = {entry.kind for entry in found.entries}
+    there = {entry.kind for entry in folder_contents.entries}
     if there.intersection(metric.kinds):
         return
     if metric.name in BENCHMARKS:
@@ -206,10 +206,10 @@ def _since(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        since = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         raise FlagError("since", text, "must be a day or time, as in 2026-11-20") from None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    return since if since.tzinfo else since.replace(tzinfo=timezone.utc)
 
 
 def _check_outputs(options: HistoryFlags, folder: str) -> None:
@@ -227,7 +227,7 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
 
 def _trends(
     options: HistoryFlags,
-    found: Contents,
+    folder_contents: Contents,
     metric: Metric,
     since: datetime | None,
     commits: Commits | None,
@@ -236,40 +236,52 @@ def _trends(
     wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
     selection = Selection(**wanted, since=since)
     order = None if commits is None else commits.places
-    series = all_series(found.entries, metric, by=options.by, selection=selection, order=order)
+    series = all_series(
+        folder_contents.entries, metric, by=options.by, selection=selection, order=order
+    )
     if not series:
-        given = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
-        _refuse_selection(options, given, found, metric)
+        selected = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
+        _refuse_selection(options, selected, folder_contents, metric)
     if options.threshold is not None:
-        return tuple(trend(one, metric, options.threshold * metric.scale) for one in series)
-    return tuple(trend(one, metric, rules.threshold(one.configuration, metric)) for one in series)
+        return tuple(
+            trend(configuration_series, metric, options.threshold * metric.scale)
+            for configuration_series in series
+        )
+    return tuple(
+        trend(
+            configuration_series,
+            metric,
+            rules.threshold(configuration_series.configuration, metric),
+        )
+        for configuration_series in series
+    )
 
 
 def _refuse_selection(
-    options: HistoryFlags, given: Mapping[str, Any], found: Contents, metric: Metric
+    options: HistoryFlags, selected: Mapping[str, Any], folder_contents: Contents, metric: Metric
 ) -> None:
     """Names the flag that excludes everything, or all flags if only together they do."""
-    there = sum(entry.kind in metric.kinds for entry in found.entries)
+    there = sum(entry.kind in metric.kinds for entry in folder_contents.entries)
     if not there:
         return
     nothing = f"none of {there} {'runs' if 'run' in metric.kinds else 'all-reduces'} is of it"
-    for name, value in given.items():
-        if not all_series(found.entries, metric, selection=Selection(**{name: value})):
+    for name, value in selected.items():
+        if not all_series(folder_contents.entries, metric, selection=Selection(**{name: value})):
             raise FlagError(name, getattr(options, name), nothing)
-    words = " ".join(f"--{name}={getattr(options, name)}" for name in given)
+    words = " ".join(f"--{name}={getattr(options, name)}" for name in selected)
     raise UsageError(f"{words}: {nothing}")
 
 
-def _write(options: HistoryFlags, found: HistoryDocument) -> None:
+def _write(options: HistoryFlags, document: HistoryDocument) -> None:
     if options.format == "table":
-        text = formats.table_text(found, options.last)
+        text = formats.table_text(document, options.last)
     elif options.format == "csv":
-        text = formats.csv_text(found)
+        text = formats.csv_text(document)
     elif options.format == "json":
-        text = found.to_json()
+        text = document.to_json()
     else:
-        text = exported(formats.figures(found), options.format)
+        text = exported(formats.figures(document), options.format)
     write_output(options.output, text)
     if options.plot is not None:
-        content = page.render(options.plot, found, options.commit_url, Progress())
+        content = page.render(options.plot, document, options.commit_url, Progress())
         write_bytes("plot", options.plot, content)

@@ -70,13 +70,13 @@ HELP = (_ABOUT, [("Flags", specs_of(ImportFlags))], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Reads all files, then writes the new records."""
-    given, paths = parse_command(argv, specs_of(ImportFlags))
-    options = ImportFlags(**given)
+    values, paths = parse_command(argv, specs_of(ImportFlags))
+    options = ImportFlags(**values)
     if not paths:
         raise UsageError("cnnbench import takes files or folders of results")
     if not options.results:
         raise UsageError("--results=DIR is missing: the folder for the records")
-    plugins.load_all(given)
+    plugins.load_all(values)
     if options.reader and options.reader not in (names := _readers()):
         raise FlagError("reader", options.reader, f"must be one of {', '.join(names)}")
     files = [*_files(paths)]
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     if options.dry_run:
         print_result(writers.text_of([[table(map(_row, records))]]) if records else "no records")
     else:
-        new = sum(_write(Path(options.results), one) for one in records)
+        new = sum(_write(Path(options.results), record) for record in records)
         os.sync()  # once for all records: thousands of single ones take minutes
         known = f"; {len(records) - new} were there already" if new < len(records) else ""
         print_notice(f"{count(new, 'record', 'records')} written to {options.results}{known}")
@@ -106,8 +106,8 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
             if not os.path.exists(path):
                 raise PathError(path, "no such file or folder")
             yield path
-        found = (os.path.join(at, name) for at, _, names in os.walk(path) for name in names)
-        yield from sorted(found, key=natural_key)
+        all_paths = (os.path.join(at, name) for at, _, names in os.walk(path) for name in names)
+        yield from sorted(all_paths, key=natural_key)
 
 
 def _read(
@@ -121,10 +121,10 @@ def _read(
     for number, path in enumerate(files):
         progress.update(number)
         try:
-            found, problems = read_results(path, options.label, options.reader)
+            records_read, problems = read_results(path, options.label, options.reader)
         except PathError as error:
-            found, problems = (), (Skipped(path, 0, error.reason),)
-        for record in found:
+            records_read, problems = (), (Skipped(path, 0, error.reason),)
+        for record in records_read:
             records.setdefault(record.run_id, record)
         skipped += problems
     progress.finish()
@@ -134,10 +134,10 @@ def _read(
 def _warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
     """For each file, the first lines that were not understood, and the number of further ones."""
     by_file: dict[str, list[Skipped]] = {}
-    for one in skipped:
-        by_file.setdefault(one.path, []).append(one)
+    for skipped_line in skipped:
+        by_file.setdefault(skipped_line.path, []).append(skipped_line)
     for path, places in by_file.items():
-        texts = [str(one).removeprefix(f"{path}: ") for one in places]
+        texts = [str(skipped_line).removeprefix(f"{path}: ") for skipped_line in places]
         yield f"{path}: {first_few(texts, _MOST_NAMED)}; left out"
 
 

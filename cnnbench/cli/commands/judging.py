@@ -30,12 +30,12 @@ def fail_on_flag(help: str, *words: str) -> Any:
     return flag(None, help, choices=("slower", "faster", *words, "never"))
 
 
-def failing_words(given: Sequence[str] | None) -> tuple[str, ...] | None:
+def failing_words(words: Sequence[str] | None) -> tuple[str, ...] | None:
     """What sets exit code 1, by the value of --fail_on; None if not given."""
     try:
-        return None if given is None else failing(given)
+        return None if words is None else failing(words)
     except ValueError as error:
-        raise FlagError("fail_on", ",".join(given or ()), str(error)) from None
+        raise FlagError("fail_on", ",".join(words or ()), str(error)) from None
 
 
 _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
@@ -125,8 +125,8 @@ class JudgingFlags:
         """The constants of the tests; the threshold of the flags is in per cent."""
         share = None if self.threshold is None else self.threshold / 100
         changes = {"threshold": share, "alpha": self.alpha}
-        given = {name: value for name, value in changes.items() if value is not None}
-        return Policy().replace(**given)
+        changed = {name: value for name, value in changes.items() if value is not None}
+        return Policy().replace(**changed)
 
     def load_aa(self, reductions: bool = True) -> Loaded | None:
         """The A/A runs, None without --baseline_aa; `reductions` as in `load`."""
@@ -144,8 +144,8 @@ class JudgingFlags:
 
     def load_rules(self) -> Rules:
         """The rules of --rules or of the current folder; --threshold overrides theirs."""
-        found = load_rules(self.rules)
-        return found if self.threshold is None else found.without_thresholds()
+        rules = load_rules(self.rules)
+        return rules if self.threshold is None else rules.without_thresholds()
 
     def write(self, comparison: Comparison) -> None:
         """Prints the comparison, or writes it to the file and prints the table."""
@@ -173,13 +173,13 @@ def load(path: str, reductions: bool = True) -> Loaded:
 
 def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
     """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
-    for one in skipped:
-        print_warning(f"skipped {one}")
+    for file in skipped:
+        print_warning(f"skipped {file}")
 
 
 def warn_of_unknown(subjects: Iterable[Subject | None]) -> None:
     """Says on stderr of how many measurements the commit is unknown; those are pooled."""
-    unknown = [one.unknown for one in subjects if one is not None and one.unknown]
+    unknown = [subject.unknown for subject in subjects if subject is not None and subject.unknown]
     if unknown:
         number = count(len(unknown), "measurement", "measurements")
         print_warning(f"the commit of {number} is unknown, and may be several: {unknown[0]}")

@@ -148,8 +148,8 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 def main(argv: Sequence[str]) -> int:
     """Runs a job, or one for each number of workers; no process outlives it."""
     words, flags = split_at_dashes(argv)
-    given, arguments = parse_command(words, specs_of(LaunchFlags))
-    options = LaunchFlags(**given)
+    values, arguments = parse_command(words, specs_of(LaunchFlags))
+    options = LaunchFlags(**values)
     if arguments:
         raise UsageError(
             f"launch takes no argument {arguments[0]!r}; put flags of the processes after --"
@@ -158,9 +158,9 @@ def main(argv: Sequence[str]) -> int:
         reason = "compares runs; for allreduce give --workers"
         raise FlagError("scaling", options.scaling, reason)
     if options.scaling:
-        return _scale(options, given, argv)
-    for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in given):
-        raise FlagError(name, given[name], "needs --scaling")
+        return _scale(options, values, argv)
+    for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in values):
+        raise FlagError(name, values[name], "needs --scaling")
     command = task_command(flags)
     layout = options.layout
     if command.name == "run":
@@ -204,10 +204,10 @@ def _run(
         ).run()
 
 
-def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) -> int:
+def _scale(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str]) -> int:
     for name in ("workers", "affinity", "log_dir"):
-        if name in given:
-            raise FlagError(name, given[name], "cannot be used with --scaling")
+        if name in values:
+            raise FlagError(name, values[name], "cannot be used with --scaling")
     counts = tuple(sorted(set(options.scaling)))
     command = task_command(split_at_dashes(argv)[1])
     any_layout = options.layout.with_coordinator(command.args)
@@ -267,11 +267,13 @@ def _with_batch(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -
             reason = "is the same for every number of workers: that is --scaling_kind=strong"
             raise FlagError("global_batch_size", fixed, reason)
         return command
-    one = make_plan(chief_setup(command.args, replace(layout, workers=1), options.towers))
-    if one.place.asynchronous:
-        reason = f"workers of {one.place.mode.name} update by themselves and share no batch"
+    of_one_worker = make_plan(chief_setup(command.args, replace(layout, workers=1), options.towers))
+    if of_one_worker.place.asynchronous:
+        reason = (
+            f"workers of {of_one_worker.place.mode.name} update by themselves and share no batch"
+        )
         raise FlagError("scaling_kind", STRONG, reason)
-    whole = f"--global_batch_size={fixed or one.length.global_batch}"
+    whole = f"--global_batch_size={fixed or of_one_worker.length.global_batch}"
     return task_command((*command.words, "--batch_size=0", whole))
 
 

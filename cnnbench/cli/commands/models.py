@@ -130,18 +130,18 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
 
 
 def _table(models: Sequence[Listed]) -> str:
-    groups = itertools.groupby(models, lambda one: one.dataset)
-    tables = (table(map(_row, those), title=f"{name}:", indent=2) for name, those in groups)
-    return writers.text_of([one] for one in tables)
+    groups = itertools.groupby(models, lambda model: model.dataset)
+    tables = (table(map(_row, rows), title=f"{name}:", indent=2) for name, rows in groups)
+    return writers.text_of([block] for block in tables)
 
 
-def _row(one: Listed) -> Row:
+def _row(model: Listed) -> Row:
     return {
-        "model": one.model,
-        "image": TableCell(one.input_shape, kinds="number"),
-        "batch/device": numeric(one.batch_size, "{:.0f}".format),
-        "parameters": numeric(one.trainable_parameters, "{:,.0f}".format),
-        "GFLOPs forward": numeric(one.forward_flops_per_image, "{:.3f}".format, scale=1e-9),
-        "GFLOPs training": numeric(one.training_flops_per_image, "{:.3f}".format, scale=1e-9),
-        "MiB": numeric(one.memory_bytes_per_image, "{:.2f}".format, scale=2**-20),
+        "model": model.model,
+        "image": TableCell(model.input_shape, kinds="number"),
+        "batch/device": numeric(model.batch_size, "{:.0f}".format),
+        "parameters": numeric(model.trainable_parameters, "{:,.0f}".format),
+        "GFLOPs forward": numeric(model.forward_flops_per_image, "{:.3f}".format, scale=1e-9),
+        "GFLOPs training": numeric(model.training_flops_per_image, "{:.3f}".format, scale=1e-9),
+        "MiB": numeric(model.memory_bytes_per_image, "{:.2f}".format, scale=2**-20),
     }

@@ -88,9 +88,9 @@ HELP = (_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Writes a report."""
-    given, arguments = parse_command(argv, specs_of(ReportFlags))
-    options = ReportFlags(**given)
-    _check(options, given)
+    values, arguments = parse_command(argv, specs_of(ReportFlags))
+    options = ReportFlags(**values)
+    _check(options, values)
     if not arguments:
         raise UsageError(
             "cnnbench report takes run records: files, folders or quoted patterns; "
@@ -127,20 +127,20 @@ def main(argv: Sequence[str]) -> int:
     comparison = results.comparison
     skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
     warn_of_skipped(skipped)
-    warn_of_unknown(one.subject for one in loaded.everything)
+    warn_of_unknown(record.subject for record in loaded.everything)
     is_worse = verdicts and comparison is not None and comparison.exit_code == ExitCode.REGRESSION
-    if is_worse or any(one.failed_on for one in histories):
+    if is_worse or any(history.failed_on for history in histories):
         return ExitCode.REGRESSION
-    return ExitCode.INCONCLUSIVE if any(one.defect for one in skipped) else ExitCode.OK
+    return ExitCode.INCONCLUSIVE if any(file.defect for file in skipped) else ExitCode.OK
 
 
-def _check(options: ReportFlags, given: dict[str, object]) -> None:
-    if options.format != "csv" and "table" in given:
+def _check(options: ReportFlags, values: dict[str, object]) -> None:
+    if options.format != "csv" and "table" in values:
         raise FlagError("table", options.table, "is for --format=csv")
     if options.baseline is None:
         for name in ("threshold", "allow_different"):
-            if name in given:
-                raise FlagError(name, given[name], "needs --baseline")
+            if name in values:
+                raise FlagError(name, values[name], "needs --baseline")
 
 
 def _check_number(paths: Sequence[str]) -> None:
@@ -169,37 +169,39 @@ def _histories(
     results: ReportSubject, commits: Commits | None, fail_on: tuple[str, ...], rules: Rules
 ) -> list[HistoryDocument]:
     """The histories of records that are of several commits and not compared."""
-    found = []
+    histories = []
     records: list[RunRecord | AllReduceRecord] = [*results.runs, *results.allreduces]
     if results.comparison is not None:
         return []
     metrics = (THROUGHPUT, METRICS["bus_bandwidth"])
     names = [metric.name for metric in metrics]
-    entries = [one for record in records for one in HistoryEntry.all_of(record, names)]
+    entries = [entry for record in records for entry in HistoryEntry.all_of(record, names)]
     for metric in metrics:
-        of = [one for one in entries if one.kind in metric.kinds]
-        if len({one.origin.code for one in of if one.commit}) > 1:
+        of = [entry for entry in entries if entry.kind in metric.kinds]
+        if len({entry.origin.code for entry in of if entry.commit}) > 1:
             order = None if commits is None else commits.places
             trends = [
-                trend(one, metric, rules.threshold(one.configuration, metric))
-                for one in all_series(of, metric, order=order)
+                trend(series, metric, rules.threshold(series.configuration, metric))
+                for series in all_series(of, metric, order=order)
             ]
-            told = remarks(trends, metric, commits)
-            found.append(HistoryDocument(metric, trends, told, fail_on=fail_on, rules=rules))
-    return found
+            remarks_of_metric = remarks(trends, metric, commits)
+            histories.append(
+                HistoryDocument(metric, trends, remarks_of_metric, fail_on=fail_on, rules=rules)
+            )
+    return histories
 
 
 def _over_commits(
     histories: Iterable[HistoryDocument],
 ) -> tuple[Sequence[Answer], Sequence[Section]]:
     """Answers and sections of histories."""
-    found: list[Answer] = []
+    answers_found: list[Answer] = []
     sections: list[Section] = []
     for history in histories:
-        if any(one.enough for one in history.series):
-            found += answers(history)
+        if any(series.enough for series in history.series):
+            answers_found += answers(history)
         sections.append(over_commits(history))
-    return found, sections
+    return answers_found, sections
 
 
 def _gather(
@@ -211,10 +213,10 @@ def _gather(
     if options.baseline is None:
         # The verdict of an experiment, if its results folder is the only path.
         earlier = begun_below(Path(paths[0])) if len(paths) == 1 else None
-        found = None if earlier is None else earlier.verdict()
-        if found is None and options.table == "comparison":
+        comparison = None if earlier is None else earlier.verdict()
+        if comparison is None and options.table == "comparison":
             raise FlagError("table", "comparison", _NO_VERDICT)
-        return gather(loaded, comparison=found, order=order)
+        return gather(loaded, comparison=comparison, order=order)
     try:
         baseline = _load([options.baseline])
     except PathError as error:

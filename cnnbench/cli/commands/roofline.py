@@ -72,8 +72,8 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Measures a roofline; after a UsageError nothing has been run."""
-    given, names = parse_command(argv, (*_SPECS, *FLAGS))
-    options, flags = parted(RooflineFlags, given)
+    values, names = parse_command(argv, (*_SPECS, *FLAGS))
+    options, flags = parted(RooflineFlags, values)
     params = _params(flags, names)
     check_outputs(
         [
@@ -114,8 +114,8 @@ def main(argv: Sequence[str]) -> int:
 def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
     named = [*names, *([flags["model"]] if "model" in flags else [])]
     if len(named) != 1:
-        found = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
-        raise UsageError(f"name one model, {found}")
+        named_models = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
+        raise UsageError(f"name one model, {named_models}")
     for name in _REFUSED:
         if name in flags:
             raise FlagError(

@@ -152,9 +152,9 @@ def _checked(args: ParsedArgs, messages: Messages) -> str:
         plan = make_plan(plan)
         lines = [*describe.work_lines(plan), f"Devices:     {plan.machine.flags.num_gpus}"]
         lines += describe.update_lines(plan)
-    given = [SPECS[name] for name in plan.explicit_flags if name in SPECS]
+    specs = [SPECS[name] for name in plan.explicit_flags if name in SPECS]
     values = {**vars(plan.params), _FIND: find}
-    flags = (f"--{spec.name}={spec.text(values[spec.name])}" for spec in given)
+    flags = (f"--{spec.name}={spec.text(values[spec.name])}" for spec in specs)
     return "\n".join([*lines, *flags])
 
 
@@ -166,7 +166,7 @@ def _without_flags(plan: RunPlan) -> str:
     """Description and estimated duration of a run without flags on a CPU."""
     network, length = plan.network, plan.length
     images = length.global_batch * length.training_steps
-    shapes = [[n for n in one.shape if isinstance(n, int)] for one in network.examples]
+    shapes = [[n for n in example.shape if isinstance(n, int)] for example in network.examples]
     size = sum(4 * math.prod(shape) for shape in shapes)
     cores = os.cpu_count() or 1
     seconds = _START_SECONDS + images * size / _INPUT_BYTES

@@ -115,14 +115,14 @@ class SideFlags:
     @property
     def variables(self) -> dict[str, dict[str, str]]:
         """The environment variables of both sides."""
-        found: dict[str, dict[str, str]] = {"a": {}, "b": {}}
+        by_side: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         for name in VARIABLES:
             for text in getattr(self, name) or ():
                 variable, equals, value = text.partition("=")
                 if not equals or not variable:
                     raise FlagError(name, "...", "must be NAME=VALUE")
-                found[name[0]][variable] = value
-        return found
+                by_side[name[0]][variable] = value
+        return by_side
 
 
 def parse(
@@ -135,7 +135,7 @@ def parse(
     """
     words, common = split_at_dashes(argv)
     try:
-        given, arguments = parse_command(words, specs)
+        values, arguments = parse_command(words, specs)
     except UsageError:
         own = {spec.name for spec in specs}
         of_runs = {spec.name for spec in FLAGS} - own
@@ -150,7 +150,7 @@ def parse(
         raise
     if common and common[0] == "run":
         common = common[1:]
-    return given, arguments, tuple(common)
+    return values, arguments, tuple(common)
 
 
 def shown(text: str) -> str:
@@ -173,9 +173,9 @@ def without(
     arguments, behind = split_at_dashes(rest)
     before = [
         f"--{name}={shown(text) if name in VARIABLES else text}"
-        for name, given in texts.items()
+        for name, texts_of_flag in texts.items()
         if name not in names and name not in RENAMED
-        for text in given
+        for text in texts_of_flag
     ]
     return [*arguments, *before, *added, *(("--", *behind) if behind else ())]
 
@@ -201,10 +201,10 @@ def telling_how_to_go_on(reporter: Reporter, line: str) -> Iterator[None]:
 
 def interpreter(flag: str, text: str) -> str:
     """An absolute path; links are not resolved, which would leave a virtual environment."""
-    found = shutil.which(text)
-    if found is None:
+    path = shutil.which(text)
+    if path is None:
         raise FlagError(flag, text, "is not a program that can be started")
-    return os.path.abspath(found)
+    return os.path.abspath(path)
 
 
 def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
@@ -216,10 +216,10 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
             reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
             raise FlagError("workers", side.layout.workers, reason)
     first = check(both["a"])
-    found = {"a": first, "b": first if both["a"] == both["b"] else check(both["b"])}
-    for notice in dict.fromkeys(n for flags in found.values() for n in flags.notices):
+    resolved = {"a": first, "b": first if both["a"] == both["b"] else check(both["b"])}
+    for notice in dict.fromkeys(n for flags in resolved.values() for n in flags.notices):
         reporter.notice(notice)
-    return {name: replace(side, resolved=found[name]) for name, side in both.items()}
+    return {name: replace(side, resolved=resolved[name]) for name, side in both.items()}
 
 
 def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
@@ -252,7 +252,7 @@ def sides_of(
     names: Sequence[str] = "ab",
 ) -> Iterator[dict[str, Side]]:
     """The sides A and B, as the flags of these names describe them, with their checkouts."""
-    variables, found, commits = options.variables, {}, {}
+    variables, by_name, commits = options.variables, {}, {}
     for side, name in zip("ab", names, strict=True):
         text, python, checkout = (
             getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
@@ -264,7 +264,7 @@ def sides_of(
         if python is not None:
             python = interpreter(f"{name}_python", python)
         commit = None if checkout is None else revision_of(f"{name}_checkout", checkout)
-        found[side] = Side(
+        by_name[side] = Side(
             flags=(*common, *own),
             own=own,
             layout=layout,
@@ -274,12 +274,12 @@ def sides_of(
             variables=variables[name],
         )
         if commit is not None:
-            check_early(found[side], commit)
+            check_early(by_name[side], commit)
             commits[side] = commit
     with contextlib.ExitStack() as stack:
         for side, commit in commits.items():
-            found[side] = replace(found[side], checkout=stack.enter_context(worktree(commit)))
-        yield found
+            by_name[side] = replace(by_name[side], checkout=stack.enter_context(worktree(commit)))
+        yield by_name
 
 
 # Next steps after an inconclusive comparison: number of pairs and the command for them.
@@ -372,7 +372,11 @@ def resumption(
 def _is_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
     """Whether the printed commands can measure more of these: runs of jobs on one machine."""
     addresses = (split_hosts(new[-1].config.get(name)) for name in _HOSTS)
-    machines = {address.rpartition(":")[0] for those in addresses for address in those}
+    machines = {
+        address.rpartition(":")[0]
+        for addresses_of_pair in addresses
+        for address in addresses_of_pair
+    }
     return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
 
 
@@ -380,14 +384,19 @@ def _differing(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[
     """The flags of `cnnbench ab` in which its sides differ; none if records do not tell."""
     flags = [_flags(side[-1]) for side in (base, new)]
     subjects = [side[-1].subject for side in (base, new)]
-    revisions = [one.revision for one in subjects if one is not None and not one.dirty]
-    found: dict[str, str] = {}
+    revisions = [
+        subject.revision for subject in subjects if subject is not None and not subject.dirty
+    ]
+    differing: dict[str, str] = {}
     if len(revisions) == len(SIDES) and None not in revisions and revisions[0] != revisions[1]:
-        found = {f"{name}_checkout": str(one) for name, one in zip(SIDES, revisions, strict=True)}
+        differing = {
+            f"{name}_checkout": str(revision)
+            for name, revision in zip(SIDES, revisions, strict=True)
+        }
     for name, own, other in zip(SIDES, flags, flags[::-1], strict=True):
         only = {flag: text for flag, text in own.items() if other.get(flag) != text}
-        found |= {name: shlex.join(command_words(only))} if only else {}
-    return found
+        differing |= {name: shlex.join(command_words(only))} if only else {}
+    return differing
 
 
 def _command(
@@ -413,9 +422,11 @@ def _command(
 
 def _policy_flags(comparison: Comparison) -> list[str]:
     """Flags for the same threshold and level, where they are not the usual ones."""
-    usual, found = Policy(), comparison.policy
-    flags = [f"--threshold={100 * found.threshold:g}"] if found.threshold != usual.threshold else []
-    return [*flags, *([f"--alpha={found.alpha!r}"] if found.alpha != usual.alpha else [])]
+    usual, policy = Policy(), comparison.policy
+    flags = (
+        [f"--threshold={100 * policy.threshold:g}"] if policy.threshold != usual.threshold else []
+    )
+    return [*flags, *([f"--alpha={policy.alpha!r}"] if policy.alpha != usual.alpha else [])]
 
 
 def _more_files(side: str, label: str) -> str:

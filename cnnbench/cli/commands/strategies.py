@@ -90,8 +90,8 @@ HELP = (_ABOUT, tuple(sections_of(StrategiesFlags, _TITLES).items()), _EXIT_CODE
 
 def main(argv: Sequence[str]) -> int:
     """Measures the modes; after an interrupt or a failure, writes the table so far."""
-    given = parse_flags(argv, _ALL)
-    options, of_runs = parted(StrategiesFlags, given)
+    values = parse_flags(argv, _ALL)
+    options, of_runs = parted(StrategiesFlags, values)
     check_outputs(options.files("strategies"))
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
@@ -124,7 +124,7 @@ def _run(
         campaign = Campaign(reporter, facts, question=question)
         again = sides.again("strategies", argv, _ALL, results=name, resume=True)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
-        found: Mapping[str, tuple[float, str]] = {}
+        distances: Mapping[str, tuple[float, str]] = {}
         try:
             with sides.telling_how_to_go_on(reporter, again), restored():
                 campaign.follow(session.policy(options.rounds, seed, options.timeout))
@@ -133,7 +133,7 @@ def _run(
                     reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
                 if known is None:
                     known = strategies.compare_weights(folder, session.checkpoints)
-                found = known
+                distances = known
         except (KeyboardInterrupt, BenchmarkError) as error:
             if not any(session.records.values()):
                 raise
@@ -141,7 +141,7 @@ def _run(
         end = None if ended_early is None else str(ended_early) or "interrupted"
         document = strategies.document(
             session,
-            found,
+            distances,
             tolerance,
             command=("cnnbench", "strategies", *argv),
             begun=begun,

@@ -104,8 +104,8 @@ HELP = (_ABOUT, tuple(sections_of(SweepFlags, _TITLES).items()), _EXIT_CODES)
 def main(argv: Sequence[str]) -> int:
     """Runs a suite; after a UsageError nothing has been run."""
     words, behind = split_at_dashes(argv)
-    given, arguments = parse_command(words, _SPECS)
-    options = SweepFlags(**given)
+    values, arguments = parse_command(words, _SPECS)
+    options = SweepFlags(**values)
     specs = {**flags_of("allreduce"), **ACCEPTED}
     for_all = texts_of(parse_flags(behind, specs.values()), specs)
     if len(arguments) != 1:

@@ -162,20 +162,20 @@ def _question(
         of_runs = {**of_runs, "device": "cpu"}
     allowed = frozenset(words(options.allow))
     layout = options.layout_if_several
-    given = Space(
+    as_given = Space(
         given=args_of(of_runs),
         allowed=allowed,
         memory=gpu_memory(per_card=of_runs.get("gpus_per_card", 1)) if on_gpu else main_memory(),
         layout=layout,
     )
-    first = given.make({})
+    first = as_given.make({})
     if options.space is not None:
-        groups = read_groups(options.space, given.fixed)
+        groups = read_groups(options.space, as_given.fixed)
     else:
         cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
-        groups = default_groups(given, first, on_gpu=on_gpu, cpus=cpus)
+        groups = default_groups(as_given, first, on_gpu=on_gpu, cpus=cpus)
     return TuneQuestion(
-        space=replace(given, groups=groups),
+        space=replace(as_given, groups=groups),
         first=first,
         policy=Policy().replace(threshold=options.threshold / 100),
         seconds=60 * options.minutes,
@@ -229,7 +229,7 @@ def _run(
         line = sides.again(*again, results=name, resume=True)
         with sides.telling_how_to_go_on(reporter, line):
             campaign = Campaign(reporter, facts, question=asked)
-            outcome, found = campaign.follow(policy(question, folder, campaign))
+            outcome, search = campaign.follow(policy(question, folder, campaign))
     if outcome.enough_minutes is not None:
         line = sides.again(*again, results=name, minutes=outcome.enough_minutes, resume=True)
         reporter.notice(f"to continue with more time: {line}")
@@ -237,7 +237,7 @@ def _run(
         config = question.first.resolved.config
         towers = options.workers * int(config["num_gpus"])
         title = f"{config['model']} on {count(towers, 'device', 'devices')}"
-        write_plot(options.plot, [chart(found, question.first, title)], title)
+        write_plot(options.plot, [chart(search, question.first, title)], title)
     return _report(outcome, options, reporter)
 
 

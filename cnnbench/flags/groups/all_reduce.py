@@ -207,9 +207,9 @@ ALL_REDUCE_TITLES = {
 """Titles of the sections of the help, by their first flag."""
 
 
-def params_of(given: Mapping[str, Any]) -> AllReduceParams:
+def params_of(values: Mapping[str, Any]) -> AllReduceParams:
     """The parameters of a command line from `parse_flags`."""
-    return parted(AllReduceParams, given)[0]
+    return parted(AllReduceParams, values)[0]
 
 
 def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:

@@ -39,10 +39,12 @@ def _with_constants(group: type[T]) -> type[T]:
     To be applied before the class is made a dataclass.
     """
     for owner, registry in REGISTRIES.items():
-        for name, one in registry.constants.items():
+        for name, constant in registry.constants.items():
             group.__annotations__[name] = "float"
-            about = _about(one, owner, registry.users(name))
-            setattr(group, name, flag(one.default, about, part=_PARTS[owner], **one.limits))
+            about = _about(constant, owner, registry.users(name))
+            setattr(
+                group, name, flag(constant.default, about, part=_PARTS[owner], **constant.limits)
+            )
     return group
 
 
@@ -53,9 +55,9 @@ def _about(constant: Constant, owner: str, users: str) -> str:
 def added_flags() -> dict[str, FlagSpec]:
     """The flags that loaded plug-ins add, constants of optimizers and schedules, by name."""
     return {
-        name: constant_flag(name, one, owner, registry.users(name))
+        name: constant_flag(name, constant, owner, registry.users(name))
         for owner, registry in REGISTRIES.items()
-        for name, one in registry.added.items()
+        for name, constant in registry.added.items()
     }
 
 
@@ -103,7 +105,7 @@ class OptimizerParams:
     learning_rate_schedule: str = _schedule(
         "staircase",
         "How --init_learning_rate falls. "
-        + ". ".join(f"{one.name}: {one.about}" for one in SCHEDULES.values())
+        + ". ".join(f"{schedule.name}: {schedule.about}" for schedule in SCHEDULES.values())
         + ".",
         choices=SCHEDULES.keys(),
         checked_late=True,

@@ -84,15 +84,15 @@ class Group:
         """Runs by origin, in order of the first run of each."""
         origins = [Origin.of(record) for record in self.records]
         whole = resolved(origins)
-        found: dict[Origin, list[Measurement]] = {}
+        by_origin: dict[Origin, list[Measurement]] = {}
         for record, origin in zip(self.records, origins, strict=True):
-            found.setdefault(whole[origin], []).append(record)
-        return found
+            by_origin.setdefault(whole[origin], []).append(record)
+        return by_origin
 
     def facts(self) -> dict[str, frozenset[str]]:
         """Values of every fact over the runs, including a word for runs that lack it."""
-        seen = grouped((one for record in self.records for one in _facts(record)), itemgetter(0))
-        found = {
+        seen = grouped((fact for record in self.records for fact in _facts(record)), itemgetter(0))
+        texts = {
             name: frozenset(value for _, value in pairs)
             | (frozenset() if len(pairs) == len(self.records) else {self.absent(fact(name))})
             for name, pairs in seen.items()
@@ -102,7 +102,7 @@ class Group:
             for name, value in self.configuration.flags.items()
             if name not in _PLACES
         }
-        return {**flags, **found}
+        return {**flags, **texts}
 
     def absent(self, rule: Fact) -> str:
         """What a missing fact means: of imported records, never that there is nothing."""
@@ -116,7 +116,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing(new.configuration))
-    found = []
+    differing = []
     for name in dict.fromkeys((*sides[0], *sides[1])):
         if name in unlike_flags:
             rule = FLAG
@@ -135,19 +135,28 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
         if rule.effect is not Effect.IGNORED and len(both) > 1 and (certain or blocks):
             base_texts, new_texts = (tuple(sorted(side)) for side in values)
             blocks = blocks and certain and not allowed(name, patterns)
-            found.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
-    given = {flag for one in (*base.records, *new.records) for flag in one.explicit_flags}
+            differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
+    explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
     # Order: a different program first, then flags that were given, then flags that follow from
     # them.
-    given.add(IMPORTED)
+    explicit.add(IMPORTED)
     return tuple(
-        sorted(found, key=lambda one: (not one.blocks, one.fact not in given, one.fact != IMPORTED))
+        sorted(
+            differing,
+            key=lambda difference: (
+                not difference.blocks,
+                difference.fact not in explicit,
+                difference.fact != IMPORTED,
+            ),
+        )
     )
 
 
 def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
     """A fact with its values on both sides: "cpu_model is A in BASE and B in NEW"."""
-    before, after = (" or ".join(readable_fact(name, one) for one in side) for side in (base, new))
+    before, after = (
+        " or ".join(readable_fact(name, value) for value in side) for side in (base, new)
+    )
     if base == new:
         return f"{name} is {before} within each side"
     return f"{name} is {before} in BASE and {after} in NEW"
@@ -163,9 +172,9 @@ def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
 def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
     """The names that match no fact, flag or group, each with the most similar known name or ""."""
     flags = (spec.name for spec in FLAGS)
-    own = (name for one in measured for name in (*one.config, *dict(_facts(one))))
+    own = (name for record in measured for name in (*record.config, *dict(_facts(record))))
     known = sorted({*FACTS, *GROUPS, *flags, *own})
-    unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
+    unknown = [name for name in names if not any(allowed(pattern, (name,)) for pattern in known)]
     return {name: nearest(name, known) for name in unknown}
 
 
@@ -207,25 +216,38 @@ def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
 
     A run that failed early joins the only configuration that agrees in the resolved flags.
     """
-    found = [
+    configured = [
         [
-            (Configuration.of(one), one)
-            for one in sorted(side, key=lambda one: (started(one.started_at), one.run_id))
+            (Configuration.of(record), record)
+            for record in sorted(
+                side, key=lambda record: (started(record.started_at), record.run_id)
+            )
         ]
         for side in sides
     ]
-    distinct = {one.key: one for side in found for one, _ in side}
-    resolved = tuple(one for one in distinct.values() if one.resolved)
-    homes = {key: home(one, resolved) for key, one in distinct.items() if not one.resolved}
+    distinct = {
+        configuration.key: configuration for side in configured for configuration, _ in side
+    }
+    resolved = tuple(configuration for configuration in distinct.values() if configuration.resolved)
+    homes = {
+        key: home(configuration, resolved)
+        for key, configuration in distinct.items()
+        if not configuration.resolved
+    }
 
     def joined(pair: tuple[Configuration, Measurement]) -> Configuration:
         return homes.get(pair[0].key, pair[0])
 
     made = []
-    for side in found:
+    for side in configured:
         early_last = sorted(side, key=lambda pair: not pair[0].resolved)
         members = grouped(early_last, lambda pair: joined(pair).key).values()
-        made.append([Group(joined(those[0]), tuple(one for _, one in those)) for those in members])
+        made.append(
+            [
+                Group(joined(cluster[0]), tuple(record for _, record in cluster))
+                for cluster in members
+            ]
+        )
     return made
 
 
@@ -238,21 +260,21 @@ def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...]
     pairs: _Pairs = []
     for kind in KINDS:
         left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
-        matched = _alike(left, right, lambda one: one.configuration.key)
+        matched = _alike(left, right, lambda group: group.configuration.key)
         if patterns:
             rest = _rest(left, right, matched)
-            matched += _alike(*rest, lambda one: _flags_but_for(one, patterns))
+            matched += _alike(*rest, lambda group: _flags_but_for(group, patterns))
         matched += _nearest(*_rest(left, right, matched))
         alone, other = _rest(left, right, matched)
-        pairs += [*matched, *((one, Group(one.configuration)) for one in alone)]
-        pairs += [(Group(one.configuration), one) for one in other]
+        pairs += [*matched, *((group, Group(group.configuration)) for group in alone)]
+        pairs += [(Group(group.configuration), group) for group in other]
     return pairs
 
 
 def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
     """Whether all runs of BASE are side A of an experiment and all runs of NEW are side B."""
     return all(
-        records and all(_place(one).get("side") == side for one in records)
+        records and all(_place(record).get("side") == side for record in records)
         for side, records in (("a", base), ("b", new))
     )
 
@@ -310,13 +332,13 @@ def revision_of(process: MeasuredProcess) -> Revision:
 def pairs_of(processes: Iterable[MeasuredProcess]) -> list[Pair]:
     """The complete pairs of processes in order of their start, by the start of their first one."""
     sides: dict[tuple[int, int], tuple[list[MeasuredProcess], list[MeasuredProcess]]] = {}
-    for one in processes:
-        if one.pair is not None and one.origin.side in ("a", "b"):
-            both = sides.setdefault(one.pair, ([], []))
-            both[one.origin.side == "b"].append(one)
+    for process in processes:
+        if process.pair is not None and process.origin.side in ("a", "b"):
+            both = sides.setdefault(process.pair, ([], []))
+            both[process.origin.side == "b"].append(process)
     # Experiments with the same seed have the same pairs, one after the other in time.
     pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
-    return sorted(pairs, key=lambda pair: min(one.started for one in pair))
+    return sorted(pairs, key=lambda pair: min(process.started for process in pair))
 
 
 def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
@@ -327,10 +349,12 @@ def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
     exact: dict[int, str] = {}
     first: dict[tuple[Revision, str], str] = {}
     for pair in pairs:
-        for one, other in (pair, pair[::-1]):
-            exact[id(one)] = other.origin.short
-            first.setdefault((revision_of(one), one.origin.side), other.origin.short)
-    return lambda one: exact.get(id(one)) or first.get((revision_of(one), one.origin.side), "")
+        for record, other in (pair, pair[::-1]):
+            exact[id(record)] = other.origin.short
+            first.setdefault((revision_of(record), record.origin.side), other.origin.short)
+    return lambda record: (
+        exact.get(id(record)) or first.get((revision_of(record), record.origin.side), "")
+    )
 
 
 def against(opponent: str) -> str:
@@ -340,8 +364,8 @@ def against(opponent: str) -> str:
 
 def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
     """Runs by experiment and number of their pair; empty unless each has a pair of its own."""
-    found = {pair: one for one in group.records if (pair := pair_of(one)) is not None}
-    return found if len(found) == len(group.records) else {}
+    by_pair = {pair: record for record in group.records if (pair := pair_of(record)) is not None}
+    return by_pair if len(by_pair) == len(group.records) else {}
 
 
 def _place(record: object) -> Mapping[str, object]:
@@ -350,30 +374,36 @@ def _place(record: object) -> Mapping[str, object]:
 
 def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
     """The only resolved configuration that fits the unresolved flags; else the unresolved one."""
-    agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
+    agreeing = [
+        configuration
+        for configuration in resolved
+        if configuration.kind == early.kind and not configuration.differing(early)
+    ]
     return agreeing[0] if len(agreeing) == 1 else early
 
 
 def _rest(
     left: Sequence[Group], right: Sequence[Group], pairs: _Pairs
 ) -> tuple[list[Group], list[Group]]:
-    taken = {one for pair in pairs for one in pair}
-    return [one for one in left if one not in taken], [one for one in right if one not in taken]
+    taken = {group for pair in pairs for group in pair}
+    return [group for group in left if group not in taken], [
+        group for group in right if group not in taken
+    ]
 
 
 def _alike(left: Sequence[Group], right: Sequence[Group], key: Callable[[Group], str]) -> _Pairs:
     """Pairs of groups with a key that no other group of their sides has."""
     first, second = (grouped(side, key) for side in (left, right))
     return [
-        (one[0], second[text][0])
-        for text, one in first.items()
-        if len(one) == len(second.get(text, ())) == 1
+        (groups_of_text[0], second[text][0])
+        for text, groups_of_text in first.items()
+        if len(groups_of_text) == len(second.get(text, ())) == 1
     ]
 
 
 def _flags_but_for(group: Group, patterns: tuple[str, ...]) -> str:
     flags = sorted(group.configuration.flags.items())
-    return json.dumps([one for one in flags if not allowed(one[0], patterns)])
+    return json.dumps([flag for flag in flags if not allowed(flag[0], patterns)])
 
 
 def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
@@ -381,9 +411,9 @@ def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
         return [(left[0], right[0])]  # the only candidates
     variants = grouped(range(len(right)), lambda j: _variant(right[j]))
     distances = sorted(
-        (len(one.configuration.differing(right[j].configuration)), i, j)
-        for i, one in enumerate(left)
-        for j in variants.get(_variant(one), ())
+        (len(group.configuration.differing(right[j].configuration)), i, j)
+        for i, group in enumerate(left)
+        for j in variants.get(_variant(group), ())
     )
     pairs: _Pairs = []
     taken: set[Group] = set()

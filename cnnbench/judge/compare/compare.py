@@ -127,7 +127,11 @@ def _draft(
     if outcome is not None and outcome[0] is Verdict.FAILED:
         # Facts that a failed run did not collect are no differences.
         unknown = {UNKNOWN, NOTHING}
-        unlike = tuple(one for one in unlike if unknown.isdisjoint((*one.base, *one.new)))
+        unlike = tuple(
+            difference
+            for difference in unlike
+            if unknown.isdisjoint((*difference.base, *difference.new))
+        )
     incomplete = None if outcome else next(_incomplete(base, new, kept[0]), None)
     if outcome or incomplete:
         kept, paired = (base, new), False
@@ -142,9 +146,11 @@ def _draft(
             cases[metric.name] = replace(case, known=known)
     throughput = cases.get(THROUGHPUT.name)
     if throughput is not None and throughput.known is None:
-        for one in cpu_time_cases(throughput, *kept, aa, policy) or ():
-            own = cases.get(one.metric.name, one).policy
-            cases[one.metric.name] = replace(one, asked=one.metric in asked, policy=own)
+        for cpu_case in cpu_time_cases(throughput, *kept, aa, policy) or ():
+            own = cases.get(cpu_case.metric.name, cpu_case).policy
+            cases[cpu_case.metric.name] = replace(
+                cpu_case, asked=cpu_case.metric in asked, policy=own
+            )
     runs = (*kept[0].records, *kept[1].records)
     number, _ = rules.of(name)
     draft = ComparedConfiguration(
@@ -197,7 +203,7 @@ def _not_comparable(
         yield Verdict.MISSING, f"{absent} has no run of this configuration, only {there} has"
     if failures := [*filter(None, (_failure(*side) for side in sides))]:
         yield Verdict.FAILED, "; ".join(failures)
-    if blocking := [one for one in unlike if one.blocks]:
+    if blocking := [difference for difference in unlike if difference.blocks]:
         if answer := _changed_work(base, new, metrics[0], blocking):
             yield Verdict.CHANGED_WORK, answer
         yield Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
@@ -218,7 +224,9 @@ def _incomplete(base: Group, new: Group, kept: Group) -> Iterator[_Outcome]:
         if wrong := sum(map(_is_mistimed, group.records)):
             verb = "has" if wrong == 1 else "have"
             yield Verdict.INCONCLUSIVE, f"{_part(wrong, side, group)} {verb} {_MISTIMED}"
-    if shared := {one.run_id for one in base.records} & {one.run_id for one in new.records}:
+    if shared := {record.run_id for record in base.records} & {
+        record.run_id for record in new.records
+    }:
         runs = count(len(shared), "run is", "runs are")
         yield Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
     if not kept.records:
@@ -260,11 +268,15 @@ def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Di
     speed. It is "" if a flag differs too, which is another experiment, or if runs of a side differ.
     `blocking` are the facts that differ and may not.
     """
-    work = {one.fact: (*one.base, *one.new) for one in blocking if one.fact in WORK}
-    others = [one for one in blocking if one.fact not in work]
+    work = {
+        difference.fact: (*difference.base, *difference.new)
+        for difference in blocking
+        if difference.fact in WORK
+    }
+    others = [difference for difference in blocking if difference.fact not in work]
     flags = {*base.configuration.flags, *new.configuration.flags}
     is_clear = all(len(both) == 2 for both in work.values())
-    if not work or not is_clear or any(one.fact in flags for one in others):
+    if not work or not is_clear or any(difference.fact in flags for difference in others):
         return ""
     network = list(_network(work, bool(base.configuration.flags.get("forward_only"))))
     # Images per step; where these are equal, the flags that differ.
@@ -309,14 +321,14 @@ def _arrow(both: Sequence[str]) -> str:
 
 
 def _flops_per_sec(group: Group) -> float | None:
-    found = [
+    values = [
         speed * flops
         for record in group.good
         if isinstance(record, RunRecord)
         and (speed := throughput(record)) is not None
         and (flops := record.flops_per_image()) is not None
     ]
-    return median(found) if found else None
+    return median(values) if values else None
 
 
 # Comparison of two sets of records: a verdict per configuration and metric, and notes.
@@ -363,26 +375,28 @@ def compare_records(
     processes = (tuple(base), tuple(new))
     names: set[str] = {*(DEFAULT_METRICS if metrics is None else metrics)}
     if metrics is None:
-        names.update(one.name for rule in rules.rules for one in rule.metrics)
+        names.update(metric.name for rule in rules.rules for metric in rule.metrics)
     sides = groups(*measurements(*processes, aa or (), patterns=patterns))
-    known = [[one for one in side if judged(names, {one.configuration.kind})] for side in sides]
+    known = [
+        [group for group in side if judged(names, {group.configuration.kind})] for side in sides
+    ]
     alike, aa_notes = _usable_groups(known[0], known[2], policy, patterns)
     matched = match(known[0], known[1], patterns)
-    named = labels(one.configuration for one, _ in matched)
+    named = labels(group.configuration for group, _ in matched)
     drafts = []
-    for one, other in matched:
-        key, kind = one.configuration.key, one.configuration.kind
+    for group, other in matched:
+        key, kind = group.configuration.key, group.configuration.kind
         own = rules.metrics(named[key]) if metrics is None else metrics
         asked = own if metrics is not None or judged(own, {kind}) else None
         of: tuple[Any, ...] = (asked, policy, patterns, paired, plan, rules, named[key])
-        drafts.append(_draft(one, other, alike.get(key), *of))
-    entries = [_with_accepted(one, rules) for one in _judged(drafts, policy)]
+        drafts.append(_draft(group, other, alike.get(key), *of))
+    entries = [_with_accepted(entry, rules) for entry in _judged(drafts, policy)]
     tested = [case for _, cases in drafts for case in cases if case.known is None]
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
         metrics=_shown(names, entries),
-        paired=bool(tested) and all(one.paired for one in tested) if paired is None else paired,
+        paired=bool(tested) and all(entry.paired for entry in tested) if paired is None else paired,
         allow_changed_work=allow_changed_work,
         rules=rules if rules.source else None,
         notes=(
@@ -399,9 +413,9 @@ def compare_records(
 
 def _shown(names: Collection[str], entries: Sequence[ComparedConfiguration]) -> tuple[Metric, ...]:
     """The requested metrics, plus CPU time if it was judged in addition to the throughput."""
-    found = judged(names, {one.configuration.kind for one in entries} or {RUN})
-    joint = any(one.share < 1 for entry in entries for one in entry.results)
-    return (*found, CPU_TIME) if joint and CPU_TIME not in found else found
+    metrics = judged(names, {entry.configuration.kind for entry in entries} or {RUN})
+    joint = any(result.share < 1 for entry in entries for result in entry.results)
+    return (*metrics, CPU_TIME) if joint and CPU_TIME not in metrics else metrics
 
 
 def _judged(
@@ -419,12 +433,14 @@ def _with_accepted(entry: ComparedConfiguration, rules: Rules) -> ComparedConfig
     """The configuration, with the commits that rules accept in its bad results."""
     if not rules.accept:
         return entry
-    base, new = ([Origin.of(one).revision for one in side] for side in (entry.base, entry.new))
+    base, new = (
+        [Origin.of(record).revision for record in side] for side in (entry.base, entry.new)
+    )
     results = [
-        replace(one, accepted=rules.accepted(entry.name, one.metric, base, new))
-        if one.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
-        else one
-        for one in entry.results
+        replace(result, accepted=rules.accepted(entry.name, result.metric, base, new))
+        if result.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
+        else result
+        for result in entry.results
     ]
     return replace(entry, results=tuple(results))
 
@@ -433,15 +449,16 @@ def _of_rules(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterato
     """Notes on what the rules decided, and on those that decided nothing."""
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)
-        names = [one.name for one in entries if one.rule == title]
+        names = [entry.name for entry in entries if entry.rule == title]
         what = f"decides {first_few(names, _NAMED)}" if names else "fits no configuration"
         yield f"{rules.source}, digest {rules.digest}: {title} {what}"
     for entry in entries:
         for result in entry.results:
-            if (one := result.accepted) is not None:
-                when = "was accepted until" if one.has_ended else "is accepted until"
-                text = f"{entry.name}: {result.word} of {result.metric.name} by commit {one.commit}"
-                yield f"{text} {when} {one.until}: {one.reason}"
+            if (acceptance := result.accepted) is not None:
+                when = "was accepted until" if acceptance.has_ended else "is accepted until"
+                text = f"{entry.name}: {result.word} of {result.metric.name}"
+                ends = f"{when} {acceptance.until}: {acceptance.reason}"
+                yield f"{text} by commit {acceptance.commit} {ends}"
 
 
 def _results(
@@ -451,13 +468,13 @@ def _results(
     policy: Policy,
 ) -> tuple[MetricResult, ...]:
     """The results of a configuration; `judgements` begin with those of its cases."""
-    found = {case.metric.name: next(judgements) for case in cases}
+    by_metric = {case.metric.name: next(judgements) for case in cases}
     if any(case.share < 1 for case in cases):
-        both = found[THROUGHPUT.name], found[CPU_TIME.name]
-        found[THROUGHPUT.name] = joint_judgement(*both, policy, draft.runs)
+        both = by_metric[THROUGHPUT.name], by_metric[CPU_TIME.name]
+        by_metric[THROUGHPUT.name] = joint_judgement(*both, policy, draft.runs)
     results = []
     for case in cases:
-        judgement = found[case.metric.name]
+        judgement = by_metric[case.metric.name]
         beside = median_step(case, judgement.change, draft.base, draft.new, case.policy)
         more = draft.disturbance if judgement.needed is not None else ""
         further = (more, "" if beside is None else beside.text(("BASE", "NEW")))
@@ -476,9 +493,9 @@ def _left_out(sides: Iterable[Sequence[Group]], names: Collection[str]) -> list[
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
     return [
-        f"{count(len(found), 'configuration', 'configurations')} of {KINDS[kind]} left out: "
+        f"{count(len(left_out), 'configuration', 'configurations')} of {KINDS[kind]} left out: "
         f"they have no {' or '.join(name for name in METRICS if name in names)}"
-        for kind, found in grouped(keys, itemgetter(0)).items()
+        for kind, left_out in grouped(keys, itemgetter(0)).items()
         if kind not in CONTEXT and not judged(names, {kind})
     ]
 
@@ -489,25 +506,25 @@ def _notes(
     entries: Sequence[ComparedConfiguration],
     aa_notes: Sequence[str],
 ) -> Iterator[str]:
-    if any(one.environment.get("emulated_gpus") for side in processes for one in side):
+    if any(record.environment.get("emulated_gpus") for side in processes for record in side):
         yield EMULATED_NOTICE
     yield from filter(
-        None, [imported_text(one.config.get(IMPORTED) for side in processes for one in side)]
+        None, [imported_text(record.config.get(IMPORTED) for side in processes for record in side)]
     )
     yield from _unsuccessful(entries)
-    _, repeated = measured_again(run for one in entries for run in one.runs)
+    _, repeated = measured_again(run for entry in entries for run in entry.runs)
     yield from filter(None, [repeated])
     yield from _interrupted(processes)
     yield from aa_notes
     for sides, entry in zip(matched, entries, strict=True):
-        unpaired = sum(len(one.records) for one in sides) - len(entry.runs)
+        unpaired = sum(len(group.records) for group in sides) - len(entry.runs)
         if unpaired:
             runs = count(unpaired, "run", "runs")
             yield f"{entry.name}: {runs} left out, without a partner"
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):
             trained = (record for record in records if isinstance(record, RunRecord))
-            if diverged := sum(not all(map(math.isfinite, one.losses)) for one in trained):
+            if diverged := sum(not all(map(math.isfinite, run.losses)) for run in trained):
                 runs = count(len(records), "run", "runs")
                 yield f"{entry.name}: losses of {diverged} of {runs} in {side} are not finite"
 
@@ -515,15 +532,15 @@ def _notes(
 def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
     """Number of excluded measurements of each side, because they did not succeed."""
     sides = {
-        side: [run for one in entries for run in getattr(one, side)] for side in ("base", "new")
+        side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
     }
     for side, runs in sides.items():
         for kind, plural in KINDS.items():
-            found = [run.status for run in runs if kind_of(run) == kind]
-            bad = Counter(status for status in found if status != "ok")
+            statuses = [run.status for run in runs if kind_of(run) == kind]
+            bad = Counter(status for status in statuses if status != "ok")
             if bad:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())
-                number = f"{bad.total()} of {len(found)} {plural} in {side.upper()}"
+                number = f"{bad.total()} of {len(statuses)} {plural} in {side.upper()}"
                 yield f"left out of medians and values: {number} ({what})"
 
 
@@ -545,33 +562,35 @@ def _usable_groups(
     base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...] = ()
 ) -> tuple[dict[str, Group], list[str]]:
     """A/A runs of the configurations of `base`, by key, and notes on those that cannot be used."""
-    found: dict[str, Group] = {}
+    by_key: dict[str, Group] = {}
     refused: dict[str, list[str]] = {}
-    for one, other in match(base, aa, patterns):
-        if not (one.records and other.records):
+    for group, other in match(base, aa, patterns):
+        if not (group.records and other.records):
             continue
-        reason = _refusal(one, other, policy, patterns)
+        reason = _refusal(group, other, policy, patterns)
         if reason is None:
-            found[one.configuration.key] = other
-        elif one.configuration.kind not in CONTEXT:
-            refused.setdefault(reason, []).append(label(one.configuration))
+            by_key[group.configuration.key] = other
+        elif group.configuration.kind not in CONTEXT:
+            refused.setdefault(reason, []).append(label(group.configuration))
     notes = []
     for reason, names in refused.items():
         if len(names) > _NAMED:
             names = [f"{names[0]} and {len(names) - 1} more configurations"]
         notes += [f"A/A runs of {name} cannot be used: {reason}" for name in names]
-    configurations = [one.configuration for one in base if one.configuration.kind not in CONTEXT]
-    missing = sum(one.key not in found for one in configurations)
+    configurations = [
+        group.configuration for group in base if group.configuration.kind not in CONTEXT
+    ]
+    missing = sum(configuration.key not in by_key for configuration in configurations)
     if aa and missing:
         without = count(missing, "configuration", "configurations")
         notes.append(f"no A/A spread for {without}: only the threshold is used")
-    return found, notes
+    return by_key, notes
 
 
 def _refusal(base: Group, aa: Group, policy: Policy, patterns: tuple[str, ...]) -> str | None:
-    for one in differences(base, aa, patterns):
-        if one.blocks:
-            return str(one).replace(" in NEW", " in the A/A runs")
+    for difference in differences(base, aa, patterns):
+        if difference.blocks:
+            return str(difference).replace(" in NEW", " in the A/A runs")
     runs = sum(record.status == "ok" for record in aa.records)
     if runs < policy.min_processes:
         return f"{count(runs, 'run', 'runs')}, at least {policy.min_processes} are needed"

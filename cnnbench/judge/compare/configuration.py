@@ -273,7 +273,7 @@ def fact(name: str) -> Fact:
     """The effect of a fact of the environment, the model or the placement."""
     if name in FACTS:
         return FACTS[name]
-    matching = (one for pattern, one in PATTERNS.items() if fnmatchcase(name, pattern))
+    matching = (value for pattern, value in PATTERNS.items() if fnmatchcase(name, pattern))
     return next(matching, _UNLISTED)
 
 
@@ -318,7 +318,7 @@ def measurements(
     """
     listed = [tuple(side) for side in sides]
     processes = [
-        [(one, reductions(one)) for one in side if not isinstance(one, RunRecord)]
+        [(record, reductions(record)) for record in side if not isinstance(record, RunRecord)]
         for side in listed
     ]
     everything = list(chain.from_iterable(processes))
@@ -327,16 +327,16 @@ def measurements(
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
             known[may, _flags_text(record, may)].update((_identity(row), row) for row in rows)
-    found: list[list[Measurement]] = []
+    measured_sides: list[list[Measurement]] = []
     for side, of_side in zip(listed, processes, strict=True):
-        measured: list[Measurement] = [one for one in side if isinstance(one, RunRecord)]
+        measured: list[Measurement] = [record for record in side if isinstance(record, RunRecord)]
         for record, rows in of_side:
             measured += rows
             if record.status == "failed":
                 alike = (known[may, _flags_text(record, may)] for may in ((), patterns))
                 measured += not_reached(record, rows, next(filter(None, alike), {}))
-        found.append(measured)
-    return found
+        measured_sides.append(measured)
+    return measured_sides
 
 
 def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
@@ -344,14 +344,14 @@ def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
     empty = _empty(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     own = BUILD if record.config.get("build_only") else ALL_REDUCE
-    found: dict[str, MeasuredReduction] = {}
+    by_identity: dict[str, MeasuredReduction] = {}
     for kind, points in ((own, record.points), (PEER, record.peers)):
         for point in points:
             if point.devices > 1:
                 row = _row(kind, point, record, empty, in_turn[point.workload, point.devices])
                 # One value per process, even if a file repeats a row.
-                found.setdefault(_identity(row), row)
-    return [*found.values(), *_copies(record, empty)]
+                by_identity.setdefault(_identity(row), row)
+    return [*by_identity.values(), *_copies(record, empty)]
 
 
 def not_reached(
@@ -568,16 +568,18 @@ class Configuration:
         if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
             # What a program does not say is no difference.
             both = [(name, self.flags.get(name), other.flags.get(name)) for name in names]
-            names = dict.fromkeys((IMPORTED, *(one for one, *values in both if None not in values)))
-        found = (name for name in names if self.flags.get(name) != other.flags.get(name))
+            names = dict.fromkeys(
+                (IMPORTED, *(name for name, *values in both if None not in values))
+            )
+        differing = (name for name in names if self.flags.get(name) != other.flags.get(name))
         if self.resolved and other.resolved:
-            return tuple(found)
-        return tuple(name for name in found if name not in UNRESOLVED)
+            return tuple(differing)
+        return tuple(name for name in differing if name not in UNRESOLVED)
 
 
 @lru_cache(maxsize=4096)
 def _configuration(
-    kind: str, changed: str, resolved: bool, given: tuple[str, ...]
+    kind: str, changed: str, resolved: bool, explicit: tuple[str, ...]
 ) -> Configuration:
     """The configuration with these flags in JSON, all others at their defaults."""
     flags: dict[str, Any] = json.loads(changed)
@@ -588,7 +590,7 @@ def _configuration(
     # Flags at their defaults are left out, so that a new flag changes no key.
     text = [_not_default(flags, kind), resolved, *([] if kind == RUN else [kind])]
     key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
-    return Configuration(flags, key, resolved, kind, frozenset(given))
+    return Configuration(flags, key, resolved, kind, frozenset(explicit))
 
 
 def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
@@ -596,7 +598,7 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
     flags = configuration.flags
     if configuration.kind in BENCHMARKS:
         parts = [str(flags.get("benchmark"))]
-        parts += [str(one) for name, one in flags.items() if name.startswith("parameter_")]
+        parts += [str(value) for name, value in flags.items() if name.startswith("parameter_")]
         parts.append(f"from {flags.get(IMPORTED)}")
     elif configuration.kind == RUN:
         parts = _run_label(flags)
@@ -612,15 +614,17 @@ def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
     Flags that the user gave are preferred, since others, such as epochs, may follow from them.
     """
     named: dict[str, str] = {}
-    for members in grouped({one.key: one for one in configurations}.values(), label).values():
+    for members in grouped(
+        {configuration.key: configuration for configuration in configurations}.values(), label
+    ).values():
         first = members[0]
         varying = sorted({name for other in members[1:] for name in first.differing(other)})
-        given = frozenset[str]().union(*(one.given for one in members))
-        asked = [name for name in varying if name in given]
-        values = {json.dumps([one.flags.get(name) for name in asked]) for one in members}
+        explicit = frozenset[str]().union(*(member.given for member in members))
+        asked = [name for name in varying if name in explicit]
+        values = {json.dumps([member.flags.get(name) for name in asked]) for member in members}
         added = asked if len(values) == len(members) else varying
-        for one in members:
-            named[one.key] = label(one, added)
+        for member in members:
+            named[member.key] = label(member, added)
     return named
 
 
@@ -650,10 +654,10 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
 
 def imported_text(programs: Iterable[object]) -> str:
     """What cannot be judged of imported measurements, given their `IMPORTED`; "" without any."""
-    found = Counter(str(program) for program in programs if program is not None)
-    if not found:
+    counts = Counter(str(program) for program in programs if program is not None)
+    if not counts:
         return ""
-    of = ", ".join(f"{number} from {program}" for program, number in found.items())
+    of = ", ".join(f"{number} from {program}" for program, number in counts.items())
     return (
         f"Imported: {of}. Each has one value and no step times, so slow steps, disturbances and "
         "the noise within a process are not judged. Facts that it lacks, such as the machine, "

@@ -61,35 +61,37 @@ _BY_OTHERS = frozenset(("load", "steal"))
 def disturbance(measurements: Iterable[Measurement]) -> str:
     """The number of disturbed runs and the causes, in words; "" without conditions."""
     checked = [
-        one for one in measurements if isinstance(one, RunRecord) and one.conditions is not None
+        record
+        for record in measurements
+        if isinstance(record, RunRecord) and record.conditions is not None
     ]
     if not checked:
         return ""
-    by_run = [(one, _disturbances(one)) for one in checked]
+    by_run = [(record, _disturbances(record)) for record in checked]
     names = dict.fromkeys(name for _, own in by_run for name in own)
-    found = {name: [one for one, own in by_run if name in own] for name in names}
-    if not found:
+    runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
+    if not runs_by_name:
         most = _amount("load", checked) or "as far as they could be checked"
         return f"none of {count(len(checked), 'run', 'runs')} was disturbed ({most})"
     disturbed = sum(bool(own) for _, own in by_run)
     verb = "was" if disturbed == 1 else "were"
     causes = [
-        f"{CONDITIONS.get(name, name)} in {len(those)}"
-        + (f" ({amount})" if (amount := _amount(name, those)) else "")
-        for name, those in sorted(found.items(), key=lambda item: -len(item[1]))
+        f"{CONDITIONS.get(name, name)} in {len(runs)}"
+        + (f" ({amount})" if (amount := _amount(name, runs)) else "")
+        for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
     ]
     return f"{disturbed} of {len(checked)} runs {verb} disturbed: {', '.join(causes)}"
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
     """Whether other programs or machines used the CPUs in at least half of the runs."""
-    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbances(one)) for one in measurements)
+    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbances(record)) for record in measurements)
     return 2 * disturbed >= len(measurements) > 0
 
 
 def others_text(measurements: Iterable[Measurement]) -> str:
     """CPUs used by other programs, the median over runs; "" if unknown or few."""
-    runs = [one for one in measurements if isinstance(one, RunRecord)]
+    runs = [record for record in measurements if isinstance(record, RunRecord)]
     used = _values("other_cpus", runs)
     if not used or (typical := median(used)) < _BUSY:
         return ""
@@ -102,17 +104,19 @@ def others_text(measurements: Iterable[Measurement]) -> str:
 def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
     """Number of pairs of `cnnbench ab` that were measured again, and the causes in words."""
     lost: dict[object, list[tuple[str, str]]] = {}
-    for one in measurements:
+    for record in measurements:
         # JSON of an `AbPlace`, not validated; both records of a pair have the lost processes.
-        place = one.ab or {} if isinstance(one, RunRecord) else {}
+        place = record.ab or {} if isinstance(record, RunRecord) else {}
         processes = place.get("lost")
         ends = processes if isinstance(processes, (list, tuple)) else ()
-        found = [(str(e.get("side")), str(e.get("how"))) for e in ends if isinstance(e, Mapping)]
-        if found:
-            lost[place.get("seed"), place.get("pair")] = found
+        lost_processes = [
+            (str(e.get("side")), str(e.get("how"))) for e in ends if isinstance(e, Mapping)
+        ]
+        if lost_processes:
+            lost[place.get("seed"), place.get("pair")] = lost_processes
     if not lost:
         return 0, ""
-    counted = Counter(one for those in lost.values() for one in those)
+    counted = Counter(process for processes in lost.values() for process in processes)
     causes = [
         f"a process of {side.upper()} was {how}" + (f" ({times} times)" if times > 1 else "")
         for (side, how), times in sorted(counted.items())
@@ -121,24 +125,24 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
     return len(lost), f"{pairs} measured again: {', '.join(causes)}"
 
 
-def _disturbances(one: Measurement) -> Mapping[str, None]:
+def _disturbances(measurement: Measurement) -> Mapping[str, None]:
     """Ids of the disturbances of the timed steps of a run, in a fixed order."""
-    if not isinstance(one, RunRecord) or one.conditions is None:
+    if not isinstance(measurement, RunRecord) or measurement.conditions is None:
         return {}
-    return dict.fromkeys(note.id for note in one.conditions.notes if note.when == "during")
+    return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
 
 
-def _amount(name: str, those: Sequence[RunRecord]) -> str:
-    if name == "load" and (others := _values("other_cpus", those)):
+def _amount(name: str, runs: Sequence[RunRecord]) -> str:
+    if name == "load" and (others := _values("other_cpus", runs)):
         return f"others kept at most {max(others):.2f} CPUs busy"
-    if name == "steal" and (stolen := _values("steal_fraction", those)):
+    if name == "steal" and (stolen := _values("steal_fraction", runs)):
         return f"at most {percent(max(stolen))}"
     return ""
 
 
-def _values(name: str, those: Sequence[RunRecord]) -> list[float]:
-    found = (one.condition(name) for one in those)
-    return [value for value in found if value is not None]
+def _values(name: str, runs: Sequence[RunRecord]) -> list[float]:
+    values = (run.condition(name) for run in runs)
+    return [value for value in values if value is not None]
 
 
 S = TypeVar("S", bound=TwoSamples)
@@ -159,7 +163,7 @@ def cpu_time_cases(
     None where the throughput alone decides: runs that are not in pairs, were not disturbed, did not
     compute on a CPU in one process, or have no CPU time.
     """
-    runs = [one for one in (*base.records, *new.records) if isinstance(one, RunRecord)]
+    runs = [record for record in (*base.records, *new.records) if isinstance(record, RunRecord)]
     measured = [CPU_TIME.value(run) for run in runs]
     if (
         throughput.metric is not THROUGHPUT
@@ -259,8 +263,8 @@ def _cpu_amount(judgement: Judgement) -> str:
     return f"CPU time {_amount_of(CPU_TIME, judgement)}"
 
 
-def _amount_of(metric: Metric, found: Judgement) -> str:
-    return magnitude(metric, found.change, found.low, found.high)
+def _amount_of(metric: Metric, judgement: Judgement) -> str:
+    return magnitude(metric, judgement.change, judgement.low, judgement.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,8 +283,8 @@ class MedianStep:
 
     def text(self, names: tuple[str, str]) -> str:
         """In words: "in NEW every third step takes 90 ms more; median step +0.1 %"."""
-        found = zip(names, self.slow, strict=True)
-        parts = [f"in {name} {slow}" for name, slow in found if slow]
+        named_slow_steps = zip(names, self.slow, strict=True)
+        parts = [f"in {name} {slow}" for name, slow in named_slow_steps if slow]
         return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(self.change)}"])
 
 
@@ -309,12 +313,15 @@ def median_step(
         [run.batch.global_ / median(run.step_seconds) for run in side if run.batch]
         for side in sides
     ]
-    found = gather(replace(case, base=rates[0], new=rates[1]), policy).change
+    mean_change = gather(replace(case, base=rates[0], new=rates[1]), policy).change
     threshold = policy.threshold_of(THROUGHPUT)
-    if not exceeds(size((1 + change) / (1 + found) - 1, THROUGHPUT), threshold):
+    if not exceeds(size((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold):
         return None
     shared = [*map(slow_steps_of, sides)]
     if abs(further_cost(*shared)) <= threshold:  # both sides have the same slow steps
         shared = [None, None]
-    before, after = (one.text if one and one.cost > threshold else "" for one in shared)
-    return MedianStep(change=found, slow=(before, after))
+    before, after = (
+        slow_steps.text if slow_steps and slow_steps.cost > threshold else ""
+        for slow_steps in shared
+    )
+    return MedianStep(change=mean_change, slow=(before, after))

@@ -163,9 +163,9 @@ def size(change: float, metric: Metric) -> float:
     return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
 
 
-def exceeds(found: float, limit: float) -> bool:
+def exceeds(value: float, limit: float) -> bool:
     """Whether a size is above a limit by more than rounding."""
-    return found > limit * (1 + _SLACK)
+    return value > limit * (1 + _SLACK)
 
 
 def usable(value: float, metric: Metric) -> bool:
@@ -223,18 +223,18 @@ def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     return floor, min(floor, limit)
 
 
-def provable(found: Evidence, number: int, alpha: float) -> float | None:
+def provable(evidence: Evidence, number: int, alpha: float) -> float | None:
     """The change that this many pairs, or processes per side, prove with a chance of 0.8.
 
     By the normal approximation with the measured scatter; the rank tests need pi/3 times as many
     values as a t test (Hodges and Lehmann, 1956). None if the scatter is unknown.
     """
-    if not found.scatter:
+    if not evidence.scatter:
         return None
     normal = NormalDist()
     quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(_POWER)
-    error = found.scatter * math.sqrt((1 if found.paired else 2) * math.pi / 3 / number)
-    return unscaled(shift_of(found.floor, found.metric) + quantiles * error, found.metric)
+    error = evidence.scatter * math.sqrt((1 if evidence.paired else 2) * math.pi / 3 / number)
+    return unscaled(shift_of(evidence.floor, evidence.metric) + quantiles * error, evidence.metric)
 
 
 def shift_of(change: float, metric: Metric) -> float:
@@ -319,27 +319,27 @@ def chance_words(p: float | None, family: int) -> str:
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
-def within_margin(found: Evidence) -> str:
+def within_margin(evidence: Evidence) -> str:
     """Why two sides are the same."""
-    assert found.low is not None
-    assert found.high is not None
-    metric = found.metric
-    margin = metric.change_text(found.margin, signed=False)
-    return f"the change is {metric.range_text(found.low, found.high)}, less than {margin}"
+    assert evidence.low is not None
+    assert evidence.high is not None
+    metric = evidence.metric
+    margin = metric.change_text(evidence.margin, signed=False)
+    return f"the change is {metric.range_text(evidence.low, evidence.high)}, less than {margin}"
 
 
-def undecided_words(found: Evidence, certain: bool) -> str:
+def undecided_words(evidence: Evidence, certain: bool) -> str:
     """Why an interval gives no verdict; `certain`: whether the test is significant."""
-    metric = found.metric
+    metric = evidence.metric
     floor, margin = (
-        metric.change_text(limit, signed=False) for limit in (found.floor, found.margin)
+        metric.change_text(limit, signed=False) for limit in (evidence.floor, evidence.margin)
     )
-    word = _direction(found.change, metric)
-    if found.wholly_beyond_floor:
+    word = _direction(evidence.change, metric)
+    if evidence.wholly_beyond_floor:
         return f"{word} by more than {floor}, but not certainly so"
-    if certain and found.beyond_floor:
+    if certain and evidence.beyond_floor:
         return f"{word}, but perhaps by less than {floor}"
-    if certain and found.floor > found.margin:
+    if certain and evidence.floor > evidence.margin:
         return f"{word}, but within the A/A spread of {floor}"
     if certain:
         return f"{word}, but perhaps by less than {margin}, perhaps by more"
@@ -351,20 +351,24 @@ def too_many(more: int, paired: bool) -> bool:
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
-def outlook(found: Evidence, enough: int | None, more: int | None) -> str:
+def outlook(evidence: Evidence, enough: int | None, more: int | None) -> str:
     """Text: scatter, and number of further or total runs for a verdict; "" without scatter."""
-    metric = found.metric
-    if enough is None or more is None or found.scatter is None:
+    metric = evidence.metric
+    if enough is None or more is None or evidence.scatter is None:
         return ""
-    name = "pairs" if found.paired else "processes"
-    text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
-    begins = found.plan is not None and found.plan.begins
-    if too_many(more, found.paired or begins):
+    name = "pairs" if evidence.paired else "processes"
+    text = (
+        f"; {name} differ by {metric.change_text(unscaled(evidence.scatter, metric), signed=False)}"
+    )
+    begins = evidence.plan is not None and evidence.plan.begins
+    if too_many(more, evidence.paired or begins):
         return f"{text}: more {name} will not help"
     if begins:
         return f"{text}: a new experiment of {enough} pairs settles it"
-    one, many = ("pair", "pairs") if found.paired else ("process per side", "processes per side")
-    return f"{text}: about {count(more, f'more {one} settles', f'more {many} settle')} it"
+    singular, plural = (
+        ("pair", "pairs") if evidence.paired else ("process per side", "processes per side")
+    )
+    return f"{text}: about {count(more, f'more {singular} settles', f'more {plural} settle')} it"
 
 
 def at_least(case: TwoSamples, number: int) -> str:
@@ -374,25 +378,25 @@ def at_least(case: TwoSamples, number: int) -> str:
     return f"at least {number} {'pairs' if case.paired else 'on each side'}"
 
 
-def too_few(found: Evidence, enough: int, size: float | None) -> str:
+def too_few(evidence: Evidence, enough: int, size: float | None) -> str:
     """Text: there are too few values; this many could prove a change of this size."""
-    counts = f"{number_of(found.base)} against {number_of(found.new)} processes"
-    text = f"{number_of(found.base)} pairs" if found.paired else counts
-    among = f" among {found.family} configurations" if found.family > 1 else ""
+    counts = f"{number_of(evidence.base)} against {number_of(evidence.new)} processes"
+    text = f"{number_of(evidence.base)} pairs" if evidence.paired else counts
+    among = f" among {evidence.family} configurations" if evidence.family > 1 else ""
     text += f" are too few to prove a change{among}, of whatever size"
-    if found.plan is not None and found.plan.begins:
+    if evidence.plan is not None and evidence.plan.begins:
         text += f"; a new experiment of {enough} pairs could prove one"
     else:
-        text += f"; {enough} {'pairs' if found.paired else 'on each side'} could prove one"
-    return text if size is None else f"{text} of {found.metric.change_text(size, signed=False)}"
+        text += f"; {enough} {'pairs' if evidence.paired else 'on each side'} could prove one"
+    return text if size is None else f"{text} of {evidence.metric.change_text(size, signed=False)}"
 
 
-def disagreement(found: Evidence, of_medians: float | None) -> str:
+def disagreement(evidence: Evidence, of_medians: float | None) -> str:
     """Names the estimator where the shown medians change in the opposite direction."""
     if of_medians is None:
         return ""
-    of = "within pairs" if found.paired else "between processes of both sides"
-    text = found.metric.change_text(of_medians)
+    of = "within pairs" if evidence.paired else "between processes of both sides"
+    text = evidence.metric.change_text(of_medians)
     return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
 
 

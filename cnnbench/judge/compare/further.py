@@ -41,7 +41,7 @@ _EFFICIENCY = math.pi / 3
 _Floats: TypeAlias = NDArray[np.float64]
 
 
-def needed(found: Evidence, levels: tuple[float, float]) -> int | None:
+def needed(evidence: Evidence, levels: tuple[float, float]) -> int | None:
     """Estimated number of pairs, or processes of the smaller side, for a clear verdict.
 
     With this number the verdict is the right one with a chance of about 0.8: the same, where
@@ -50,21 +50,27 @@ def needed(found: Evidence, levels: tuple[float, float]) -> int | None:
     from the change found is left out. None if the scatter or the margin is 0 or unknown.
 
     Args:
-      found: its plan is how further pairs are judged.
+      evidence: its plan defines how further pairs are judged.
       levels: of the interval and of the p value; shares of those of an analysis if there is a plan.
     """
-    floor, margin = (shift_of(limit, found.metric) for limit in (found.floor, found.margin))
-    if not found.scatter or not margin or not math.isfinite(shift_of(found.change, found.metric)):
+    floor, margin = (
+        shift_of(limit, evidence.metric) for limit in (evidence.floor, evidence.margin)
+    )
+    if (
+        not evidence.scatter
+        or not margin
+        or not math.isfinite(shift_of(evidence.change, evidence.metric))
+    ):
         return None
-    estimate, scatter = abs(shift_of(found.change, found.metric)), found.scatter
-    sizes = (found.fewest,) if found.paired else (len(found.base), len(found.new))
+    estimate, scatter = abs(shift_of(evidence.change, evidence.metric)), evidence.scatter
+    sizes = (evidence.fewest,) if evidence.paired else (len(evidence.base), len(evidence.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
-    plan = found.plan
+    plan = evidence.plan
     afresh = plan is not None and plan.begins
-    if afresh and not found.paired:  # as pairs of independent processes
-        sizes, scatter = (found.fewest,), scatter * math.sqrt(2)
+    if afresh and not evidence.paired:  # as pairs of independent processes
+        sizes, scatter = (evidence.fewest,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
-    if found.beyond_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
+    if evidence.beyond_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
         truths.append(max(2 * floor, estimate - error))
     futures = [_Draws(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]]
 
@@ -83,7 +89,9 @@ def needed(found: Evidence, levels: tuple[float, float]) -> int | None:
         )
 
     numbers = (
-        growing(found.fewest + 1, 1, MOST_PROCESSES) if plan is None else plan.numbers(found.fewest)
+        growing(evidence.fewest + 1, 1, MOST_PROCESSES)
+        if plan is None
+        else plan.numbers(evidence.fewest)
     )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
@@ -112,8 +120,8 @@ def _normals() -> _Floats:
 def _chi_square(freedom: int, normal: _Floats) -> _Floats:
     """Chi-square values of normal ones (Wilson and Hilferty, 1931)."""
     part = 2 / (9 * freedom)
-    found: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
-    return found
+    quantile: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
+    return quantile
 
 
 class _Draws:
@@ -164,7 +172,7 @@ class _Draws:
     def after(self, looks: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
         """Estimates of the centre and of the scatter at each analysis, [draws] each."""
         count, start, measured_squares, freedom = self._start
-        centre, squares = (np.full(_DRAWS, one) for one in (start, measured_squares))
+        centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
         measured = self._measured
         for index, look in enumerate(looks):
             more = look.pairs - measured

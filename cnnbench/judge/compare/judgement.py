@@ -124,16 +124,23 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     if policy is not None:
         cases = [replace(case, policy=policy) for case in cases]
     open_cases = grouped((case for case in cases if case.known is None), _family)
-    sizes = {name: _size([*map(_weight, those)]) for name, those in open_cases.items()}
+    sizes = {
+        name: _size([*map(_weight, metric_cases)]) for name, metric_cases in open_cases.items()
+    }
     judgements = [_unjudgeable(case, case.policy, sizes.get(_family(case), 0)) for case in cases]
-    tested = (index for index, one in enumerate(judgements) if one is None)
+    tested = (index for index, judgement in enumerate(judgements) if judgement is None)
     for family in grouped(tested, lambda index: _family(cases[index])).values():
         weights = [_weight(cases[index]) for index in family]
         size = _size(weights)
-        found = [gather(replace(cases[i], family=size), cases[i].policy) for i in family]
+        gathered_cases = [gather(replace(cases[i], family=size), cases[i].policy) for i in family]
         # Scaled from the case's part of the level to the whole level.
-        scaled = [min(1.0, one.p / one.part) if one.part else 1.0 for one in found]
-        for index, each, p in zip(family, found, inference.holm(scaled, weights), strict=True):
+        scaled = [
+            min(1.0, evidence.p / evidence.part) if evidence.part else 1.0
+            for evidence in gathered_cases
+        ]
+        for index, each, p in zip(
+            family, gathered_cases, inference.holm(scaled, weights), strict=True
+        ):
             judgements[index] = _judged(each, p, each.policy)
     return [judgement for judgement in judgements if judgement is not None]
 
@@ -188,20 +195,20 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
             of = f"{len(bad)} of {count(len(values), 'value', 'values')} of {name}"
             reason = f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=case.noise)
-    found: dict[str, Any] = {}
+    tested: dict[str, Any] = {}
     fewest, side = min((number_of(values), side) for side, values in sides)
     if not fewest:
         reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
     if fewest < policy.min_processes:
         least = _fewest_that_prove(case, policy, 1 / family)
-        found = {"at_least": least, "verdict_needs": least, "new_experiment": _begins(case)}
+        tested = {"at_least": least, "verdict_needs": least, "new_experiment": _begins(case)}
     elif not case.paired or len(case.base) == len(case.new):
         return None
     # The estimate is shown even without a verdict.
     unpaired = replace(case, paired=False, differences=None, share=1.0)
     evidence = gather(unpaired, policy)
-    judgement = _judgement(evidence, Verdict.INCONCLUSIVE, p=None, **found)
+    judgement = _judgement(evidence, Verdict.INCONCLUSIVE, p=None, **tested)
     if judgement.verdict_needs is None:
         sizes = f"{number_of(case.base)} values in BASE and {number_of(case.new)} in NEW"
         return _with_reason(evidence, judgement, f"{sizes} make no pairs")
@@ -222,62 +229,62 @@ def _fewest_that_prove(case: TwoSamples, policy: Policy, share: float) -> int:
     return next(case.plan.numbers(case.fewest, share))
 
 
-def _judged(found: Evidence, p: float, policy: Policy) -> Judgement:
-    metric, alpha, share = found.metric, policy.alpha_of(found.metric), found.part or 0.5
-    plan, family, verdict = found.plan, found.family, Verdict.INCONCLUSIVE
+def _judged(evidence: Evidence, p: float, policy: Policy) -> Judgement:
+    metric, alpha, share = evidence.metric, policy.alpha_of(evidence.metric), evidence.part or 0.5
+    plan, family, verdict = evidence.plan, evidence.family, Verdict.INCONCLUSIVE
     values: dict[str, Any] = {}
-    best = inference.smallest_p(len(found.base), len(found.new), found.paired)
-    separated = family * best > found.part * alpha and math.isclose(found.p, best)
-    if p <= alpha and found.wholly_beyond_floor:
-        better = (found.change > 0) == metric.higher_is_better
+    best = inference.smallest_p(len(evidence.base), len(evidence.new), evidence.paired)
+    separated = family * best > evidence.part * alpha and math.isclose(evidence.p, best)
+    if p <= alpha and evidence.wholly_beyond_floor:
+        better = (evidence.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-    elif found.within_margin:
+    elif evidence.within_margin:
         verdict = Verdict.SAME
-    elif found.low is None or found.high is None or separated:
+    elif evidence.low is None or evidence.high is None or separated:
         # Too few values for significance; the fewest that could prove a change, and of which size.
-        least = _fewest_that_prove(found, policy, share / family)
+        least = _fewest_that_prove(evidence, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
-        size = provable(found, least, share * level / family)
-        values = {"at_least": least, "provable_change": size, "new_experiment": _begins(found)}
+        size = provable(evidence, least, share * level / family)
+        values = {"at_least": least, "provable_change": size, "new_experiment": _begins(evidence)}
     else:
         level = share * (policy.alpha if plan is None else 1.0)
-        enough = needed(found, (level, level * alpha / policy.alpha / family))
+        enough = needed(evidence, (level, level * alpha / policy.alpha / family))
         if enough is not None:
-            begins = _begins(found)
-            more = enough if begins else enough - found.fewest
+            begins = _begins(evidence)
+            more = enough if begins else enough - evidence.fewest
             values = {"needed": enough, "more": more, "new_experiment": begins}
-    judgement = _judgement(found, verdict, p=found.p, p_adjusted=p, **values)
-    return _with_reason(found, judgement, _reason(found, judgement, p <= alpha))
+    judgement = _judgement(evidence, verdict, p=evidence.p, p_adjusted=p, **values)
+    return _with_reason(evidence, judgement, _reason(evidence, judgement, p <= alpha))
 
 
-def _reason(found: Evidence, judgement: Judgement, certain: bool) -> str:
+def _reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
     """The reason of a verdict from its values; `certain`: whether the test is significant."""
-    chance = estimate.chance_words(judgement.p_adjusted, found.family)
-    interval = (found.metric, found.change, found.low, found.high)
+    chance = estimate.chance_words(judgement.p_adjusted, evidence.family)
+    interval = (evidence.metric, evidence.change, evidence.low, evidence.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
         return f"{estimate.magnitude(*interval)}, {chance}"
     if judgement.verdict is Verdict.SAME:
-        return estimate.within_margin(found)
+        return estimate.within_margin(evidence)
     if judgement.at_least is not None:
-        return estimate.too_few(found, judgement.at_least, judgement.provable_change)
-    why = estimate.undecided_words(found, certain) + estimate.outlook(
-        found, judgement.needed, judgement.more
+        return estimate.too_few(evidence, judgement.at_least, judgement.provable_change)
+    why = estimate.undecided_words(evidence, certain) + estimate.outlook(
+        evidence, judgement.needed, judgement.more
     )
     return f"{estimate.estimate(*interval)}, {chance}: {why}"
 
 
-def _judgement(found: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
+def _judgement(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
     """A judgement yet without a reason."""
-    medians, metric = found.new_median - found.base_median, found.metric
+    medians, metric = evidence.new_median - evidence.base_median, evidence.metric
     change: float | None = None
-    if medians * found.change < 0:
-        change = medians / found.base_median if metric.relative else medians
-        if not (metric.shows(change) and metric.shows(found.change)):
+    if medians * evidence.change < 0:
+        change = medians / evidence.base_median if metric.relative else medians
+        if not (metric.shows(change) and metric.shows(evidence.change)):
             change = None  # a reader would not see a smaller change
     own = {"verdict": verdict, "reason": "", "medians_change": change}
-    return gathered(Judgement, found, **own, **tested)
+    return gathered(Judgement, evidence, **own, **tested)
 
 
-def _with_reason(found: Evidence, judgement: Judgement, reason: str) -> Judgement:
-    reason += estimate.disagreement(found, judgement.medians_change)
+def _with_reason(evidence: Evidence, judgement: Judgement, reason: str) -> Judgement:
+    reason += estimate.disagreement(evidence, judgement.medians_change)
     return replace(judgement, reason=reason)

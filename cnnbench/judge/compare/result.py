@@ -121,14 +121,14 @@ class MetricResult:
     @property
     def estimate(self) -> str:
         """The change with its interval, see `cnnbench.judge.compare.estimate.estimate`."""
-        found = self.judgement
-        return words.estimate(self.metric, found.change, found.low, found.high)
+        judgement = self.judgement
+        return words.estimate(self.metric, judgement.change, judgement.low, judgement.high)
 
     @property
     def magnitude(self) -> str:
         """The size of the change, see `cnnbench.judge.compare.estimate.magnitude`."""
-        found = self.judgement
-        return words.magnitude(self.metric, found.change, found.low, found.high)
+        judgement = self.judgement
+        return words.magnitude(self.metric, judgement.change, judgement.low, judgement.high)
 
     @property
     def severity(self) -> tuple[int, float]:
@@ -143,8 +143,8 @@ class MetricResult:
     @property
     def too_noisy(self) -> bool:
         """Whether the number of further pairs or processes is too large to be useful advice."""
-        found = self.judgement
-        return words.too_many(found.more or 0, self.paired or bool(found.new_experiment))
+        judgement = self.judgement
+        return words.too_many(judgement.more or 0, self.paired or bool(judgement.new_experiment))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,17 +210,17 @@ class ComparedConfiguration:
     @property
     def asked(self) -> list[MetricResult]:
         """The results of the metrics that were asked for."""
-        return [one for one in self.results if one.asked]
+        return [result for result in self.results if result.asked]
 
     @property
     def main(self) -> MetricResult:
         """The worst of the results that were asked for."""
-        return min(self.asked, key=lambda one: one.severity[0])
+        return min(self.asked, key=lambda result: result.severity[0])
 
     def decided_by(self, result: MetricResult) -> MetricResult:
         """The result that decided this one: the result of the CPU time, or this result itself."""
         name = result.judgement.decided_by or result.metric.name
-        return next(one for one in self.results if one.metric.name == name)
+        return next(result for result in self.results if result.metric.name == name)
 
     @property
     def runs(self) -> tuple[Measurement, ...]:
@@ -327,7 +327,7 @@ class Comparison(Document):
         default=None,
         metadata={
             **written(
-                value=lambda those: None if those == USUAL_FAIL_ON else those,
+                value=lambda words: None if words == USUAL_FAIL_ON else words,
                 form=tuple[str, ...] | None,
             ),
             **ABSENT,
@@ -336,7 +336,9 @@ class Comparison(Document):
     policy: Policy
     rules: Rules | None = field(default=None, metadata=ABSENT)
     metrics: tuple[Metric, ...] = field(
-        metadata=written(value=lambda those: [one.name for one in those], form=tuple[str, ...])
+        metadata=written(
+            value=lambda metrics: [metric.name for metric in metrics], form=tuple[str, ...]
+        )
     )
     entries: tuple[ComparedConfiguration, ...] = field(metadata=written("configurations"))
     explanation: Explanation | None = field(default=None, metadata=ABSENT)
@@ -347,8 +349,8 @@ class Comparison(Document):
 
     def fails(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
         """Whether a result sets exit code 1, which `fail_on` decides."""
-        given = (self.fail_on, result.policy.fail_on, USUAL_FAIL_ON)
-        words = next(one for one in given if one is not None)
+        settings = (self.fail_on, result.policy.fail_on, USUAL_FAIL_ON)
+        words = next(setting for setting in settings if setting is not None)
         if not entry.decides or result.verdict not in map(FAIL_ON.get, words):
             return False
         if result.accepted is not None and not result.accepted.has_ended:
@@ -374,10 +376,13 @@ class Comparison(Document):
         """The words of `fail_on` whose verdicts set exit code 1, in the order of `FAIL_ON`."""
         if self.ends_with not in (None, ExitCode.REGRESSION):
             return ()
-        found = {
-            one.verdict for entry in self.entries for one in entry.results if self.fails(entry, one)
+        verdicts = {
+            result.verdict
+            for entry in self.entries
+            for result in entry.results
+            if self.fails(entry, result)
         }
-        return tuple(word for word, verdict in FAIL_ON.items() if verdict in found)
+        return tuple(word for word, verdict in FAIL_ON.items() if verdict in verdicts)
 
     @property
     @computed(before="next_step", form=int)
@@ -388,11 +393,11 @@ class Comparison(Document):
         entries = self.deciding
         if self.failed_on:
             return ExitCode.REGRESSION
-        verdicts = {one.verdict for entry in entries for one in entry.asked}
+        verdicts = {result.verdict for entry in entries for result in entry.asked}
         if Verdict.FAILED in verdicts:
             return ExitCode.FAILED
         is_open = any(verdict.undecided for verdict in verdicts)
-        if is_open or any(one.defect for one in self.skipped) or not entries:
+        if is_open or any(skipped.defect for skipped in self.skipped) or not entries:
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
 
@@ -404,25 +409,25 @@ class Comparison(Document):
         if not entries:
             return "Nothing was compared."
         worst = entries[0]
-        found = _found(self, worst)
+        text = _found(self, worst)
         if len(entries) > 1:
             alike, deciding = self.summary.as_the_worst, self.summary.deciding
             how_many = f"{alike} of {deciding} configurations {worst.main.word}"
             if worst.main.verdict is Verdict.SAME:
-                found = f"All {deciding} configurations are the same."
+                text = f"All {deciding} configurations are the same."
             else:
-                found = f"{how_many}; {worst.name}: {found}"
-        return " ".join([found, *_further(self, entries), *self._accepted()])
+                text = f"{how_many}; {worst.name}: {text}"
+        return " ".join([text, *_further(self, entries), *self._accepted()])
 
     def _accepted(self) -> list[str]:
         """A sentence on accepted changes for the worse, if there are any."""
-        found = {
-            f"commit {one.accepted.commit} until {one.accepted.until} ({one.accepted.reason})"
+        commits = {
+            f"commit {accepted.commit} until {accepted.until} ({accepted.reason})"
             for entry in self.entries
-            for one in entry.results
-            if one.accepted is not None and not one.accepted.has_ended
+            for result in entry.results
+            if (accepted := result.accepted) is not None and not accepted.has_ended
         }
-        return [f"Accepted: {'; '.join(sorted(found))}."] if found else []
+        return [f"Accepted: {'; '.join(sorted(commits))}."] if commits else []
 
     @property
     def why(self) -> str:
@@ -439,52 +444,56 @@ class Comparison(Document):
         if entry is None or result is None or result.judgement.needed is None:
             return ""
         of = f"{entry.name}: " if len(self.entries) > 1 else ""
-        one, many = ("pair", "pairs") if result.paired else ("process", "processes")
+        singular, plural = ("pair", "pairs") if result.paired else ("process", "processes")
         if not result.too_noisy:
             more = result.judgement.more or 0
             if result.judgement.new_experiment:
                 return f"{of}A new experiment of {more} pairs settles it."
             each = "" if result.paired else " of each side"
-            many_more = count(more, f"more {one}{each} settles", f"more {many}{each} settle")
+            many_more = count(more, f"more {singular}{each} settles", f"more {plural}{each} settle")
             return f"{of}About {many_more} it."
         remedies = list(_remedies(entry))
         listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
-        return f"{of}More {many} will not help: use {listed}."
+        return f"{of}More {plural} will not help: use {listed}."
 
     @property
     def opening(self) -> list[str]:
         """The first lines of every output: the answer, its cause, the advice, a command."""
-        return [one for one in (self.answer, self.why, self.advice, self.next_step) if one]
+        return [line for line in (self.answer, self.why, self.advice, self.next_step) if line]
 
     @property
     @computed(before="explanation", form=int | None, if_any=True, **ABSENT)
     def repeated_pairs(self) -> int:
         """Number of pairs measured again because a process was killed."""
-        return measured_again(run for one in self.entries for run in one.runs)[0]
+        return measured_again(run for entry in self.entries for run in entry.runs)[0]
 
     @property
     def asked(self) -> tuple[Metric, ...]:
         """The metrics that were asked for."""
-        names = {one.metric.name for entry in self.deciding for one in entry.asked}
-        return tuple(one for one in self.metrics if one.name in names) or self.metrics[:1]
+        names = {result.metric.name for entry in self.deciding for result in entry.asked}
+        return tuple(metric for metric in self.metrics if metric.name in names) or self.metrics[:1]
 
     @property
     def leading(self) -> tuple[Metric, ...]:
         """The metrics that were asked for, and those that decided about one of them."""
         names = {
-            entry.decided_by(one).metric.name for entry in self.deciding for one in entry.asked
+            entry.decided_by(result).metric.name
+            for entry in self.deciding
+            for result in entry.asked
         }
-        return tuple(one for one in self.metrics if one in self.asked or one.name in names)
+        return tuple(
+            metric for metric in self.metrics if metric in self.asked or metric.name in names
+        )
 
     def of(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
         """The results of a metric with their entries."""
         results = ((entry, result) for entry in self.entries for result in entry.results)
-        return [one for one in results if one[1].metric is metric]
+        return [pair for pair in results if pair[1].metric is metric]
 
     def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
         """The results of a leading metric with their entries, the worst first."""
-        results = (one for one in self.of(metric) if one[0].decides)
-        return sorted(results, key=lambda one: one[1].severity)
+        results = (pair for pair in self.of(metric) if pair[0].decides)
+        return sorted(results, key=lambda pair: pair[1].severity)
 
     @property
     def deciding(self) -> list[ComparedConfiguration]:
@@ -498,18 +507,18 @@ class Comparison(Document):
     @cached_property
     def means(self) -> dict[str, GeometricMean]:
         """Mean changes by speed, without failed and incomparable configurations."""
-        found = {}
+        means = {}
         for metric in SPEEDS:
             known = (result.judgement.change for _, result in self.of(metric))
-            changes = [one for one in known if one is not None and -1 < one < math.inf]
+            changes = [change for change in known if change is not None and -1 < change < math.inf]
             if changes:
-                found[metric.name] = GeometricMean(
+                means[metric.name] = GeometricMean(
                     metric=metric.name,
                     change=math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)),
                     configurations=len(changes),
                     of=sum(entry.configuration.kind in metric.judged for entry in self.entries),
                 )
-        return found
+        return means
 
     @property
     @computed(before="configurations")
@@ -530,15 +539,15 @@ class Comparison(Document):
         deciding = self.deciding
         tallies = []
         for metric in self.metrics:
-            found = Counter(result.verdict for _, result in self.of(metric))
+            counts = Counter(result.verdict for _, result in self.of(metric))
             tallies += [
-                VerdictCount(metric=metric.name, verdict=verdict, configurations=found[verdict])
+                VerdictCount(metric=metric.name, verdict=verdict, configurations=counts[verdict])
                 for verdict in Verdict
-                if found[verdict]
+                if counts[verdict]
             ]
         return ConfigurationCounts(
             deciding=len(deciding),
-            as_the_worst=sum(one.main.word == deciding[0].main.word for one in deciding),
+            as_the_worst=sum(entry.main.word == deciding[0].main.word for entry in deciding),
             tallies=tuple(tallies),
         )
 
@@ -557,12 +566,14 @@ def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, Metri
 
     Each with its inconclusive result that needs the most pairs or processes.
     """
-    found = []
+    open_results = []
     for entry in comparison.deciding:
-        inconclusive = [one for one in entry.asked if one.verdict is Verdict.INCONCLUSIVE]
+        inconclusive = [result for result in entry.asked if result.verdict is Verdict.INCONCLUSIVE]
         if inconclusive:
-            found.append((entry, max(inconclusive, key=lambda one: one.judgement.needed or 0)))
-    return sorted(found, key=lambda one: one[1].judgement.needed is None)
+            open_results.append(
+                (entry, max(inconclusive, key=lambda result: result.judgement.needed or 0))
+            )
+    return sorted(open_results, key=lambda pair: pair[1].judgement.needed is None)
 
 
 def two_speeds(
@@ -623,10 +634,10 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
 
     `entries` are the worst first, and the first one's main result is told already.
     """
-    told = [entries[0].main.metric]
+    shown = [entries[0].main.metric]
     for metric in comparison.metrics:
         for entry, result in comparison.about(metric):
-            if metric in told:
+            if metric in shown:
                 break
             open_question = result.asked and result.verdict is Verdict.INCONCLUSIVE
             if result.verdict is Verdict.NOT_MEASURED:
@@ -639,7 +650,7 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
                 text = f"{metric.name.capitalize()}: undecided, {result.judgement.reason}"
             else:
                 continue
-            told.append(metric)
+            shown.append(metric)
             yield f"{text} in {entry.name}." if len(entries) > 1 else f"{text}."
 
 
@@ -656,7 +667,7 @@ def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
 
 
 def _remedies(entry: ComparedConfiguration) -> Iterator[str]:
-    runs = [one for one in entry.runs if isinstance(one, RunRecord)]
+    runs = [run for run in entry.runs if isinstance(run, RunRecord)]
     timed = [sum(run.step_seconds) for run in runs if run.step_seconds]
     if timed and median(timed) < _SHORT_SECONDS:
         yield "longer runs (five seconds of timed steps)"

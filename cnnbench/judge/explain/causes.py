@@ -84,16 +84,16 @@ class Pauses(NamedTuple):
 def pauses(sides: Sides) -> Pauses | None:
     """The most expensive pauses in the times of a part; without such, in those of whole steps."""
     operations = sides.operations
-    found = []
+    pause_causes = []
     for part in sides.times:
-        each = [(one,) for one in (*sides.a.seconds(part), *sides.b.seconds(part))]
+        each = [(value,) for value in (*sides.a.seconds(part), *sides.b.seconds(part))]
         level = _CHANCE / (len(operations) if part in operations else 1)  # Bonferroni
         if recurring := _recurring(sides, each, level, part):
-            found.append(recurring)
-    if found:
-        return max(found, key=lambda one: abs(one.others.means[PAUSES].difference))
+            pause_causes.append(recurring)
+    if pause_causes:
+        return max(pause_causes, key=lambda cause: abs(cause.others.means[PAUSES].difference))
     profiles = (*sides.a.profiles, *sides.b.profiles)
-    whole = [(one.step_seconds, one.record.step_seconds) for one in profiles]
+    whole = [(profile.step_seconds, profile.record.step_seconds) for profile in profiles]
     return _recurring(sides, whole, _CHANCE)
 
 
@@ -106,31 +106,31 @@ def _recurring(
     processes of one side have significantly more slow steps.
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
-    usual = [_ordinary(one.record.step_seconds) for one in profiles]
+    usual = [_ordinary(profile.record.step_seconds) for profile in profiles]
     series = [_around(base, runs) for base, runs in zip(usual, each, strict=True)]
     # Saves time: in most rows, slow steps cannot have a large enough effect.
-    if max(fmean(one) - min(one) for one in series) < SMALLEST * sides.step.usual[0]:
+    if max(fmean(values) - min(values) for values in series) < SMALLEST * sides.step.usual[0]:
         return None
     of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
     left = [(n, step) for n, seconds in enumerate(series) for step in range(len(seconds))]
     while slower := slower_steps([series[n][step] / usual[n] for n, step in left]):
         slow = {left[index] for index in slower}
-        left = [one for one in left if one not in slow]
+        left = [index for index in left if index not in slow]
         indices, ordinary = (
             [[step for n, step in some if n == process] for process in range(len(series))]
             for some in (sorted(slow), left)
         )
         # If most steps are slow, there is a different cause, not a pause.
-        if any(_are_most(indices[one], ordinary[one]) for one in (of_a, of_b)):
+        if any(_are_most(indices[index], ordinary[index]) for index in (of_a, of_b)):
             return None
-        found = [*map(SlowSteps.of, series, indices, ordinary)]
-        times = [0 if one is None else one.occurrences for one in found]
+        slow_steps = [*map(SlowSteps.of, series, indices, ordinary)]
+        times = [0 if slow is None else slow.occurrences for slow in slow_steps]
         rates = [own / len(seconds) for own, seconds in zip(times, series, strict=True)]
-        costs = [0.0 if one is None else one.share * one.extra for one in found]
+        costs = [0.0 if slow is None else slow.share * slow.extra for slow in slow_steps]
         cost = Times([costs[of_a], costs[of_b]])
         side, more, fewer = ("B", of_b, of_a) if cost.difference > 0 else ("A", of_a, of_b)
-        few, many = ((sum(times[one]), sum(map(len, series[one]))) for one in (fewer, more))
-        shared = shared_slow_steps(found[more])
+        few, many = ((sum(times[index]), sum(map(len, series[index]))) for index in (fewer, more))
+        shared = shared_slow_steps(slow_steps[more])
         if (
             shared is not None
             and sides.is_large(cost)
@@ -140,10 +140,12 @@ def _recurring(
             others = sides.without(indices, ordinary)
             if others is None or others.means[PAUSES].difference * cost.difference <= 0:
                 return None
-            slowed = [*zip(profiles, found, strict=True)][more]
+            slowed = [*zip(profiles, slow_steps, strict=True)][more]
             place, evidence = _place(slowed, part)
             text = f"of {side}, {shared.text}"
-            return Pauses(place, text, (*evidence, *_computing(one for one, _ in slowed)), others)
+            return Pauses(
+                place, text, (*evidence, *_computing(profile for profile, _ in slowed)), others
+            )
     return None
 
 
@@ -159,11 +161,11 @@ def _ordinary(seconds: Sequence[float]) -> float:
 
 def _around(usual: float, runs: Runs) -> list[float]:
     """Seconds of the steps of several runs, shifted so that ordinary steps take `usual`."""
-    found = []
+    steps = []
     for run in runs:
         ordinary = _ordinary(run)
-        found += [max(usual / 2, usual + one - ordinary) for one in run]
-    return found
+        steps += [max(usual / 2, usual + value - ordinary) for value in run]
+    return steps
 
 
 def _chance(few: int, of_few: int, many: int, of_many: int) -> float:
@@ -178,16 +180,16 @@ def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[
     extra: defaultdict[Part, list[float]] = defaultdict(list)
     for profile, slow in profiles:
         profiled = range(len(profile.step_seconds))
-        steps = [one for one in slow.indices if one in profiled] if slow else []
+        steps = [index for index in slow.indices if index in profiled] if slow else []
         for row in profile.rows if steps else ():
-            extra[row.part] += [row.seconds[one] - _ordinary(row.seconds) for one in steps]
+            extra[row.part] += [row.seconds[index] - _ordinary(row.seconds) for index in steps]
     total = sum(map(sum, extra.values()))
     if total <= 0:
         return "steps that were not profiled", ()
     # Medians are used, because unrelated rows also take much longer in some of the steps.
     largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
-    told = ", ".join(f"{_words(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest)
-    return _words(part or largest[0]), (f"additional time of slow profiled steps: {told}",)
+    shares = ", ".join(f"{_words(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest)
+    return _words(part or largest[0]), (f"additional time of slow profiled steps: {shares}",)
 
 
 def _words(part: Part) -> str:
@@ -207,7 +209,9 @@ def _computing(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
         seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
         slow = slow_steps(seconds)
         if slow is not None and cpu and len(cpu) == len(seconds):
-            shares.append((fmean(cpu[one] for one in slow.indices) - _ordinary(cpu)) / slow.extra)
+            shares.append(
+                (fmean(cpu[index] for index in slow.indices) - _ordinary(cpu)) / slow.extra
+            )
     if not shares:
         return ()
     share = median(shares)
@@ -266,11 +270,11 @@ def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
     If there are pauses, the returned sides have a part for them. All other causes are then
     determined from the steps without pauses, so that no cause is reported twice.
     """
-    found = pauses(sides)
-    if found is None:
+    paused = pauses(sides)
+    if paused is None:
         return sides, causes(sides)
-    claim = Claim("pauses", (PAUSES,), found.place, found.text, found.evidence)
-    return found.others, causes(found.others, (lambda _: (claim,), *RECOGNISERS))
+    claim = Claim("pauses", (PAUSES,), paused.place, paused.text, paused.evidence)
+    return paused.others, causes(paused.others, (lambda _: (claim,), *RECOGNISERS))
 
 
 def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
@@ -280,7 +284,7 @@ def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tup
     difference of typical times and the difference of mean times have different signs.
     """
     sides.free = dict.fromkeys(sides.times)
-    found: list[tuple[bool, Cause]] = []
+    found_causes: list[tuple[bool, Cause]] = []
     for recognise in RECOGNISERS if recognisers is None else recognisers:
         for claim in recognise(sides):
             mean = sides.mean_of(claim.parts)
@@ -297,22 +301,26 @@ def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tup
                 text="; ".join((claim.text, *claim.facts[:1])),
                 evidence=tuple(filter(None, evidence)),
             )
-            found.append((claim.is_effect, cause))
+            found_causes.append((claim.is_effect, cause))
             for part in claim.parts:
                 sides.free.pop(part, None)
-    found.sort(key=lambda one: (one[0], -abs(one[1].difference)))
-    return tuple(cause for _, cause in found)
+    found_causes.sort(key=lambda item: (item[0], -abs(item[1].difference)))
+    return tuple(cause for _, cause in found_causes)
 
 
 def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
     """Evidence besides time: the state of the machine, and different kernels of oneDNN."""
     if claim.kind in _ALIKE:
-        kernels = (text_of(one.fact) for one in sides.primitives)
+        kernels = (text_of(primitive.fact) for primitive in sides.primitives)
         return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
     if claim.kind not in _OF_LAYERS or not _have_products(sides, claim.parts):
         return ()
     directions = {part.direction for part in claim.parts}
-    own = (one.fact for one in sides.primitives if one.is_product and one.is_of(directions))
+    own = (
+        primitive.fact
+        for primitive in sides.primitives
+        if primitive.is_product and primitive.is_of(directions)
+    )
     return tuple(map(text_of, own))[:_MOST_FURTHER]
 
 
@@ -346,7 +354,7 @@ def program(sides: Sides) -> Iterator[Claim]:
             text = "the program takes it before or after the step's operations"
             place = "the training loop, outside the graph"
             measured = measured_changes(sides.a.profiles, sides.b.profiles)
-            computing = tuple(text_of(one) for one in measured if one.fact == CPU_TIME)
+            computing = tuple(text_of(change) for change in measured if change.fact == CPU_TIME)
             facts = _facts(sides, FACTS_OF["looping"])
             yield Claim("program", (PROGRAM,), place, text, computing, facts)
             return
@@ -359,13 +367,13 @@ def network(sides: Sides) -> Iterator[Claim]:
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
         return
     kinds = grouped(parts, lambda part: part.kind)
-    times = {kind: sides.mean_of(those) for kind, those in kinds.items()}
+    times = {kind: sides.mean_of(parts) for kind, parts in kinds.items()}
     largest = sorted(times, key=lambda kind: -abs(times[kind].difference))
     evidence = [
         f"{kind}: {' to '.join(number(1e3 * seconds) for seconds in times[kind].usual)} ms"
         for kind in largest[:_MOST_FURTHER]
     ]
-    sizes = [sum(bool(one.kind) for one in side) for side in (alignment.a, alignment.b)]
+    sizes = [sum(bool(layer.kind) for layer in side) for side in (alignment.a, alignment.b)]
     text = f"another network, of {sizes[1]} layers instead of {sizes[0]}, compared by kind"
     yield Claim("network", parts, "the network's layers", text, evidence)
 
@@ -418,12 +426,12 @@ def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
 def precision(sides: Sides) -> Iterator[Claim]:
     """Recognises layers that compute in a different number format."""
     layers = _by_layer(sides)
-    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    layers_of_types: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for layer, parts in layers.items():
         before, after = map(_types, sides.kernels(parts))
         if before and after and before != after:
-            found[", ".join(before), ", ".join(after)].append(layer)
-    for types, named in found.items():
+            layers_of_types[", ".join(before), ", ".join(after)].append(layer)
+    for types, named in layers_of_types.items():
         claimed = tuple(part for layer in named for part in layers[layer])
         if sides.stands_out(claimed, LIKELY):
             text = f"products are in {types[1]}, not in {types[0]}"
@@ -431,8 +439,8 @@ def precision(sides: Sides) -> Iterator[Claim]:
                 sum(n for name, n in kernels.items() if name.startswith("Cast"))
                 for kernels in sides.kernels(sides.times)
             ]
-            told = f"casts in a step: {casts[0]} in A, {casts[1]} in B"
-            evidence = [told] if casts[0] != casts[1] else []
+            casts_text = f"casts in a step: {casts[0]} in A, {casts[1]} in B"
+            evidence = [casts_text] if casts[0] != casts[1] else []
             yield Claim("precision", claimed, _layers(sides, named, layers), text, evidence)
 
 
@@ -445,7 +453,7 @@ def batch_norm(sides: Sides) -> Iterator[Claim]:
     layers: dict[str, list[Part]] = {}
     for layer, parts in _by_layer(sides).items():
         both = sides.kernels(parts)
-        fused = [sum(n for name, n in found.items() if _NORM.search(name)) for found in both]
+        fused = [sum(n for name, n in kernels.items() if _NORM.search(name)) for kernels in both]
         before, after = before + fused[0], after + fused[1]
         if all(both) and fused[0] != fused[1]:
             layers[layer] = [
@@ -502,33 +510,39 @@ def other_copies(sides: Sides) -> Iterator[Claim]:
 
 def layers(sides: Sides) -> Iterator[Claim]:
     """Recognises layers that only one side has."""
-    found = _by_layer(sides)
+    parts_by_layer = _by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
-    own = {layer: parts for layer, parts in found.items() if any(layer not in n for n in names)}
-    parts = tuple(part for those in own.values() for part in those)
+    own = {
+        layer: parts
+        for layer, parts in parts_by_layer.items()
+        if any(layer not in n for n in names)
+    }
+    parts = tuple(part for parts_of_layer in own.values() for part in parts_of_layer)
     if parts and sides.stands_out(parts, LIKELY):
-        told = []
+        only_texts = []
         for side, other in (("A", 1), ("B", 0)):
             only = [layer for layer in own if layer not in names[other]]
-            told += [f"only {side} has {first_few(only, _MOST, ', ')}"] if only else []
+            only_texts += [f"only {side} has {first_few(only, _MOST, ', ')}"] if only else []
         text = sides.alignment.text()
         place = _layers(sides, list(own), own)
         lacking = sides.alignment.only_b, sides.alignment.only_a
-        more, less = (sum(one.parameters for one in side) for side in lacking)
+        more, less = (sum(layer.parameters for layer in side) for side in lacking)
         parts = (*parts, *_of_parameters(sides, more - less))
-        yield Claim("layers", parts, place, text or "; ".join(told), tuple(told) if text else ())
+        yield Claim(
+            "layers", parts, place, text or "; ".join(only_texts), tuple(only_texts) if text else ()
+        )
 
 
 def changed_layers(sides: Sides) -> Iterator[Claim]:
     """Recognises layers whose variables have different shapes on the two sides."""
-    found = _by_layer(sides)
+    parts_by_layer = _by_layer(sides)
     pairs = [
         (a, b)
         for a, b in sides.alignment.pairs
         if (a.shapes, a.parameters) != (b.shapes, b.parameters)
     ]
-    own = {a.name: found[a.name] for a, _ in pairs if a.name in found}
-    parts = tuple(part for those in own.values() for part in those)
+    own = {a.name: parts_by_layer[a.name] for a, _ in pairs if a.name in parts_by_layer}
+    parts = tuple(part for parts_of_layer in own.values() for part in parts_of_layer)
     if not parts:
         return
     if sides.stands_out(parts, LIKELY) or any(sides.is_special([part]) for part in parts):
@@ -621,7 +635,7 @@ def _of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
     additional parameters; None for no such condition.
     """
     alignment = sides.alignment
-    sums = [sum(one.parameters for one in side) for side in (alignment.a, alignment.b)]
+    sums = [sum(layer.parameters for layer in side) for side in (alignment.a, alignment.b)]
     more = sums[1] - sums[0]
     parts = tuple(part for part in sides.free if part.direction == OUTSIDE)
     if not more or not parts or abs(more) < SMALLEST * sums[0]:
@@ -664,10 +678,10 @@ def _layers(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]
 def _changed(sides: Sides, parts: Collection[Part]) -> str:
     """Text: differences in numbers of operations by type, "+2 Cast float32, -1 Relu"."""
     before, after = sides.kernels(parts)
-    found = {name: after[name] - before[name] for name in (*before, *after)}
+    differences = {name: after[name] - before[name] for name in (*before, *after)}
     texts = [
         f"{difference:+d} {name}"
-        for name, difference in sorted(found.items(), key=lambda one: -abs(one[1]))
+        for name, difference in sorted(differences.items(), key=lambda item: -abs(item[1]))
         if difference
     ]
     return f"operations of B: {first_few(texts, _MOST, ', ')}" if texts else ""

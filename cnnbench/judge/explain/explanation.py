@@ -26,11 +26,11 @@ def explain(
 ) -> Explanation:
     """Explains the difference between two sides, each with at least one profiled process."""
     sides = Sides(base, new)
-    found: tuple[Cause, ...] = ()
+    significant: tuple[Cause, ...] = ()
     # With a single process, a difference may be specific to this process.
     if min(len(base), len(new)) > 1:
-        sides, found = significant_causes(sides)
-    work = () if found else causes(sides.of_work())
+        sides, significant = significant_causes(sides)
+    work = () if significant else causes(sides.of_work())
     timed = sides.timed
     document = Explanation(
         answer="",
@@ -43,16 +43,16 @@ def explain(
         profiled_base=sides.step.usual[0],
         profiled_new=sides.step.usual[1],
         rows=(),
-        causes=found or work,
+        causes=significant or work,
         by_work=bool(work),
         facts=(
             *changes_of(base, new),
             *measured_changes(base, new),
-            *(one.fact for one in sides.primitives),
+            *(primitive.fact for primitive in sides.primitives),
         ),
         base_processes=len(base),
         new_processes=len(new),
-        steps=max(len(one.step_seconds) for one in (*base, *new)),
+        steps=max(len(profile.step_seconds) for profile in (*base, *new)),
     )
     rows = [
         document.row(*part, base=times.usual[0], new=times.usual[1], spread=2 * times.error())
@@ -62,49 +62,53 @@ def explain(
     return replace(document, answer=_answer(document), rows=tuple(rows))
 
 
-def _answer(found: Explanation) -> str:
+def _answer(explanation: Explanation) -> str:
     """The answer in one sentence; a second sentence if the work differs."""
-    step = f"a step takes {_more(found.difference)}"
-    if found.causes and not found.by_work:
-        return _answer_of_causes(found)
-    if min(found.base_processes, found.new_processes) < 2:
+    step = f"a step takes {_more(explanation.difference)}"
+    if explanation.causes and not explanation.by_work:
+        return _answer_of_causes(explanation)
+    if min(explanation.base_processes, explanation.new_processes) < 2:
         answer = (
             f"Not distinguishable from one process to the next: {step}, and one process of a side "
             "is no evidence of a cause. Profile two or more of each, as --rounds=3 does."
         )
-    elif abs(found.difference) > found.chance:
+    elif abs(explanation.difference) > explanation.chance:
         answer = f"A{step[1:]}, spread over rows, none of which is significant."
-    elif found.chance >= found.base:
+    elif explanation.chance >= explanation.base:
         answer = f"Inconclusive: {step}, and more than a whole step can be chance."
     else:
         answer = (
-            f"No significant difference: {step} ({_between(found)}), and up to "
-            f"{_ms(found.chance)} can be chance."
+            f"No significant difference: {step} ({_between(explanation)}), and up to "
+            f"{_ms(explanation.chance)} can be chance."
         )
-    if found.by_work:
+    if explanation.by_work:
         work = [
-            f"{one.text} in {one.place} ({_more(one.difference)}, +/- {_ms(one.spread)})"
-            for one in found.causes[:_MOST_NAMED]
+            f"{cause.text} in {cause.place} ({_more(cause.difference)}, +/- {_ms(cause.spread)})"
+            for cause in explanation.causes[:_MOST_NAMED]
         ]
         answer += f" The work certainly differs: {'; '.join(work)}."
     return answer
 
 
-def _answer_of_causes(found: Explanation) -> str:
+def _answer_of_causes(explanation: Explanation) -> str:
     """Text: the difference in step time, its largest causes, and the unexplained rest."""
-    difference, step = found.difference, f"a step takes {_more(found.difference)}"
-    least = _ALSO * max(abs(found.causes[0].difference), abs(difference))
-    others = [one for one in found.causes[1:] if abs(one.difference) >= least]
-    named = [found.causes[0], *others[: _MOST_NAMED - 1]]
-    if abs(difference) <= found.spread:
-        text = "; ".join(_named(one, with_spread=True) for one in named)
-        step = f"{_more(difference)}, +/- {_ms(found.spread)}"
+    difference, step = explanation.difference, f"a step takes {_more(explanation.difference)}"
+    least = _ALSO * max(abs(explanation.causes[0].difference), abs(difference))
+    others = [cause for cause in explanation.causes[1:] if abs(cause.difference) >= least]
+    named = [explanation.causes[0], *others[: _MOST_NAMED - 1]]
+    if abs(difference) <= explanation.spread:
+        text = "; ".join(_named(cause, with_spread=True) for cause in named)
+        step = f"{_more(difference)}, +/- {_ms(explanation.spread)}"
         return f"No significant difference in step time ({step}), but a step has {text}."
-    like = [_named(one, with_spread=False) for one in named if one.difference * difference > 0]
-    opposite = [_named(one, with_spread=True) for one in named if one.difference * difference <= 0]
-    if abs(found.unexplained) >= least:
-        is_like = found.unexplained * difference > 0
-        size = _size(found.unexplained) if is_like else _more(found.unexplained)
+    like = [
+        _named(cause, with_spread=False) for cause in named if cause.difference * difference > 0
+    ]
+    opposite = [
+        _named(cause, with_spread=True) for cause in named if cause.difference * difference <= 0
+    ]
+    if abs(explanation.unexplained) >= least:
+        is_like = explanation.unexplained * difference > 0
+        size = _size(explanation.unexplained) if is_like else _more(explanation.unexplained)
         (like if is_like else opposite).append(f"{size} that no cause explains")
     against = f"; although it has {'; '.join(opposite)}" if opposite else ""
     return f"A{step[1:]}: {'; '.join(like)}{against}."
@@ -118,8 +122,8 @@ def _named(cause: Cause, *, with_spread: bool) -> str:
     return f"{size} in {cause.place} ({_between(cause)}): {cause.text}"
 
 
-def _between(found: Cause | Explanation) -> str:
-    return f"{in_ms(found.base)} to {_ms(found.new)}"
+def _between(compared: Cause | Explanation) -> str:
+    return f"{in_ms(compared.base)} to {_ms(compared.new)}"
 
 
 def _size(difference: float) -> str:
@@ -142,74 +146,86 @@ _MOST_FACTS = 12
 _SMALLEST = 1e-6  # shortest time that is shown, in seconds
 
 
-def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
+def lines_of(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
     """Lines of a table: the largest rows (all if `most` is 0), sum of other rows, rest, step.
 
     For sums and the rest, the spread is NaN.
     """
 
-    shown = found.rows[:most] if most else found.rows
+    shown = explanation.rows[:most] if most else explanation.rows
     lines = list(shown)
-    if rest := found.rows[len(shown) :]:
-        name = count(number_of(found.rows) - len(shown), "other row", "other rows")
+    if rest := explanation.rows[len(shown) :]:
+        name = count(number_of(explanation.rows) - len(shown), "other row", "other rows")
         base, new = (sum(getattr(row, side) for row in rest) for side in ("base", "new"))
         shares = [row.share for row in rest if row.share is not None]
         share = sum(shares) if shares else None
-        lines.append(replace(found.row(name, base=base, new=new), share=share))
-    lines.append(found.not_profiled)
-    lines.append(found.row("step", base=found.base, new=found.new, spread=found.spread))
+        lines.append(replace(explanation.row(name, base=base, new=new), share=share))
+    lines.append(explanation.not_profiled)
+    lines.append(
+        explanation.row(
+            "step", base=explanation.base, new=explanation.new, spread=explanation.spread
+        )
+    )
     return lines
 
 
-def rows_table(found: Explanation, most: int = SHOWN, **layout: Any) -> Table | None:
+def rows_table(explanation: Explanation, most: int = SHOWN, **layout: Any) -> Table | None:
     """A table of `lines_of`; `layout` as for `cnnbench.base.document.table`."""
-    return table(map(_cells, lines_of(found, most)), **layout)
+    return table(map(_cells, lines_of(explanation, most)), **layout)
 
 
-def table_text(found: Explanation, most: int = SHOWN) -> str:
+def table_text(explanation: Explanation, most: int = SHOWN) -> str:
     """Text for a terminal: answer, causes with evidence, rows, and other differences."""
-    causes, *others = sections(found, most)
-    return writers.text_of([[found.answer, *causes], *others])
+    causes, *others = sections(explanation, most)
+    return writers.text_of([[explanation.answer, *causes], *others])
 
 
-def sections(found: Explanation, most: int = SHOWN) -> list[list[Content]]:
+def sections(explanation: Explanation, most: int = SHOWN) -> list[list[Content]]:
     """The contents for a terminal, without the answer: causes, rows, remarks."""
     causes: list[Content] = []
-    for one in found.causes:
-        causes.append(Text(f"- {cause_text(one)}", hanging=_INDENT))
-        causes += (Text(evidence, indent=_INDENT) for evidence in one.further)
-    causes += (Text(f"- {text}", hanging=_INDENT) for text in _unexplained(found))
-    facts = [Text(fact, indent=_INDENT) for fact in _facts(found)]
-    rows = rows_table(found, most, spare=("share", "+/-, ms"))
-    return [causes, [rows], [about(found), "Also different:" if facts else None, *facts]]
+    for cause in explanation.causes:
+        causes.append(Text(f"- {cause_text(cause)}", hanging=_INDENT))
+        causes += (Text(evidence, indent=_INDENT) for evidence in cause.further)
+    causes += (Text(f"- {text}", hanging=_INDENT) for text in _unexplained(explanation))
+    facts = [Text(fact, indent=_INDENT) for fact in _facts(explanation)]
+    rows = rows_table(explanation, most, spare=("share", "+/-, ms"))
+    return [causes, [rows], [about(explanation), "Also different:" if facts else None, *facts]]
 
 
-def to_markdown(found: Explanation, most: int = SHOWN) -> str:
+def to_markdown(explanation: Explanation, most: int = SHOWN) -> str:
     """`table_text` as Markdown for a pull request. Names from records are marked as code."""
-    lines = ["### cnnbench: why", "", markdown(found.answer), "", *markdown_body(found, most)]
+    lines = [
+        "### cnnbench: why",
+        "",
+        markdown(explanation.answer),
+        "",
+        *markdown_body(explanation, most),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def markdown_body(found: Explanation, most: int = SHOWN) -> list[str]:
+def markdown_body(explanation: Explanation, most: int = SHOWN) -> list[str]:
     """The lines of a Markdown document without the answer."""
-    causes = [f"- {code('; '.join((cause_text(one), *one.further)))}" for one in found.causes]
-    causes += (f"- {text}" for text in _unexplained(found))
-    rows = rows_table(found, most)
+    causes = [
+        f"- {code('; '.join((cause_text(cause), *cause.further)))}" for cause in explanation.causes
+    ]
+    causes += (f"- {text}" for text in _unexplained(explanation))
+    rows = rows_table(explanation, most)
     return [
         *(causes and [*causes, ""]),
         *("<details><summary>Where: milliseconds of a step</summary>", ""),
         *(table_lines(rows, code) if rows else ()),
-        *("", about(found), ""),
-        *(f"- also different: {code(text)}" for text in _facts(found)),
+        *("", about(explanation), ""),
+        *(f"- also different: {code(text)}" for text in _facts(explanation)),
         *("", "</details>"),
     ]
 
 
-def chart(found: Explanation, most: int = SHOWN) -> Rows:
+def chart(explanation: Explanation, most: int = SHOWN) -> Rows:
     """Chart of the differences of the largest rows, with their spread."""
     rows = []
-    of = f"the {most} largest of" if 0 < most < len(found.rows) else "all"
-    for line in lines_of(found, most):
+    of = f"the {most} largest of" if 0 < most < len(explanation.rows) else "all"
+    for line in lines_of(explanation, most):
         difference, spread = line.difference, line.spread
         known, tone = not math.isnan(spread), "bad" if difference > 0 else "good"
         rows.append(
@@ -223,7 +239,7 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
             )
         )
     return Rows(
-        title=f"Step time of B minus A: {of} {number_of(found.rows)} differences",
+        title=f"Step time of B minus A: {of} {number_of(explanation.rows)} differences",
         x=Axis(label="difference (ms)"),
         rows=tuple(rows),
         limit=(0.0, "no difference"),
@@ -231,10 +247,10 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
     )
 
 
-def _unexplained(found: Explanation) -> Iterator[str]:
+def _unexplained(explanation: Explanation) -> Iterator[str]:
     """Text: the part of the difference that significant causes do not explain."""
-    if found.causes and not found.by_work:
-        yield f"{signed_ms(found.unexplained)} ms that no cause explains"
+    if explanation.causes and not explanation.by_work:
+        yield f"{signed_ms(explanation.unexplained)} ms that no cause explains"
 
 
 def cause_text(cause: Cause) -> str:
@@ -243,14 +259,15 @@ def cause_text(cause: Cause) -> str:
     return f"{signed_ms(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
-def about(found: Explanation) -> str:
+def about(explanation: Explanation) -> str:
     """A sentence about how the difference was measured."""
-    a, b = found.base_processes, found.new_processes
+    a, b = explanation.base_processes, explanation.new_processes
     processes = f"{a} and {b}" if a != b else f"{a} + {b}"
+    steps = count(explanation.steps, "profiled step", "profiled steps")
     return (
-        f"{processes} processes of {count(found.steps, 'profiled step', 'profiled steps')}, means "
+        f"{processes} processes of {steps}, means "
         "after rare disturbances are removed, as in cnnbench compare; a profiled step takes "
-        f"{_ms(found.profiled_base)} of A and {_ms(found.profiled_new)} of B."
+        f"{_ms(explanation.profiled_base)} of A and {_ms(explanation.profiled_new)} of B."
     )
 
 
@@ -267,11 +284,11 @@ def _cells(line: ExplainedRow) -> Row:
     }
 
 
-def _facts(found: Explanation) -> Iterator[str]:
-    facts = [f"{one.fact} is {one.base} in A and {one.new} in B" for one in found.facts]
+def _facts(explanation: Explanation) -> Iterator[str]:
+    facts = [f"{fact.fact} is {fact.base} in A and {fact.new} in B" for fact in explanation.facts]
     yield from facts[:_MOST_FACTS]
     if len(facts) > _MOST_FACTS:
-        yield f"and {number_of(found.facts) - _MOST_FACTS} more, which JSON has"
+        yield f"and {number_of(explanation.facts) - _MOST_FACTS} more, which JSON has"
 
 
 def in_ms(seconds: float) -> str:

@@ -74,8 +74,12 @@ _STOLEN = 0.02  # tolerance of the share of CPU time
 def changes_of(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[FactChange]:
     """Flags and facts that differ between the sides. Flags that were given explicitly are first."""
     return [
-        FactChange(fact=one.fact, base=_values(one.fact, one.base), new=_values(one.fact, one.new))
-        for one in _differences(base, new)
+        FactChange(
+            fact=difference.fact,
+            base=_values(difference.fact, difference.base),
+            new=_values(difference.fact, difference.new),
+        )
+        for difference in _differences(base, new)
     ]
 
 
@@ -88,22 +92,30 @@ def reasons_of(
     flag, such as the global batch, which follows from the batch size.
     """
     wanted = tuple(patterns)
-    given = {flag for one in (*base, *new) for flag in one.record.explicit_flags}
+    explicit = {flag for profile in (*base, *new) for flag in profile.record.explicit_flags}
     named: list[str] = []
-    for one in _differences(base, new):
-        follows = one.fact not in given and allowed(one.fact, expand(tuple(named)))
-        if allowed(one.fact, wanted) and not follows and not {*one.base} & {*one.new}:
-            named.append(one.fact)
-    return tuple(text_of(one) for one in changes_of(base, new) if one.fact in named)
+    for difference in _differences(base, new):
+        follows = difference.fact not in explicit and allowed(difference.fact, expand(tuple(named)))
+        if (
+            allowed(difference.fact, wanted)
+            and not follows
+            and not {*difference.base} & {*difference.new}
+        ):
+            named.append(difference.fact)
+    return tuple(text_of(change) for change in changes_of(base, new) if change.fact in named)
 
 
 def _differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[Difference]:
     before, after = (
-        Group(Configuration.of(side[0].record), tuple(one.record for one in side))
+        Group(Configuration.of(side[0].record), tuple(profile.record for profile in side))
         for side in (base, new)
     )
-    found = differences(before, after)
-    return [one for one in found if one.base != one.new and one.fact not in _PLACES]
+    all_differences = differences(before, after)
+    return [
+        difference
+        for difference in all_differences
+        if difference.base != difference.new and difference.fact not in _PLACES
+    ]
 
 
 class Amount(NamedTuple):
@@ -130,18 +142,24 @@ def measured_changes(
 
     If `slower` is 1 (or -1), only quantities that can make all operations of B slower (or faster).
     """
-    for one in _QUANTITIES:
-        sides = ([one.value(profile) for profile in side] for side in (base, new))
+    for quantity in _QUANTITIES:
+        sides = ([quantity.value(profile) for profile in side] for side in (base, new))
         known = [[value for value in side if value is not None] for side in sides]
         if not all(known):
             continue
         before, after = map(median, known)
         least, most = min(before, after), max(before, after)
-        apart = min(known[0]) > max(known[1]) or max(known[0]) < min(known[1])
-        if not apart or most <= least * (1 + one.tolerance) or most - least < one.least:
+        separated = min(known[0]) > max(known[1]) or max(known[0]) < min(known[1])
+        if (
+            not separated
+            or most <= least * (1 + quantity.tolerance)
+            or most - least < quantity.least
+        ):
             continue
-        if not slower or slower * one.slows * (after - before) > 0:
-            yield FactChange(fact=one.name, base=one.text(before), new=one.text(after))
+        if not slower or slower * quantity.slows * (after - before) > 0:
+            yield FactChange(
+                fact=quantity.name, base=quantity.text(before), new=quantity.text(after)
+            )
 
 
 def text_of(change: FactChange) -> str:
@@ -150,7 +168,7 @@ def text_of(change: FactChange) -> str:
 
 
 def _values(name: str, values: Iterable[str]) -> str:
-    return " or ".join(readable_fact(name, one) for one in values) or NONE
+    return " or ".join(readable_fact(name, value) for value in values) or NONE
 
 
 def _condition(name: str) -> Callable[[StepProfile], float | None]:
@@ -171,7 +189,7 @@ def _gpu_clock(profile: StepProfile) -> float | None:
 def _slowed(reason: str, profile: StepProfile) -> float | None:
     if _gpu_clock(profile) is None:
         return None
-    return sum(reason in str(one) for one in _found("gpu_throttle_reasons", profile) or ())
+    return sum(reason in str(value) for value in _found("gpu_throttle_reasons", profile) or ())
 
 
 def _cpu_time(profile: StepProfile) -> float | None:
@@ -196,8 +214,8 @@ _QUANTITIES: tuple[Amount, ...] = (
     Amount("CPU clock", _condition("cpu_clock_mhz"), _in("MHz", integer), _CLOCKS, slows=-1),
     Amount("GPU clock", _gpu_clock, _in("MHz", integer), _CLOCKS, slows=-1),
     *(
-        Amount(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
-        for one in THROTTLE_REASONS
+        Amount(f"GPUs with {reason}", partial(_slowed, reason), integer, slows=1)
+        for reason in THROTTLE_REASONS
     ),
     Amount(_OTHERS, _condition("other_cpus"), "{:.1f}".format, least=_BUSY, slows=1),
     Amount(_WITHHELD, _condition("steal_fraction"), percent, least=_STOLEN, slows=1),
@@ -250,26 +268,32 @@ def primitive_changes(
     before, after = map(_logged, (base, new))
     if before is None or after is None:
         return []
-    found = []
+    changed = []
     # Conversions between layouts come last, because they follow from the layouts of other
     # primitives.
     for key in sorted({*before, *after}, key=lambda key: (key[0] == "reorder", key)):
         texts = _texts(before.get(key, ()), after.get(key, ()))
         if texts is not None:
             name = " ".join(filter(None, ("oneDNN", *key)))
-            found.append(PrimitiveChange(*key, FactChange(fact=name, base=texts[0], new=texts[1])))
-    return found
+            changed.append(
+                PrimitiveChange(*key, FactChange(fact=name, base=texts[0], new=texts[1]))
+            )
+    return changed
 
 
 def _logged(profiles: Iterable[StepProfile]) -> dict[tuple[str, str], list[Primitive]] | None:
     """Calls in the first process with a log, by name and propagation."""
-    log = next((one.primitives for one in profiles if one.primitives), None)
-    return None if log is None else grouped(log, lambda one: (one.name, one.propagation))
+    log = next((profile.primitives for profile in profiles if profile.primitives), None)
+    return (
+        None
+        if log is None
+        else grouped(log, lambda primitive: (primitive.name, primitive.propagation))
+    )
 
 
 def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
     """Calls of both sides by kernel if kernels differ, else by layout; None if neither differs."""
-    for text in (_kernel, lambda one: f"{_kernel(one)} with {one.layouts}"):
+    for text in (_kernel, lambda primitive: f"{_kernel(primitive)} with {primitive.layouts}"):
         a, b = (_call_counts(side, text) for side in (before, after))
         if a != b:
             # Only layouts that differ between the sides are shown.
@@ -278,14 +302,16 @@ def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str
 
 
 def _call_counts(calls: Iterable[Primitive], text: Callable[[Primitive], str]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for one in calls:
-        found[text(one)] += one.calls
-    return found
+    counts: Counter[str] = Counter()
+    for call in calls:
+        counts[text(call)] += call.calls
+    return counts
 
 
-def _kernel(one: Primitive) -> str:
-    return " ".join(filter(None, (one.implementation, f"({one.types})" if one.types else "")))
+def _kernel(primitive: Primitive) -> str:
+    return " ".join(
+        filter(None, (primitive.implementation, f"({primitive.types})" if primitive.types else ""))
+    )
 
 
 def _text(calls: Counter[str]) -> str:

@@ -71,37 +71,37 @@ class Alignment:
     def of(cls, base: Layers, new: Layers) -> Alignment:
         """Aligns two networks."""
         pairs = _aligned(base, new)
-        taken = {one.name for one, _ in pairs}, {one.name for _, one in pairs}
-        free = (one for one in new if one.name not in taken[1] and one.kind)
+        taken = {layer.name for layer, _ in pairs}, {layer.name for _, layer in pairs}
+        free = (layer for layer in new if layer.name not in taken[1] and layer.kind)
         waiting = grouped(free, _signature)
         moved = [
-            (one, waiting[_signature(one)].pop(0))
-            for one in base
-            if one.name not in taken[0] and waiting.get(_signature(one))
+            (layer, waiting[_signature(layer)].pop(0))
+            for layer in base
+            if layer.name not in taken[0] and waiting.get(_signature(layer))
         ]
         return cls(tuple(base), tuple(new), tuple(pairs), tuple(moved))
 
     @cached_property
     def only_a(self) -> tuple[ProfiledLayer, ...]:
         """Layers of A without a counterpart."""
-        taken = {one.name for one, _ in (*self.pairs, *self.moved)}
-        return tuple(one for one in self.a if one.name not in taken)
+        taken = {layer.name for layer, _ in (*self.pairs, *self.moved)}
+        return tuple(layer for layer in self.a if layer.name not in taken)
 
     @cached_property
     def only_b(self) -> tuple[ProfiledLayer, ...]:
         """Layers of B without a counterpart."""
-        taken = {one.name for _, one in (*self.pairs, *self.moved)}
-        return tuple(one for one in self.b if one.name not in taken)
+        taken = {layer.name for _, layer in (*self.pairs, *self.moved)}
+        return tuple(layer for layer in self.b if layer.name not in taken)
 
     @cached_property
     def is_other_network(self) -> bool:
         """Whether the networks differ too much to be compared layer by layer."""
-        sizes = [sum(bool(one.kind) for one in side) for side in (self.a, self.b)]
+        sizes = [sum(bool(layer.kind) for layer in side) for side in (self.a, self.b)]
         if not min(sizes):
             return False
-        found = [pair for pair in (*self.pairs, *self.moved) if pair[0].kind]
-        equal = sum(_signature(one) == _signature(other) for one, other in found)
-        alike = sum(one.kind == other.kind for one, other in found)
+        pairs = [pair for pair in (*self.pairs, *self.moved) if pair[0].kind]
+        equal = sum(_signature(layer) == _signature(other) for layer, other in pairs)
+        alike = sum(layer.kind == other.kind for layer, other in pairs)
         return equal < _FEW * min(sizes) and alike < _MOST_ALIKE * max(sizes)
 
     @cached_property
@@ -109,70 +109,70 @@ class Alignment:
         """The name of each layer and scope of B in A, if it has a counterpart."""
         if self.is_other_network:
             return {}
-        found = {other.name: one.name for one, other in (*self.pairs, *self.moved)}
-        taken = {one.name for one in self.a}
-        for one in self.only_b:
-            found[one.name] = f"{one.name} of B" if one.name in taken else one.name
+        names_in_a = {other.name: layer.name for layer, other in (*self.pairs, *self.moved)}
+        taken = {layer.name for layer in self.a}
+        for layer in self.only_b:
+            names_in_a[layer.name] = f"{layer.name} of B" if layer.name in taken else layer.name
         votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for one, other in self.pairs:
-            ours, theirs = one.name.split("/")[:-1], other.name.split("/")[:-1]
+        for layer, other in self.pairs:
+            ours, theirs = layer.name.split("/")[:-1], other.name.split("/")[:-1]
             while ours and theirs:
                 votes["/".join(theirs)]["/".join(ours)] += 1
                 ours, theirs = ours[:-1], theirs[:-1]
         scopes = {theirs: ours.most_common(1)[0][0] for theirs, ours in votes.items()}
-        return {**scopes, **found}
+        return {**scopes, **names_in_a}
 
     def text(self) -> str:
         """Text: added or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
-        found = [
+        parts = [
             *_counted(self.only_b, "more", self.b, self.names),
             *_counted(self.only_a, "less", self.a, {}),
         ]
-        if (moved := [pair for pair in self.moved if pair[0].kind]) and not found:
+        if (moved := [pair for pair in self.moved if pair[0].kind]) and not parts:
             first = moved[0]
-            found = [f"{count(len(moved), 'layer', 'layers')} in another place ({first[0].name})"]
-        return f"B has {' and '.join(found)}" if found else ""
+            parts = [f"{count(len(moved), 'layer', 'layers')} in another place ({first[0].name})"]
+        return f"B has {' and '.join(parts)}" if parts else ""
 
 
 def layers_of(profile: StepProfile) -> Layers:
     """The layers of a network. If the document has no list of layers, only those with products."""
     if profile.layers is not None:
         return profile.layers
-    found: dict[str, ProfiledLayer] = {}
+    by_name: dict[str, ProfiledLayer] = {}
     for row in profile.rows:
         if row.layer != REST and row.direction in (FORWARD, TO_KERNEL) and row.flops:
-            one = ProfiledLayer(
+            layer = ProfiledLayer(
                 name=row.layer, kind=row.kind, shapes=(), parameters=0, flops=row.flops
             )
-            found.setdefault(row.layer, one)
-    return tuple(found.values())
+            by_name.setdefault(row.layer, layer)
+    return tuple(by_name.values())
 
 
-def _signature(one: ProfiledLayer) -> tuple[object, ...]:
+def _signature(layer: ProfiledLayer) -> tuple[object, ...]:
     """A value that is equal for equal layers. Uses FLOPs if the document contains no shapes."""
-    return (one.kind, one.shapes or one.flops, one.parameters)
+    return (layer.kind, layer.shapes or layer.flops, layer.parameters)
 
 
-def _class(one: ProfiledLayer) -> str:
-    return one.kind.rpartition(" ")[0] if "convolution" in one.kind else one.kind
+def _class(layer: ProfiledLayer) -> str:
+    return layer.kind.rpartition(" ")[0] if "convolution" in layer.kind else layer.kind
 
 
-def _worth(one: ProfiledLayer, other: ProfiledLayer) -> float:
+def _worth(layer: ProfiledLayer, other: ProfiledLayer) -> float:
     """Score of pairing two layers; 0 if they cannot be paired."""
-    if _class(one) != _class(other):
+    if _class(layer) != _class(other):
         return 0.0
-    tie = _TIE * (one.name == other.name)
-    if _signature(one) == _signature(other):
-        worth = _EQUAL if one.flops == other.flops else _SAME_SHAPES
+    tie = _TIE * (layer.name == other.name)
+    if _signature(layer) == _signature(other):
+        worth = _EQUAL if layer.flops == other.flops else _SAME_SHAPES
     else:
-        sizes = [[size for shape in side.shapes for size in shape] for side in (one, other)]
+        sizes = [[size for shape in side.shapes for size in shape] for side in (layer, other)]
         same = sum(a == b for a, b in zip(*sizes, strict=False)) / max(1, *map(len, sizes))
-        worth = (_SAME_KIND if one.kind == other.kind else _SAME_CLASS) + _SHAPES * same
-    return (worth if one.kind else _NO_PRODUCT * worth) + tie
+        worth = (_SAME_KIND if layer.kind == other.kind else _SAME_CLASS) + _SHAPES * same
+    return (worth if layer.kind else _NO_PRODUCT * worth) + tie
 
 
 def _aligned(base: Layers, new: Layers) -> list[Pair]:
-    same = [one == other for one, other in zip(base, new, strict=False)]
+    same = [row == other for row, other in zip(base, new, strict=False)]
     start = same.index(False) if False in same else len(same)
     common = list(zip(base[:start], new[:start], strict=True))
     a, b = base[start:], new[start:]
@@ -197,17 +197,19 @@ def _aligned(base: Layers, new: Layers) -> list[Pair]:
 
 def _counted(only: Layers, word: str, side: Layers, names: Mapping[str, str]) -> list[str]:
     """Texts: layers by class, such as "2 convolutions more (3x3, after conv1)"."""
-    products = [one for one in only if one.kind] or only
-    found = []
-    for kind, those in grouped(products, _class).items():
+    products = [layer for layer in only if layer.kind] or only
+    texts = []
+    for kind, members in grouped(products, _class).items():
         noun = {"dense": "dense layer", "": "layer"}.get(kind, kind)
-        number = f"a {noun}" if len(those) == 1 else f"{len(those)} {noun}s"
-        sizes = dict.fromkeys(one.kind.rpartition(" ")[2] for one in those if "x" in one.kind)
-        at = side.index(those[0])
-        before = next((one.name for one in reversed(side[:at]) if one.kind), "")
+        number = f"a {noun}" if len(members) == 1 else f"{len(members)} {noun}s"
+        sizes = dict.fromkeys(
+            layer.kind.rpartition(" ")[2] for layer in members if "x" in layer.kind
+        )
+        at = side.index(members[0])
+        before = next((layer.name for layer in reversed(side[:at]) if layer.kind), "")
         where = f"after {names.get(before, before)}" if before else "before all others"
-        found.append(f"{number} {word} ({', '.join([*sizes, where])})")
-    return found
+        texts.append(f"{number} {word} ({', '.join([*sizes, where])})")
+    return texts
 
 
 # Times of the two sides by part, and tests whether a difference exceeds the noise.
@@ -270,13 +272,13 @@ class Times:
         """
         kept = [
             [
-                [one for one, weight in zip(*both, strict=True) if weight]
+                [step for step, weight in zip(*both, strict=True) if weight]
                 for both in zip(side, of_side, strict=True)
             ]
             for side, of_side in zip(values, weights, strict=True)
         ]
-        groups = [side if len(side) > 1 else [(one,) for one in side[0]] for side in kept]
-        several = [one for one in chain(*groups) if len(one) > 1 and centre is median]
+        groups = [side if len(side) > 1 else [(value,) for value in side[0]] for side in kept]
+        several = [process for process in chain(*groups) if len(process) > 1 and centre is median]
         within = fmean(map(_variance_of_median, several)) if several else 0.0
         return cls([tuple(map(centre, side)) for side in groups], within, sum(map(len, several)))
 
@@ -369,8 +371,8 @@ class ProfiledSide:
 
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
         self.profiles = tuple(profiles)
-        self.steps = [one.step_seconds for one in self.profiles]
-        self._rows = [_joined(one.rows, named) for one in self.profiles]
+        self.steps = [profile.step_seconds for profile in self.profiles]
+        self._rows = [_joined(profile.rows, named) for profile in self.profiles]
 
     @cached_property
     def parts(self) -> dict[Part, None]:
@@ -389,7 +391,7 @@ class ProfiledSide:
         first, *others = (
             replace(rows[part], seconds=()) if part in rows else None for rows in self._rows
         )
-        return first if all(one == first for one in others) else None
+        return first if all(digest == first for digest in others) else None
 
     def of_first(self, parts: Iterable[Part]) -> list[ProfiledPart]:
         """The rows of the given parts in the first process."""
@@ -425,16 +427,16 @@ class Sides:
         self.alignment = Alignment.of(layers_of(base[0]), layers_of(new[0]))
         profiles = (*base, *new)
         joined = all(
-            one.record.placement is not None and one.record.placement.num_towers <= 1
-            for one in profiles
+            profile.record.placement is not None and profile.record.placement.num_towers <= 1
+            for profile in profiles
         )
         names: tuple[Mapping[str, str], ...] = ({}, self.alignment.names)
         self.a, self.b = (
-            ProfiledSide(side, partial(_named, names=those, reduces=not joined))
-            for side, those in zip((base, new), names, strict=True)
+            ProfiledSide(side, partial(_named, names=names_of_side, reduces=not joined))
+            for side, names_of_side in zip((base, new), names, strict=True)
         )
         both = (self.a, self.b)
-        self.weights = weights or step_weights([one.step_seconds for one in profiles])
+        self.weights = weights or step_weights([profile.step_seconds for profile in profiles])
 
         def split(values: Values) -> tuple[Values, Values]:
             return values[: len(base)], values[len(base) :]
@@ -450,15 +452,15 @@ class Sides:
         }
         self.means = {part: Times.mean(values, by_side) for part, values in seconds.items()}
         self.step = Times.mean([side.steps for side in both], by_side)
-        timed = [one.record.step_seconds for one in profiles]
+        timed = [profile.record.step_seconds for profile in profiles]
         self.timed = Times.mean(split(timed), split(step_weights(timed)))
         self.free = dict.fromkeys(self.times)
 
     def of_work(self) -> Sides:
         """The same sides, compared only by their work, not by their times."""
-        found = copy(self)
-        found.by_work = True
-        return found
+        copied = copy(self)
+        copied.by_work = True
+        return copied
 
     def without(
         self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
@@ -484,13 +486,13 @@ class Sides:
                 return None
             factors = [1 + removed / left if n in kept else n not in out for n in steps]
             weights.append([*map(mul, own, factors)])
-        found = Sides(self.a.profiles, self.b.profiles, weights)
+        shortened = Sides(self.a.profiles, self.b.profiles, weights)
         paused = [
-            tuple(map(sub, *both)) for both in zip(self.step.each, found.step.each, strict=True)
+            tuple(map(sub, *both)) for both in zip(self.step.each, shortened.step.each, strict=True)
         ]
-        found.times[PAUSES] = found.means[PAUSES] = Times(paused)
-        found.step = self.step
-        return found
+        shortened.times[PAUSES] = shortened.means[PAUSES] = Times(paused)
+        shortened.step = self.step
+        return shortened
 
     def together(self, parts: Iterable[Part]) -> Times:
         """The sum of the typical times of one or more parts."""
@@ -513,16 +515,16 @@ class Sides:
 
     def kernels(self, parts: Collection[Part]) -> tuple[Counter[str], Counter[str]]:
         """Number of operations of the given parts by kernel, in a step of the first processes."""
-        found = Counter[str](), Counter[str]()
-        for kernels, side in zip(found, (self.a, self.b), strict=True):
+        counters = Counter[str](), Counter[str]()
+        for kernels, side in zip(counters, (self.a, self.b), strict=True):
             for row in side.of_first(parts):
                 kernels.update(row.operations)
-        return found
+        return counters
 
     @cached_property
     def factors(self) -> Times:
         """Common speed factor of all operations for each process; the mean over both sides is 1."""
-        counting = [(one, math.sqrt(math.prod(one.usual))) for one in self._counting()]
+        counting = [(times, math.sqrt(math.prod(times.usual))) for times in self._counting()]
         return Times(
             [
                 [
@@ -624,9 +626,9 @@ class Sides:
 
     def _counting(self) -> list[Times]:
         """The largest rows that exist in all processes."""
-        found = (times for part, times in self.times.items() if _is_operation(part))
-        everywhere = (one for one in found if min(map(min, one.each)) > 0)
-        return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
+        of_operations = (times for part, times in self.times.items() if _is_operation(part))
+        everywhere = (times for times in of_operations if min(map(min, times.each)) > 0)
+        return sorted(everywhere, key=lambda times: -sum(times.usual))[:_COMPARED]
 
 
 def _sum(times: Iterable[Times]) -> Times:
@@ -659,10 +661,10 @@ def _joined(
     return {
         part: ProfiledPart(
             **part._asdict(),
-            seconds=tuple(map(sum, zip(*(one.seconds for one in those), strict=True))),
-            flops=sum(one.flops for one in those),
-            bytes=sum(one.bytes for one in those),
-            operations=sum((Counter(one.operations) for one in those), Counter[str]()),
+            seconds=tuple(map(sum, zip(*(row.seconds for row in members), strict=True))),
+            flops=sum(row.flops for row in members),
+            bytes=sum(row.bytes for row in members),
+            operations=sum((Counter(row.operations) for row in members), Counter[str]()),
         )
-        for part, those in grouped(rows, lambda row: named(row.part)).items()
+        for part, members in grouped(rows, lambda row: named(row.part)).items()
     }

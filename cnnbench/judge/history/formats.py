@@ -83,7 +83,7 @@ class HistoryDocument(Document):
     @computed()
     def regressions(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that were neither undone nor accepted."""
-        return tuple(one for one in self._standing(worse=True) if one not in self.accepted)
+        return tuple(place for place in self._standing(worse=True) if place not in self.accepted)
 
     @cached_property
     @computed(if_any=True, **ABSENT)
@@ -95,10 +95,10 @@ class HistoryDocument(Document):
             if all(self._is_accepted(*one) for one in self.shared_steps[place].steps)
         )
 
-    def _is_accepted(self, found: Trend, step: LevelChange) -> bool:
+    def _is_accepted(self, trend: Trend, step: LevelChange) -> bool:
         ends = (step.last_good.name,), (step.first_bad.name,)
-        one = self.rules.accepted(found.series.configuration, self.metric, *ends)
-        return one is not None and not one.has_ended
+        acceptance = self.rules.accepted(trend.series.configuration, self.metric, *ends)
+        return acceptance is not None and not acceptance.has_ended
 
     @property
     def failing_gains(self) -> tuple[int, ...]:
@@ -109,12 +109,16 @@ class HistoryDocument(Document):
     @computed(before="regressions", if_any=True, **ABSENT)
     def failed_on(self) -> tuple[str, ...]:
         """The words of `fail_on` that name a step that has not been undone."""
-        found = {"faster": self.failing_gains}
-        return tuple(word for word in self.fail_on if found.get(word, self.regressions))
+        failing = {"faster": self.failing_gains}
+        return tuple(word for word in self.fail_on if failing.get(word, self.regressions))
 
     def _standing(self, worse: bool) -> tuple[int, ...]:
         shared = enumerate(self.shared_steps)
-        return tuple(place for place, one in shared if one.stands and one.worse is worse)
+        return tuple(
+            place
+            for place, shared_step in shared
+            if shared_step.stands and shared_step.worse is worse
+        )
 
     @cached_property
     @computed()
@@ -123,28 +127,29 @@ class HistoryDocument(Document):
         return tuple(shared_outliers(self.series))
 
 
-def table_text(found: HistoryDocument, last: int = 0) -> str:
+def table_text(document: HistoryDocument, last: int = 0) -> str:
     """The history as text: for each series, its last points (0: all) and its steps.
 
     Steps that several series share, and remarks about commits, follow.
     """
-    metric = found.metric
+    metric = document.metric
     direction = "higher" if metric.higher_is_better else "lower"
     head = Text(f"{metric.title}; {direction} is better", whole=True)
-    shared = [one for one in found.shared_steps if len(one.steps) > 1]
+    shared = [shared_step for shared_step in document.shared_steps if len(shared_step.steps) > 1]
     texts = (
-        Text(f"{_sign(one.steps[0][1])} {shared_text(one, found)}", hanging=2) for one in shared
+        Text(f"{_sign(shared_step.steps[0][1])} {shared_text(shared_step, document)}", hanging=2)
+        for shared_step in shared
     )
-    ends = [*texts, *(Text(one, hanging=2) for one in found.remarks)]
-    blocks = [_section(one, metric, last) for one in found.series]
+    ends = [*texts, *(Text(remark, hanging=2) for remark in document.remarks)]
+    blocks = [_section(trend, metric, last) for trend in document.series]
     return writers.text_of([[head], *blocks, *([ends] if ends else [])])
 
 
-def _section(found: Trend, metric: Metric, last: int) -> Section:
-    series = found.series
+def _section(trend: Trend, metric: Metric, last: int) -> Section:
+    series = trend.series
     hidden = max(0, len(series.points) - last) if last else 0
     more = f"... {count(hidden, 'earlier point', 'earlier points')}; --last=0 lists all"
-    rows = (_row(found, point, metric) for point in series.points[hidden:])
+    rows = (_row(trend, point, metric) for point in series.points[hidden:])
     contents: list[Content] = [
         Text(more, indent=2) if hidden else None,
         table(rows, whole=True, missing="", has_head=False, indent=2),
@@ -154,17 +159,17 @@ def _section(found: Trend, metric: Metric, last: int) -> Section:
         runs = count(len(point.runs), "run", "runs")
         text = f"no value: {point.short}, {runs}{': ' if error else ''}{error}"
         contents.append(Text(text, indent=2, whole=True))
-    for step in found.steps:
+    for step in trend.steps:
         contents.append(Text(f"{_sign(step)} {step_text(step, metric)}", indent=2, hanging=4))
         if facts := facts_text(step):
             contents.append(Text(f"changed there too: {facts}", indent=4, hanging=6))
-    if summary := outcome(found, metric):
+    if summary := outcome(trend, metric):
         contents.append(Text(f"= {summary}", indent=2, hanging=4))
     return Section.of("", f"{series.configuration} on {series.machine}", contents)
 
 
-def _row(found: Trend, point: SeriesPoint, metric: Metric) -> Row:
-    cells = point_row(found, point, metric)
+def _row(trend: Trend, point: SeriesPoint, metric: Metric) -> Row:
+    cells = point_row(trend, point, metric)
     failed = f", {point.failed} failed" if point.failed else ""
     return {
         **{title: cells[title] for title in ("started (UTC)", "point", metric.title, "range")},
@@ -173,15 +178,15 @@ def _row(found: Trend, point: SeriesPoint, metric: Metric) -> Row:
     }
 
 
-def point_row(found: Trend, point: SeriesPoint, metric: Metric, commit_url: str = "") -> Row:
+def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str = "") -> Row:
     """The table row of a point. For `commit_url`, see `linked`."""
     value, *ends = (
-        metric.value_text(one(point.values) if point.values else None, unit=False)
-        for one in (median, min, max)
+        metric.value_text(statistic(point.values) if point.values else None, unit=False)
+        for statistic in (median, min, max)
     )
-    mark = _mark(found, point, metric)
+    mark = _mark(trend, point, metric)
     return {
-        "configuration": found.series.configuration,
+        "configuration": trend.series.configuration,
         "point": linked(point, commit_url),
         metric.title: numeric(point.value if point.values else None, value),
         "mark": TableCell(mark, tone=_TONES.get(mark[:1], "")),
@@ -190,24 +195,24 @@ def point_row(found: Trend, point: SeriesPoint, metric: Metric, commit_url: str 
         "processes": numeric(number_of(point.values), integer),
         "failed": numeric(point.failed or None, integer),
         "error": TableCell(point.runs[0].error if point.failed else "", kinds="prose"),
-        "machine": found.series.machine,
+        "machine": trend.series.machine,
     }
 
 
 _TONES = {"-": "bad", "+": "good", "?": "unsure"}
 
 
-def _mark(found: Trend, point: SeriesPoint, metric: Metric) -> str:
+def _mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
     """The mark of a point that begins a step or is an outlier; otherwise ""."""
     marks = [
         f"{_sign(step)} {'trend' if step.is_trend else 'step'} {metric.change_text(step.change)}"
-        for step in found.steps
+        for step in trend.steps
         if step.first_bad is point
     ]
     marks += [
-        f"? outlier {metric.change_text(one.change)}"
-        for one in found.outliers
-        if found.series.points[one.index] is point
+        f"? outlier {metric.change_text(outlier.change)}"
+        for outlier in trend.outliers
+        if trend.series.points[outlier.index] is point
     ]
     return ", ".join(marks)
 
@@ -262,7 +267,7 @@ def undone_text(step: LevelChange) -> str:
 
 def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
     """Names some of all series: the only name, "all 5 series", or "3 of 5 series (a; b; c)"."""
-    names = [one.series.configuration for one in some]
+    names = [trend.series.configuration for trend in some]
     if len(some) == 1:
         return names[0]
     if len(some) < len(trends):
@@ -279,13 +284,13 @@ def changes_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
 
 def shared_text(shared: SharedStep, of: HistoryDocument) -> str:
     """A sentence about steps that one commit explains, with the names of their series."""
-    (found, step), *others = shared.steps
+    (trend, step), *others = shared.steps
     if not others:
-        return f"{found.series.configuration}: {step_text(step, of.metric)}"
-    who = series_text([one for one, _ in shared.steps], of.series)
+        return f"{trend.series.configuration}: {step_text(step, of.metric)}"
+    who = series_text([trend for trend, _ in shared.steps], of.series)
     text = f"{'worse' if step.worse else 'better'} in {who} at {shared.first_bad.short}: "
     text += changes_text(shared, of.metric)
-    last = {one.last_good.short for _, one in shared.steps}
+    last = {change.last_good.short for _, change in shared.steps}
     if len(last) == 1:
         text += f"; {'last good' if step.worse else 'last without'} {last.pop()}"
     return text + undone_text(step)
@@ -298,31 +303,32 @@ def _sign(step: LevelChange) -> str:
 def facts_text(step: LevelChange) -> str:
     """Text: other facts that changed at a step; "" if there are none."""
     shown = [
-        f"{one.fact} {readable_fact(one.fact, one.before)} -> {readable_fact(one.fact, one.after)}"
-        for one in step.facts[:_MOST_FACTS]
+        f"{fact.fact} {readable_fact(fact.fact, fact.before)} "
+        f"-> {readable_fact(fact.fact, fact.after)}"
+        for fact in step.facts[:_MOST_FACTS]
     ]
     more = len(step.facts) - _MOST_FACTS
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
-def outcome(found: Trend, metric: Metric) -> str:
+def outcome(trend: Trend, metric: Metric) -> str:
     """Text: why a series has no steps, and what noise could hide or imitate steps; or ""."""
     parts = []
-    if not found.enough:
-        points = count(found.series.points, "point", "points")
+    if not trend.enough:
+        points = count(trend.series.points, "point", "points")
         parts = [points, f"steps are looked for from {MIN_SERIES} on"]
-    elif not found.steps:
+    elif not trend.steps:
         parts = ["no step"]
-    parts += noise_texts(found, metric)
-    if found.series.before:
-        parts.append(f"another network before: {found.series.before}, not compared")
+    parts += noise_texts(trend, metric)
+    if trend.series.before:
+        parts.append(f"another network before: {trend.series.before}, not compared")
     return "; ".join(parts)
 
 
-def noise_texts(found: Trend, metric: Metric) -> list[str]:
+def noise_texts(trend: Trend, metric: Metric) -> list[str]:
     """Texts about recognized noise. With such noise, finding a step needs more points."""
     texts = []
-    states = found.noise.states
+    states = trend.noise.states
     if states and states.kind == TWO_MACHINES:
         texts.append(
             f"two machines: {metric.change_text(states.change)} on {', '.join(states.hosts)} "
@@ -333,7 +339,7 @@ def noise_texts(found: Trend, metric: Metric) -> list[str]:
             f"noise of two states: {metric.change_text(states.change)} in {states.runs} of "
             f"{states.total} runs, alternating; a step of about this size needs more points"
         )
-    if correlation := found.noise.correlation:
+    if correlation := trend.noise.correlation:
         texts.append(
             f"neighbouring points are correlated ({correlation:.1f}): a step needs more points, "
             "and its place is less certain"
@@ -345,39 +351,39 @@ def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) ->
     """Sentences about the machines, imports and commits of series. `commits` is from --git."""
     machines: dict[str, set[str]] = {}
     names: dict[str, None] = {}
-    for one in trends:
-        for point in one.series.points:
-            machines.setdefault(one.series.machine, set()).add(point.name)
+    for trend in trends:
+        for point in trend.series.points:
+            machines.setdefault(trend.series.machine, set()).add(point.name)
             names |= {point.runs[0].commit: None} if point.runs[0].commit else {}
-    found = []
+    texts = []
     if len(machines) > 1:
         shares = (f"{count(len(at), 'point', 'points')} on {name}" for name, at in machines.items())
-        found.append(
+        texts.append(
             f"{len(machines)} machines are not compared with each other: {'; '.join(shares)}."
         )
-    runs = (run for one in trends for point in one.series.points for run in point.runs)
+    runs = (run for trend in trends for point in trend.series.points for run in point.runs)
     if imported := imported_text(run.configuration.flags.get(IMPORTED) for run in runs):
-        found.append(imported)
+        texts.append(imported)
     if commits is None:
-        return found
+        return texts
     for shared in shared_steps(trends):
-        found += _branches(*shared.steps[0], metric, commits)
-    return [*found, *commits.remarks([*names])]
+        texts += _branches(*shared.steps[0], metric, commits)
+    return [*texts, *commits.remarks([*names])]
 
 
-def _branches(found: Trend, step: LevelChange, metric: Metric, commits: Commits) -> Iterator[str]:
+def _branches(trend: Trend, step: LevelChange, metric: Metric, commits: Commits) -> Iterator[str]:
     """Text for a step between branches: the measurements of the merged branches, if any."""
     before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
     last = []
     for parent in commits.parents(after):
-        within = [p for p in found.series.points if commits.contains(parent, p.runs[0].commit)]
+        within = [p for p in trend.series.points if commits.contains(parent, p.runs[0].commit)]
         last += [max(within, key=lambda p: commits.places[p.runs[0].commit])] if within else []
     name = step.first_bad.short
     if len(last) > 1:
         yield (
             f"{name} is a merge. Before it, its branches had "
             f"{' and '.join(f'{metric.value_text(p.value)} at {p.short}' for p in last)} "
-            f"({found.series.configuration})."
+            f"({trend.series.configuration})."
         )
     elif commits.contains(after, before) is False:
         yield (
@@ -393,20 +399,20 @@ _COLUMNS = (
 )
 
 
-def csv_text(found: HistoryDocument) -> str:
+def csv_text(document: HistoryDocument) -> str:
     """CSV with a header and one row for each point. No cell is a formula."""
-    rows = (row for one in found.series for row in _rows(one, found.metric))
+    rows = (row for trend in document.series for row in _rows(trend, document.metric))
     return tables.csv_text(_COLUMNS, rows)
 
 
-def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
-    steps = {step.index: step for step in found.steps}
-    outliers = {one.index: one for one in found.outliers}
-    for index, point in enumerate(found.series.points):
+def _rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
+    steps = {step.index: step for step in trend.steps}
+    outliers = {outlier.index: outlier for outlier in trend.outliers}
+    for index, point in enumerate(trend.series.points):
         step = steps.get(index)
         yield (
-            found.series.configuration,
-            found.series.machine,
+            trend.series.configuration,
+            trend.series.machine,
             point.title,
             point.runs[0].commit,
             point.started.isoformat(),
@@ -417,7 +423,7 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
             max(point.values),
             number_of(point.values),
             point.failed,
-            found.fitted[index],
+            trend.fitted[index],
             step is not None,
             *(getattr(step, name, None) for name in ("change", "worse", "stands")),
             point.origin.side or None,
@@ -429,11 +435,11 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
         )
 
 
-def figures(found: HistoryDocument) -> list[Figure]:
+def figures(document: HistoryDocument) -> list[Figure]:
     """One figure for each point of each series, in order."""
     return [
         Figure(
-            metric=found.metric,
+            metric=document.metric,
             sample=ProcessValues(point.values),
             configuration=point.runs[0].configuration,
             origin=point.origin,
@@ -442,6 +448,6 @@ def figures(found: HistoryDocument) -> list[Figure]:
             labels=shared_labels(run.labels for run in point.runs),
             current=point.newest,
         )
-        for one in found.series
-        for point in one.series.points
+        for trend in document.series
+        for point in trend.series.points
     ]

@@ -60,44 +60,44 @@ chart.
 
 
 def render(
-    path: str, found: HistoryDocument, commit_url: str = "", progress: Progress | None = None
+    path: str, document: HistoryDocument, commit_url: str = "", progress: Progress | None = None
 ) -> bytes:
     """The content of a page or picture; the suffix of the path determines the format."""
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
-        text = writers.render_report(page(found, commit_url), DOCUMENTS[suffix], progress)
+        text = writers.render_report(page(document, commit_url), DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
-    charts = _charts(found.series, found.metric)
-    return draw.render(charts, suffix.lstrip("."), f"history of {found.metric.name}")
+    charts = _charts(document.series, document.metric)
+    return draw.render(charts, suffix.lstrip("."), f"history of {document.metric.name}")
 
 
-def page(found: HistoryDocument, commit_url: str = "") -> Report:
+def page(document: HistoryDocument, commit_url: str = "") -> Report:
     """The page of a history: steps, then a chart for each series, then all points.
 
     Commits link to `commit_url` with {commit} replaced; "" for no links.
     """
-    trends, metric = found.series, found.metric
-    valued = [(one, point) for one in trends for point in one.series.points]
-    points = [*valued, *((one, point) for one in trends for point in one.series.empty)]
+    trends, metric = document.series, document.metric
+    valued = [(trend, point) for trend in trends for point in trend.series.points]
+    points = [*valued, *((trend, point) for trend in trends for point in trend.series.empty)]
     newest = points[::-1][:_MOST_LISTED]
     listed = f"The newest {integer(_MOST_LISTED)} of {integer(len(points))} are listed; "
     return Report(
         title=f"History of {metric.name}{_period(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
-        answers=answers(found),
+        answers=answers(document),
         highlights=(
             ("series", count(trends, "configuration", "configurations and machines")),
-            ("points", integer(sum(number_of(one.series.points) for one in trends))),
+            ("points", integer(sum(number_of(trend.series.points) for trend in trends))),
         ),
         sections=(
-            Section.of("steps", "Steps", _steps(found, commit_url)),
+            Section.of("steps", "Steps", _steps(document, commit_url)),
             Section.of("series", "Series", _series(trends, metric)),
             Section.of(
                 "points",
                 "Points",
                 [
                     f"{listed}--format=csv writes all." if len(points) > _MOST_LISTED else None,
-                    table(formats.point_row(*one, metric, commit_url) for one in newest),
+                    table(formats.point_row(*pair, metric, commit_url) for pair in newest),
                 ],
                 folded=True,
             ),
@@ -105,15 +105,15 @@ def page(found: HistoryDocument, commit_url: str = "") -> Report:
     )
 
 
-def answers(found: HistoryDocument) -> tuple[Answer, ...]:
+def answers(document: HistoryDocument) -> tuple[Answer, ...]:
     """The answer about regressions that have not been undone, then one about outliers, if any."""
-    return (_verdict(found), *_outliers(found))
+    return (_verdict(document), *_outliers(document))
 
 
-def over_commits(found: HistoryDocument) -> Section:
+def over_commits(document: HistoryDocument) -> Section:
     """The section of a report with records of several commits: steps, remarks and charts."""
-    name = found.metric.name
-    contents = [*_steps(found, ""), *_series(found.series, found.metric)]
+    name = document.metric.name
+    contents = [*_steps(document, ""), *_series(document.series, document.metric)]
     return Section.of(f"commits_{name}", f"Over commits: {name}", contents)
 
 
@@ -125,40 +125,40 @@ def _series(trends: Sequence[Trend], metric: Metric) -> list[Content]:
 
 
 def _period(trends: Sequence[Trend]) -> str:
-    days = sorted(f"{one.started:%Y-%m-%d}" for found in trends for one in found.series.points)
+    days = sorted(f"{point.started:%Y-%m-%d}" for trend in trends for point in trend.series.points)
     ends = " to ".join(dict.fromkeys((*days[:1], *days[-1:])))
     return f", {ends}" if ends else ""
 
 
-def _verdict(found: HistoryDocument) -> Answer:
+def _verdict(document: HistoryDocument) -> Answer:
     """Answer about regressions that were not undone, and gains if --fail_on contains them."""
-    shared = found.shared_steps
-    numbers = {"regression": found.regressions, "gain": found.failing_gains}
+    shared = document.shared_steps
+    numbers = {"regression": document.regressions, "gain": document.failing_gains}
     if steps := [shared[place] for places in numbers.values() for place in places]:
         parts = [count(places, *_OPEN[kind]) for kind, places in numbers.items() if places]
-        return Answer("Steps", ", ".join(parts), "bad", _texts(steps, found))
-    if not any(one.enough for one in found.series):
+        return Answer("Steps", ", ".join(parts), "bad", _texts(steps, document))
+    if not any(trend.enough for trend in document.series):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
         return Answer("Steps", text, "unsure")
-    is_undone = any(one.worse for one in shared)
+    is_undone = any(shared_step.worse for shared_step in shared)
     text = "Every regression was undone" if is_undone else "No regression"
-    if found.accepted:
-        text = count(found.accepted, "regression is accepted", "regressions are accepted")
-    return Answer("Steps", text, "good", _texts(shared, found))
+    if document.accepted:
+        text = count(document.accepted, "regression is accepted", "regressions are accepted")
+    return Answer("Steps", text, "good", _texts(shared, document))
 
 
-def _texts(shared: Sequence[SharedStep], found: HistoryDocument) -> tuple[str, ...]:
-    return _first([formats.shared_text(one, found) for one in shared])
+def _texts(shared: Sequence[SharedStep], document: HistoryDocument) -> tuple[str, ...]:
+    return _first([formats.shared_text(shared_step, document) for shared_step in shared])
 
 
-def _outliers(found: HistoryDocument) -> list[Answer]:
+def _outliers(document: HistoryDocument) -> list[Answer]:
     texts = []
-    for one in found.shared_outliers:
-        who = formats.series_text([found.series[at] for at in one.series], found.series)
-        change = formats.changes_text(one, found.metric)
-        place = f"at {one.point.short}, {formats.time_text(one.point)} UTC"
+    for outlier in document.shared_outliers:
+        who = formats.series_text([document.series[at] for at in outlier.series], document.series)
+        change = formats.changes_text(outlier, document.metric)
+        place = f"at {outlier.point.short}, {formats.time_text(outlier.point)} UTC"
         texts.append(f"{who}: {change} {place}")
-    text = count(found.shared_outliers, "outlier", "outliers")
+    text = count(document.shared_outliers, "outlier", "outliers")
     return [Answer("Outliers", text, "unsure", _first(texts))] if texts else []
 
 
@@ -174,25 +174,25 @@ def _drawn(trends: Sequence[Trend]) -> list[Trend]:
     newest measurements.
     """
 
-    def importance(found: Trend) -> tuple[bool, bool, datetime]:
-        newest = max(point.started for point in found.series.points)
-        return bool(found.setbacks), bool(found.steps), newest
+    def importance(trend: Trend) -> tuple[bool, bool, datetime]:
+        newest = max(point.started for point in trend.series.points)
+        return bool(trend.setbacks), bool(trend.steps), newest
 
-    there = [found for found in trends if found.series.points]
+    there = [trend for trend in trends if trend.series.points]
     chosen = sorted(there, key=importance, reverse=True)[:_MOST_DRAWN]
-    return [found for found in trends if found in chosen]
+    return [trend for trend in trends if trend in chosen]
 
 
 def _charts(trends: Sequence[Trend], metric: Metric, most: int | None = None) -> tuple[Lines, ...]:
     """Charts with about `most` points in total; all points if None."""
-    there = [found for found in trends if found.series.points]
-    return tuple(_chart(found, metric, most and most // len(there)) for found in there)
+    there = [trend for trend in trends if trend.series.points]
+    return tuple(_chart(trend, metric, most and most // len(there)) for trend in there)
 
 
-def _chart(found: Trend, metric: Metric, most: int | None = None) -> Lines:
-    points = found.series.points
+def _chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
+    points = trend.series.points
     scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
-    groups = _groups(found, most or len(points))
+    groups = _groups(trend, most or len(points))
     measured = ChartSeries(
         name="median over a point's processes; the stroke is their range"
         if len(groups) == len(points)
@@ -201,22 +201,22 @@ def _chart(found: Trend, metric: Metric, most: int | None = None) -> Lines:
             ((group[0] + group[-1]) / 2, median(points[i].value for i in group) * scale)
             for group in groups
         ),
-        hints=tuple(_group_hint(found, group, metric) for group in groups),
+        hints=tuple(_group_hint(trend, group, metric) for group in groups),
         spans=tuple(_span(points, group, scale) for group in groups),
     )
     level = [
-        (float(place), found.fitted[place] * scale)
-        for one in found.levels
-        for place in (one.start, one.stop - 1)
+        (float(place), trend.fitted[place] * scale)
+        for level in trend.levels
+        for place in (level.start, level.stop - 1)
     ]
-    texts = [formats.step_text(step, metric) for step in found.steps]
+    texts = [formats.step_text(step, metric) for step in trend.steps]
     share = metric.unit.startswith("share")
     axis = _axis(points)
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
-    if found.outliers:
-        series.append(_outlying(found, metric, scale))
+    if trend.outliers:
+        series.append(_outlying(trend, metric, scale))
     return Lines(
-        title=f"{found.series.configuration} on {found.series.machine}",
+        title=f"{trend.series.configuration} on {trend.series.machine}",
         x=axis,
         y=Axis(
             label=metric.title if not share else metric.name,
@@ -228,18 +228,18 @@ def _chart(found: Trend, metric: Metric, most: int | None = None) -> Lines:
         labels=axis.tick_texts,
         events=tuple(
             ChartEvent(x=step.index - 0.5, label=text, mark=_mark(step), gain=not step.worse)
-            for step, text in zip(found.steps, texts, strict=True)
+            for step, text in zip(trend.steps, texts, strict=True)
         ),
-        note="; ".join(filter(None, (*texts, formats.outcome(found, metric)))),
+        note="; ".join(filter(None, (*texts, formats.outcome(trend, metric)))),
     )
 
 
-def _groups(found: Trend, most: int) -> list[range]:
+def _groups(trend: Trend, most: int) -> list[range]:
     """Divides points into about `most` groups within levels. Each group is drawn as one mark."""
-    size = math.ceil(len(found.series.points) / most)
+    size = math.ceil(len(trend.series.points) / most)
     return [
         range(first, min(first + size, level.stop))
-        for level in found.levels
+        for level in trend.levels
         for first in range(level.start, level.stop, size)
     ]
 
@@ -251,25 +251,25 @@ def _span(points: Sequence[SeriesPoint], group: range, scale: float) -> tuple[fl
     return (min(values) * scale, max(values) * scale) if len(values) > 1 else None
 
 
-def _group_hint(found: Trend, group: range, metric: Metric) -> str:
-    points = found.series.points
+def _group_hint(trend: Trend, group: range, metric: Metric) -> str:
+    points = trend.series.points
     if len(group) > 1:
         ends = f"{points[group[0]].short} to {points[group[-1]].short}"
         value = metric.value_text(median(points[i].value for i in group))
         return f"{ends}: {value}, {len(group)} points"
     # Outliers have separate hints.
-    is_outlier = any(one.index == group[0] for one in found.outliers)
+    is_outlier = any(outlier.index == group[0] for outlier in trend.outliers)
     return "" if is_outlier else _hint(points[group[0]], metric)
 
 
-def _outlying(found: Trend, metric: Metric, scale: float) -> ChartSeries:
-    points = found.series.points
+def _outlying(trend: Trend, metric: Metric, scale: float) -> ChartSeries:
+    points = trend.series.points
     return ChartSeries(
         name="outlier",
-        points=tuple((float(o.index), points[o.index].value * scale) for o in found.outliers),
+        points=tuple((float(o.index), points[o.index].value * scale) for o in trend.outliers),
         hints=tuple(
             f"{_hint(points[o.index], metric)}; outlier, {metric.change_text(o.change)}"
-            for o in found.outliers
+            for o in trend.outliers
         ),
         line=False,
     )
@@ -293,21 +293,25 @@ def _hint(point: SeriesPoint, metric: Metric) -> str:
     return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
 
 
-def _steps(found: HistoryDocument, commit_url: str) -> list[Content]:
-    metric = found.metric
-    rows = (_step_row(one, step, metric, commit_url) for one in found.series for step in one.steps)
-    few = [one.series.configuration for one in found.series if not one.enough]
+def _steps(document: HistoryDocument, commit_url: str) -> list[Content]:
+    metric = document.metric
+    rows = (
+        _step_row(trend, step, metric, commit_url)
+        for trend in document.series
+        for step in trend.steps
+    )
+    few = [trend.series.configuration for trend in document.series if not trend.enough]
     text = f"Too few points for steps: {first_few(few, _MOST_NAMED)}."
     noises = [
-        f"{one.series.configuration}: {noise}"
-        for one in found.series
-        for noise in formats.noise_texts(one, metric)
+        f"{trend.series.configuration}: {noise}"
+        for trend in document.series
+        for noise in formats.noise_texts(trend, metric)
     ]
     return [
         table(rows) or "No step was found.",
         Text(text, "unsure") if few else None,
         *(Text(noise, "unsure") for noise in _first(noises)),
-        *found.remarks,
+        *document.remarks,
     ]
 
 
@@ -315,13 +319,13 @@ def _mark(step: LevelChange) -> str:
     return "- worse" if step.worse else "+ better"
 
 
-def _step_row(found: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
+def _step_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
     first, last = step.earliest, step.latest
     likely = "" if first is last else f"{step.range_start.short} and {last.short}"
     if step.is_trend:
         likely = f"trend from {first.short} to {last.short}"
     return {
-        "configuration": found.series.configuration,
+        "configuration": trend.series.configuration,
         "step": TableCell(_mark(step), tone="bad" if step.worse else "good"),
         "change": numeric(step.change, metric.change_text),
         "last before": linked(step.last_good, commit_url),
@@ -330,5 +334,5 @@ def _step_row(found: Trend, step: LevelChange, metric: Metric, commit_url: str) 
         "measured (UTC)": TableCell(formats.time_text(step.first_bad), kinds="steady"),
         "since": "stands" if step.stands else formats.undone_text(step).removeprefix("; "),
         "changed there too": TableCell(formats.facts_text(step), kinds="prose"),
-        "machine": found.series.machine,
+        "machine": trend.series.machine,
     }

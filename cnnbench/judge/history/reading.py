@@ -108,24 +108,24 @@ class FileRow(NamedTuple):
       stamp: size and times of the file, see `stamp_of`.
       read_ns: time at which the file was read, in nanoseconds since the epoch.
       digest: digest of the content.
-      said: content, encoded (`Encoded`) or decoded (`Said`).
+      content: content of the file, encoded (`Encoded`) or decoded (`Decoded`).
     """
 
     path: str
     stamp: str
     read_ns: int
     digest: str
-    said: Any
+    content: Any
 
-    def is_current(self, found: os.stat_result) -> bool:
+    def is_current(self, status: os.stat_result) -> bool:
         """Whether size and times show that the file has not changed since it was read."""
-        latest = max(found.st_mtime_ns, found.st_ctime_ns)
-        return self.stamp == stamp_of(found) and latest < self.read_ns - _RACY_NS
+        latest = max(status.st_mtime_ns, status.st_ctime_ns)
+        return self.stamp == stamp_of(status) and latest < self.read_ns - _RACY_NS
 
 
-def stamp_of(found: os.stat_result) -> str:
+def stamp_of(status: os.stat_result) -> str:
     """Size, modification time and change time of a file."""
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 class Process(NamedTuple):
@@ -135,7 +135,7 @@ class Process(NamedTuple):
     entries: list[HistoryEntry]
 
 
-Said: TypeAlias = Process | SkippedFile | None
+Decoded: TypeAlias = Process | SkippedFile | None
 """Content of a file, decoded; None if the file contains no measurements."""
 
 
@@ -146,18 +146,18 @@ def digest(data: bytes) -> str:
 
 def encoded(path: str, data: bytes) -> Encoded:
     """Reads the content of a file and encodes its measurements."""
-    found = result_files.read(path, data)
-    if isinstance(found, SkippedFile):
-        return found.reason, found.defect
-    if not isinstance(found, (RunRecord, AllReduceRecord)):
+    loaded = result_files.read(path, data)
+    if isinstance(loaded, SkippedFile):
+        return loaded.reason, loaded.defect
+    if not isinstance(loaded, (RunRecord, AllReduceRecord)):
         return None
-    entries = HistoryEntry.all_of(found)
+    entries = HistoryEntry.all_of(loaded)
     if not entries:
-        return EncodedProcess(found.run_id, "", None, "", "", ())
+        return EncodedProcess(loaded.run_id, "", None, "", "", ())
     first = entries[0]
     source = [encode(first.origin), encode(first.subject), first.labels]
     return EncodedProcess(
-        found.run_id,
+        loaded.run_id,
         first.started.isoformat(),
         first.pair,
         # Interned, because equal texts are sent to the parent process only once.
@@ -165,13 +165,13 @@ def encoded(path: str, data: bytes) -> Encoded:
         sys.intern(json.dumps(source)),
         [
             EncodedEntry(
-                _text_of(one.configuration),
-                one.status,
-                one.error,
-                None if one.slow is None else dataclasses.astuple(one.slow),
-                one.values,
+                _text_of(entry.configuration),
+                entry.status,
+                entry.error,
+                None if entry.slow is None else dataclasses.astuple(entry.slow),
+                entry.values,
             )
-            for one in entries
+            for entry in entries
         ],
     )
 
@@ -180,11 +180,11 @@ _CONFIGURATIONS: dict[int, tuple[Configuration, str]] = {}
 """Cached texts of configurations by `id`. Equal configurations are the same object."""
 
 
-def _text_of(one: Configuration) -> str:
-    if id(one) not in _CONFIGURATIONS:
-        text = json.dumps({**vars(one), "given": sorted(one.given)})
-        _CONFIGURATIONS[id(one)] = one, text
-    return _CONFIGURATIONS[id(one)][1]
+def _text_of(configuration: Configuration) -> str:
+    if id(configuration) not in _CONFIGURATIONS:
+        text = json.dumps({**vars(configuration), "given": sorted(configuration.given)})
+        _CONFIGURATIONS[id(configuration)] = configuration, text
+    return _CONFIGURATIONS[id(configuration)][1]
 
 
 def packed(rows: Iterable[FileRow]) -> dict[str, bytes]:
@@ -195,17 +195,17 @@ def packed(rows: Iterable[FileRow]) -> dict[str, bytes]:
     def place(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
-    def listed(said: Encoded) -> Sequence[Any] | None:
-        if not isinstance(said, EncodedProcess):
-            return said
+    def listed(content: Encoded) -> Sequence[Any] | None:
+        if not isinstance(content, EncodedProcess):
+            return content
         entries = []
-        for configuration, *about, measured in said.entries:
+        for configuration, *about, measured in content.entries:
             entries.append((place(configuration), *about))
             for name, column in values.items():
                 column.append(measured.get(name, math.nan))
-        return (*said[:3], place(said.facts), place(said.source), entries)
+        return (*content[:3], place(content.facts), place(content.source), entries)
 
-    files = [(*row[:-1], listed(row.said)) for row in rows]
+    files = [(*row[:-1], listed(row.content)) for row in rows]
     text = json.dumps([[*texts], files]).encode()
     return {FILES: text, **{name: column.tobytes() for name, column in values.items()}}
 
@@ -215,15 +215,15 @@ def unpacked(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
     texts, files = json.loads(columns[FILES])
     names = [name for name in columns if name != FILES]
     values = zip(*(array("d", columns[name]) for name in names), strict=True)
-    for path, stamp, read_ns, name, said in files:
-        if said is not None and len(said) > 2:
-            run_id, started, pair, facts, source, entries = said
+    for path, stamp, read_ns, name, content in files:
+        if content is not None and len(content) > 2:
+            run_id, started, pair, facts, source, entries = content
             listed = []
             for (configuration, status, error, slow), row in zip(entries, values, strict=False):
                 measured = {n: v for n, v in zip(names, row, strict=True) if v == v}
                 listed.append(EncodedEntry(texts[configuration], status, error, slow, measured))
-            said = EncodedProcess(run_id, started, pair, texts[facts], texts[source], listed)
-        yield FileRow(path, stamp, read_ns, name, said)
+            content = EncodedProcess(run_id, started, pair, texts[facts], texts[source], listed)
+        yield FileRow(path, stamp, read_ns, name, content)
 
 
 class Decoder:
@@ -234,34 +234,34 @@ class Decoder:
         self._source = cache(_source)
         self._configuration = cache(_configuration)
 
-    def __call__(self, path: str, said: Encoded) -> Said:
+    def __call__(self, path: str, content: Encoded) -> Decoded:
         """Decodes the content of a file; None if it contains no measurements."""
-        if said is None:
+        if content is None:
             return None
-        if not isinstance(said, EncodedProcess):
-            return SkippedFile(path, *said)
-        if not said.entries:
-            return Process(said.run_id, [])
-        origin, subject, labels = self._source(said.source)
-        facts, started = self._facts(said.facts), datetime.fromisoformat(said.started)
+        if not isinstance(content, EncodedProcess):
+            return SkippedFile(path, *content)
+        if not content.entries:
+            return Process(content.run_id, [])
+        origin, subject, labels = self._source(content.source)
+        facts, started = self._facts(content.facts), datetime.fromisoformat(content.started)
         entries = [
             HistoryEntry(
-                run_id=said.run_id,
+                run_id=content.run_id,
                 started=started,
-                status=one.status,
-                error=one.error,
-                configuration=self._configuration(one.configuration),
+                status=entry.status,
+                error=entry.error,
+                configuration=self._configuration(entry.configuration),
                 labels=labels,
                 facts=facts,
-                values=one.values,
+                values=entry.values,
                 origin=origin,
                 subject=subject,
-                pair=said.pair and (said.pair[0], said.pair[1]),
-                slow=_slow(one.slow),
+                pair=content.pair and (content.pair[0], content.pair[1]),
+                slow=_slow(entry.slow),
             )
-            for one in said.entries
+            for entry in content.entries
         ]
-        return Process(said.run_id, entries)
+        return Process(content.run_id, entries)
 
 
 def _source(text: str) -> tuple[Origin, Subject | None, Mapping[str, str]]:
@@ -270,14 +270,14 @@ def _source(text: str) -> tuple[Origin, Subject | None, Mapping[str, str]]:
 
 
 def _configuration(text: str) -> Configuration:
-    found = json.loads(text)
-    return Configuration(**{**found, "given": frozenset(found["given"])})
+    decoded = json.loads(text)
+    return Configuration(**{**decoded, "given": frozenset(decoded["given"])})
 
 
-def _slow(found: Sequence[Any] | None) -> SlowSteps | None:
-    if found is None:
+def _slow(encoded_steps: Sequence[Any] | None) -> SlowSteps | None:
+    if encoded_steps is None:
         return None
-    steps, indices, extra, cost = found
+    steps, indices, extra, cost = encoded_steps
     return SlowSteps(steps, tuple(indices), extra, cost)
 
 
@@ -333,15 +333,15 @@ class ValueTable:
                         if self._blocks.setdefault(row.path, block) != block:
                             self._useless.add(block)
                             continue
-                        decoded = decoder(f"{top}{row.path}", row.said)
-                        self.known[row.path] = row._replace(said=decoded)
+                        decoded = decoder(f"{top}{row.path}", row.content)
+                        self.known[row.path] = row._replace(content=decoded)
         except _UNUSABLE as error:
             self._is_damaged = _shows_damage(error)
             self._is_locked = "is locked" in str(error)
             if self._is_locked:
                 print_notice(f"{self._path} is locked by another program; all files are read anew")
-            for found in (self.known, self._blocks, self._useless):
-                found.clear()
+            for cache in (self.known, self._blocks, self._useless):
+                cache.clear()
 
     def write(self, rows: Collection[FileRow], gone: Collection[str] = ()) -> None:
         """Adds files, and removes files that no longer exist. Errors are ignored.
@@ -376,7 +376,7 @@ class ValueTable:
     def _write(self, rows: Collection[FileRow], gone: Collection[str]) -> None:
         fresh = {row.path: row for row in rows}
         replaced = fresh.keys() | gone
-        blocks = self._useless | {self._blocks[one] for one in replaced if one in self._blocks}
+        blocks = self._useless | {self._blocks[path] for path in replaced if path in self._blocks}
         if rows:  # small blocks are merged
             sizes = Counter(self._blocks.values())
             blocks |= {block for block, size in sizes.items() if 2 * size <= AT_ONCE}
@@ -386,14 +386,14 @@ class ValueTable:
             for old in self._take(database, blocks):
                 if old.path not in replaced:
                     yield old
-                elif old.path in fresh and fresh[old.path].said == SAME:
-                    yield fresh[old.path]._replace(said=old.said)
+                elif old.path in fresh and fresh[old.path].content == SAME:
+                    yield fresh[old.path]._replace(content=old.content)
 
         with self._opened("rwc") as database:
             database.execute(_COLUMNS)
             database.execute("BEGIN IMMEDIATE")
             with database:
-                left = chain(kept(), (row for row in rows if row.said != SAME))
+                left = chain(kept(), (row for row in rows if row.content != SAME))
                 while part := [*islice(left, AT_ONCE)]:
                     places |= dict.fromkeys((row.path for row in part), _insert(database, part))
         self._blocks |= places
@@ -472,17 +472,17 @@ _DECIDING = tuple(
 @functools.cache
 def _version() -> bytes:
     """Digest of all code that interprets files, including metrics of plug-ins."""
-    folders = [Path(place) for one in _DECIDING for place in import_module(one).__path__]
+    folders = [Path(place) for module in _DECIDING for place in import_module(module).__path__]
     files = {file for folder in folders for file in folder.rglob("*.py")}
     files |= {Path(__file__).with_name(name) for name in ("series.py", "reading.py")}
     homes = {getattr(metric.value, "__module__", "") for metric in HISTORY.values()}
     modules = (sys.modules.get(home) for home in homes)
-    files |= {Path(file) for one in modules if (file := getattr(one, "__file__", None))}
-    found = hashlib.blake2b(repr([sys.byteorder, *HISTORY]).encode(), digest_size=16)
+    files |= {Path(file) for module in modules if (file := getattr(module, "__file__", None))}
+    digest = hashlib.blake2b(repr([sys.byteorder, *HISTORY]).encode(), digest_size=16)
     for file in sorted(files):
         with contextlib.suppress(OSError):
-            found.update(file.read_bytes())
-    return found.digest()
+            digest.update(file.read_bytes())
+    return digest.digest()
 
 
 # Contents of a results folder, from its table and from files that are not in the table.
@@ -513,23 +513,33 @@ def contents(
     The contents of files are stored in a `ValueTable`. Only the values of the given metrics are
     read from it. `progress` shows how many files that are not in the table have been read.
     """
-    said = _said(folder, metrics, progress or Progress.silent())
+    content_by_path = _content_by_path(folder, metrics, progress or Progress.silent())
     paths: dict[str, list[str]] = {}
-    for path, found in said.items():
-        if isinstance(found, Process):
-            paths.setdefault(found.run_id, []).append(path)
+    for path, content in content_by_path.items():
+        if isinstance(content, Process):
+            paths.setdefault(content.run_id, []).append(path)
     entries: list[HistoryEntry] = []
-    skipped = {path: one for path, one in said.items() if isinstance(one, SkippedFile)}
+    skipped = {
+        path: content
+        for path, content in content_by_path.items()
+        if isinstance(content, SkippedFile)
+    }
     for first, *others in paths.values():
-        process = said[first]
+        process = content_by_path[first]
         if others:
             loaded = load_records([first, *others])
-            skipped.update((one.path, one) for one in loaded.skipped)
-            entries += [one for record in loaded.everything for one in HistoryEntry.all_of(record)]
+            skipped.update((skipped_file.path, skipped_file) for skipped_file in loaded.skipped)
+            entries += [
+                entry for record in loaded.everything for entry in HistoryEntry.all_of(record)
+            ]
         elif isinstance(process, Process):
             entries += process.entries
-    entries.sort(key=lambda one: (one.started, one.pair[1] if one.pair else 0, one.run_id))
-    return Contents(tuple(entries), tuple(skipped[path] for path in said if path in skipped))
+    entries.sort(
+        key=lambda entry: (entry.started, entry.pair[1] if entry.pair else 0, entry.run_id)
+    )
+    return Contents(
+        tuple(entries), tuple(skipped[path] for path in content_by_path if path in skipped)
+    )
 
 
 class _Unknown(NamedTuple):
@@ -540,20 +550,22 @@ class _Unknown(NamedTuple):
     known: FileRow | None
 
 
-def _said(folder: Path, metrics: Collection[str], progress: Progress) -> dict[str, Said]:
+def _content_by_path(
+    folder: Path, metrics: Collection[str], progress: Progress
+) -> dict[str, Decoded]:
     """Contents of all files, and folders that cannot be read, sorted by path."""
     now = time.time_ns()
     decoder = Decoder()
     table = ValueTable(folder, metrics, decoder)
     top = os.path.join(folder, "")
-    said: dict[str, Said] = {}
+    content_by_path: dict[str, Decoded] = {}
     unknown: list[_Unknown] = []
     for path in files([folder], hidden=False):
         if isinstance(path, SkippedFile):
-            said[path.path] = path
+            content_by_path[path.path] = path
             continue
         known, stamp = table.known.pop(path.removeprefix(top), None), ""
-        said[path] = known and known.said
+        content_by_path[path] = known and known.content
         with contextlib.suppress(OSError):
             about = os.stat(path)
             if known is not None and known.is_current(about):
@@ -563,22 +575,22 @@ def _said(folder: Path, metrics: Collection[str], progress: Progress) -> dict[st
     table.write((), gone=table.known)
     progress.start("reading records", len(unknown))
     fresh: list[FileRow] = []
-    readings = _readings([(one.path, one.known.digest if one.known else "") for one in unknown])
-    for number, (one, reading) in enumerate(zip(unknown, readings, strict=True), start=1):
+    readings = _readings([(file.path, file.known.digest if file.known else "") for file in unknown])
+    for number, (file, reading) in enumerate(zip(unknown, readings, strict=True), start=1):
         progress.update(number)
         if isinstance(reading, SkippedFile):
-            said[one.path] = reading
+            content_by_path[file.path] = reading
             continue
         name, content = reading
         if content != SAME:
-            said[one.path] = decoder(one.path, content)
-        fresh.append(FileRow(one.path.removeprefix(top), one.stamp, now, name, content))
+            content_by_path[file.path] = decoder(file.path, content)
+        fresh.append(FileRow(file.path.removeprefix(top), file.stamp, now, name, content))
         if len(fresh) >= AT_ONCE:
             table.write(fresh)
             fresh = []
     table.write(fresh)
     progress.finish()
-    return said
+    return content_by_path
 
 
 _Reading: TypeAlias = tuple[str, Encoded] | SkippedFile
@@ -616,10 +628,10 @@ def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
             receivers.append(stack.enter_context(contextlib.closing(receiver)))
         for place, chunk in enumerate(chunks):
             try:
-                found = receivers[place % number].recv() if receivers else None
+                readings = receivers[place % number].recv() if receivers else None
             except (EOFError, OSError):  # the process was killed
-                found = None
-            yield from found or (_read(*job) for job in chunk)
+                readings = None
+            yield from readings or (_read(*job) for job in chunk)
 
 
 def _work(

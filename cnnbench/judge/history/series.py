@@ -127,8 +127,8 @@ class HistoryEntry:
 
 def _values(row: Measurement, metrics: Collection[str]) -> dict[str, float]:
     kind = kind_of(row)
-    found = {name: HISTORY[name].value(row) for name in metrics if kind in HISTORY[name].kinds}
-    return {n: value for n, value in found.items() if value is not None and math.isfinite(value)}
+    values = {name: HISTORY[name].value(row) for name in metrics if kind in HISTORY[name].kinds}
+    return {n: value for n, value in values.items() if value is not None and math.isfinite(value)}
 
 
 POINTS = ("commit", "day", "run")
@@ -282,13 +282,13 @@ def all_series(
     `by` is "commit" (day if the commit is unknown), "day", "run", or the name of a label or fact.
     Raises FlagError if no measurement has this label or fact. For `order`, see `Revisions`.
     """
-    found = _resolved([entry for entry in entries if entry.kind in metric.kinds])
-    _check_by(by, found)
+    resolved = _resolved([entry for entry in entries if entry.kind in metric.kinds])
+    _check_by(by, resolved)
     networks: dict[str, list[str]] = {}
-    for entry in found:
+    for entry in resolved:
         sizes = networks.setdefault(entry.configuration.key, [])
         sizes += [] if entry.network in sizes else [entry.network]
-    chosen = _chosen(found, networks, selection or Selection())
+    chosen = _chosen(resolved, networks, selection or Selection())
     pairs = pairs_of(entry for _, entry in chosen)
     opponent = opponents(pairs)
     groups: dict[tuple[str, str], _Points] = {}
@@ -304,9 +304,9 @@ def all_series(
         # Points are sorted by revision. If commits are named by labels, points are sorted by the
         # first run of each name, and then by revision.
         first: dict[str, int] = {}
-        for index, one in enumerate(points):
-            first.setdefault(one.name, 0 if by == "commit" else index)
-        points.sort(key=lambda one: (first[one.name], revisions.place(one.runs[0])))
+        for index, measured_point in enumerate(points):
+            first.setdefault(measured_point.name, 0 if by == "commit" else index)
+        points.sort(key=lambda point: (first[point.name], revisions.place(point.runs[0])))
         run = points[0].runs[0]
         sizes = networks[run.configuration.key]
         made = [replace(point, newest=revisions.is_of(newest, point.runs[0])) for point in points]
@@ -320,7 +320,9 @@ def all_series(
                 before=["", *sizes][sizes.index(run.network)],
             )
         )
-    return tuple(sorted(series, key=lambda one: natural_key(f"{one.configuration} {one.machine}")))
+    return tuple(
+        sorted(series, key=lambda group: natural_key(f"{group.configuration} {group.machine}"))
+    )
 
 
 def _chosen(
@@ -340,16 +342,16 @@ def _chosen(
     return chosen
 
 
-def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
+def _points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
     """Points of a series. Equal names are distinguished by parts of their origins."""
     alike: dict[str, list[Origin]] = {}
     others: dict[tuple[str, Origin], list[str]] = {}
-    for name, origin, other in found:
+    for name, origin, other in runs_by_point:
         alike.setdefault(name, []).append(origin)
         others.setdefault((name, origin), []).append(other)
     details = {name: titles(origins, without=("machine",)) for name, origins in alike.items()}
     made = []
-    for (name, origin, other), runs in found.items():
+    for (name, origin, other), runs in runs_by_point.items():
         parts = [details[name][origin]]
         if len(others[name, origin]) > 1:
             parts.append(against(other))
@@ -396,7 +398,7 @@ def _point_of(entry: HistoryEntry, by: str) -> str:
 def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     known, origins = tuple(whole.values()), resolved(entry.origin for entry in entries)
-    found = []
+    entries_resolved = []
     # A run that ended before its network was known belongs to the series of the previous run.
     last: dict[str, ModelInfo] = {}
     for entry in entries:
@@ -405,16 +407,18 @@ def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
             configuration = home(configuration, known)
         if configuration is not entry.configuration or origin is not entry.origin:
             entry = replace(entry, configuration=configuration, origin=origin)
-        found.append(entry)
+        entries_resolved.append(entry)
         if origin.network:
             last.setdefault(configuration.key, origin.network)
-    for index, entry in enumerate(found):
+    for index, entry in enumerate(entries_resolved):
         key, network = entry.configuration.key, entry.origin.network
         if network:
             last[key] = network
         elif key in last:
-            found[index] = replace(entry, origin=replace(entry.origin, network=last[key]))
-    return found
+            entries_resolved[index] = replace(
+                entry, origin=replace(entry.origin, network=last[key])
+            )
+    return entries_resolved
 
 
 def _is_wanted(entry: HistoryEntry, configuration: str, machine: str, wanted: Selection) -> bool:
@@ -494,7 +498,7 @@ def _bases_first(
         waiting = [revision]
         while waiting:
             seen.add(waiting[-1])
-            first = [one for one in bases.get(waiting[-1], ()) if one not in seen]
+            first = [commit for commit in bases.get(waiting[-1], ()) if commit not in seen]
             if first:
                 waiting += dict.fromkeys(first)
             else:

@@ -173,11 +173,13 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
         series=series,
         levels=tuple(levels),
         fitted=tuple(
-            one.at(place, metric.relative) for one in levels for place in range(one.start, one.stop)
+            level.at(place, metric.relative)
+            for level in levels
+            for place in range(level.start, level.stop)
         ),
         steps=tuple(_changes(series.points, noisy, levels, metric, floor)),
         enough=len(runs) >= MIN_SERIES,
-        outliers=tuple(Outlier(*one) for one in noisy.outliers(levels, far)),
+        outliers=tuple(Outlier(*outlier) for outlier in noisy.outliers(levels, far)),
         noise=noise,
     )
 
@@ -190,7 +192,7 @@ def _changes(
     floor: float,
 ) -> list[LevelChange]:
     """The changes between levels that are larger than the floor, in order."""
-    found = []
+    changes = []
     for number in range(1, len(levels)):
         before, after = levels[number - 1], levels[number]
         if before.slope:
@@ -206,16 +208,16 @@ def _changes(
         index = levels[number].start
         now = log_change(before.value, levels[-1].value, metric.relative)
         last_good, first_bad = points[index - 1], points[index]
-        hosts = [_hosts(points[one.start : one.stop]) for one in (before, after)]
+        hosts = [_hosts(points[level.start : level.stop]) for level in (before, after)]
         changed = changed_facts(last_good, first_bad)
         is_step = levels[number] is after
         # If a pool assigns a new host name for each measurement, a level has several names.
-        apart = is_step and len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
-        if apart := apart and "" not in hosts[0] | hosts[1]:
-            changed = (*changed, ChangedFact("hostname", *(one.pop() for one in hosts)))
-        found.append(
+        on_two_machines = is_step and len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
+        if on_two_machines := on_two_machines and "" not in hosts[0] | hosts[1]:
+            changed = (*changed, ChangedFact("hostname", *(host.pop() for host in hosts)))
+        changes.append(
             LevelChange(
-                kind=(TWO_MACHINES if apart else STEP) if is_step else TREND,
+                kind=(TWO_MACHINES if on_two_machines else STEP) if is_step else TREND,
                 index=index,
                 before=before,
                 after=after,
@@ -233,31 +235,31 @@ def _changes(
                 else None,
             )
         )
-    return _with_undone(points, found, metric, floor)
+    return _with_undone(points, changes, metric, floor)
 
 
 def _with_undone(
-    points: Sequence[SeriesPoint], found: Sequence[LevelChange], metric: Metric, floor: float
+    points: Sequence[SeriesPoint], changes: Sequence[LevelChange], metric: Metric, floor: float
 ) -> list[LevelChange]:
     """Adds to each change the point at which it was undone. Both changes get the same kind."""
-    told = list(found)
-    for place, step in enumerate(found):
+    changed = list(changes)
+    for place, step in enumerate(changes):
         if step.stands:
             continue
         way = math.copysign(1.0, log_change(step.before.value, step.after.value, metric.relative))
-        for back in range(place + 1, len(found)):
-            left = way * log_change(step.before.value, found[back].after.value, metric.relative)
+        for back in range(place + 1, len(changes)):
+            left = way * log_change(step.before.value, changes[back].after.value, metric.relative)
             if left <= floor:
                 break
         else:
             continue
-        index = found[back].index
-        told[place] = replace(told[place], undone=points[index])
+        index = changes[back].index
+        changed[place] = replace(changed[place], undone=points[index])
         kind = PLATEAU if index - step.index <= _MOST_OF_PLATEAU else UNDONE
         for end in (place, back):
-            if told[end].kind == STEP:
-                told[end] = replace(told[end], kind=kind)
-    return told
+            if changed[end].kind == STEP:
+                changed[end] = replace(changed[end], kind=kind)
+    return changed
 
 
 def _hosts(points: Sequence[SeriesPoint]) -> set[str]:
@@ -291,11 +293,11 @@ def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact,
 
 
 def _facts(point: SeriesPoint) -> Mapping[str, str]:
-    found: dict[str, set[str]] = {}
+    values_by_fact: dict[str, set[str]] = {}
     for run in point.runs:
         for name, value in run.facts.items():
-            found.setdefault(name, set()).add(value)
-    return {name: " or ".join(sorted(values)) for name, values in found.items()}
+            values_by_fact.setdefault(name, set()).add(value)
+    return {name: " or ".join(sorted(values)) for name, values in values_by_fact.items()}
 
 
 def _change(before: float, after: float, metric: Metric) -> float:
@@ -333,24 +335,28 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
     if the point at which the new level of one of them begins is in the 95 % ranges of the other
     steps. A group contains at most one step of each series.
     """
-    left = [(found, step) for found in trends for step in found.steps]
+    left = [(trend, step) for trend in trends for step in trend.steps]
     places = {id(step): place for place, (_, step) in enumerate(left)}
     shared = []
     while left:
         kinds = Counter(_kind(step, step.first_bad.name) for _, step in left)
         (kind, _), *_ = kinds.most_common(1)
         members: dict[int, tuple[Trend, LevelChange]] = {}
-        exact = [one for one in left if _kind(one[1], one[1].first_bad.name) == kind]
-        for found, step in [*exact, *left]:
-            if _kind(step, kind[0]) == kind and kind[0] in _candidates(found, step):
-                members.setdefault(id(found), (found, step))
-        steps = sorted(members.values(), key=lambda one: places[id(one[1])])
+        exact = [
+            candidate
+            for candidate in left
+            if _kind(candidate[1], candidate[1].first_bad.name) == kind
+        ]
+        for trend, step in [*exact, *left]:
+            if _kind(step, kind[0]) == kind and kind[0] in _candidates(trend, step):
+                members.setdefault(id(trend), (trend, step))
+        steps = sorted(members.values(), key=lambda member: places[id(member[1])])
         changes = [step.change for _, step in steps]
         shared.append(
             SharedStep(
                 exact[0][1].first_bad,
-                tuple(trends.index(found) for found, _ in steps),
-                tuple(found.steps.index(step) for found, step in steps),
+                tuple(trends.index(trend) for trend, _ in steps),
+                tuple(trend.steps.index(step) for trend, step in steps),
                 exact[0][1].worse,
                 exact[0][1].stands,
                 min(changes),
@@ -359,8 +365,8 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
             )
         )
         taken = {id(step) for _, step in steps}
-        left = [one for one in left if id(one[1]) not in taken]
-    return sorted(shared, key=lambda one: places[id(one.steps[0][1])])
+        left = [candidate for candidate in left if id(candidate[1]) not in taken]
+    return sorted(shared, key=lambda shared_step: places[id(shared_step.steps[0][1])])
 
 
 @dataclass(frozen=True)
@@ -381,13 +387,13 @@ class SharedOutlier:
 
 def shared_outliers(trends: Sequence[Trend]) -> list[SharedOutlier]:
     """Groups all outliers by the names of their points, in the order of their first series."""
-    found = [
-        (number, one.series.points[outlier.index], outlier.change)
-        for number, one in enumerate(trends)
-        for outlier in one.outliers
+    outliers = [
+        (number, trend.series.points[outlier.index], outlier.change)
+        for number, trend in enumerate(trends)
+        for outlier in trend.outliers
     ]
     shared = []
-    for alike in grouped(found, lambda one: one[1].name).values():
+    for alike in grouped(outliers, lambda outlier: outlier[1].name).values():
         numbers, points, changes = zip(*alike, strict=True)
         shared.append(SharedOutlier(points[0], numbers, min(changes), max(changes)))
     return shared
@@ -397,8 +403,8 @@ def _kind(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
     return name, step.worse, step.stands, step.is_trend
 
 
-def _candidates(found: Trend, step: LevelChange) -> set[str]:
+def _candidates(trend: Trend, step: LevelChange) -> set[str]:
     """Names of the points at which the new level of a step may begin."""
-    points = found.series.points
+    points = trend.series.points
     ends = (points.index(step.earliest), step.index, points.index(step.latest))
     return {point.name for point in points[min(ends) : max(ends) + 1]}

@@ -215,10 +215,10 @@ class Origin:
     @cached_property
     def network_size(self) -> str:
         """Parameters and FLOPs, exactly, since any difference makes another network; or ""."""
-        if (one := self.network) is None:
+        if (network := self.network) is None:
             return ""
-        parameters = one.parameters, one.trainable_parameters
-        flops = one.training_flops_per_image, one.forward_flops_per_image
+        parameters = network.parameters, network.trainable_parameters
+        flops = network.training_flops_per_image, network.forward_flops_per_image
         texts = ["/".join(map(integer, dict.fromkeys(both))) for both in (parameters, flops)]
         return f"network of {texts[0]} parameters, {texts[1]} FLOPs"
 
@@ -246,29 +246,37 @@ def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
     before its network was known gets that of an equal origin.
     """
     distinct = tuple(dict.fromkeys(origins))
-    revisions = sorted({one.revision for one in distinct})
+    revisions = sorted({origin.revision for origin in distinct})
     whole = {}
     for place, text in enumerate(revisions):
         if _ABBREVIATED.fullmatch(text):
             longer = revisions[place : bisect_left(revisions, f"{text}g")]  # after all digits
             if all(map(longer[-1].startswith, longer)):
                 whole[text] = longer[-1]
-    found = {
-        one: replace(one, revision=whole[one.revision]) if one.revision in whole else one
-        for one in distinct
+    homes = {
+        origin: replace(origin, revision=whole[origin.revision])
+        if origin.revision in whole
+        else origin
+        for origin in distinct
     }
-    known = {replace(one, network=None): one for one in reversed(found.values()) if one.network}
-    return {one: home if home.network else known.get(home, home) for one, home in found.items()}
+    known = {
+        replace(origin, network=None): origin
+        for origin in reversed(homes.values())
+        if origin.network
+    }
+    return {
+        origin: home if home.network else known.get(home, home) for origin, home in homes.items()
+    }
 
 
 def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
     """Parts in which origins differ, with their values in order of appearance."""
-    found: dict[str, dict[str, None]] = {}
+    texts_by_name: dict[str, dict[str, None]] = {}
     distinct = tuple(dict.fromkeys(origins))
     for origin in distinct:
         for name, text in origin.parts().items():
-            found.setdefault(name, {})[text or "unknown"] = None
-    differ = {name: tuple(texts) for name, texts in found.items() if len(texts) > 1}
+            texts_by_name.setdefault(name, {})[text or "unknown"] = None
+    differ = {name: tuple(texts) for name, texts in texts_by_name.items() if len(texts) > 1}
     if len(distinct) > 1 and not differ:
         return {"machine": tuple(f"#{place}" for place in range(1, len(distinct) + 1))}
     return differ
@@ -301,14 +309,14 @@ def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
     """The name of each origin's machine, numbered where the named facts are equal."""
     named: dict[Machine, str] = {}
     taken: dict[str, int] = {}
-    found = {}
+    names = {}
     for origin in origins:
         if origin.machine not in named:
             name = machine_name(dict(origin.machine))
             taken[name] = taken.get(name, 0) + 1
             named[origin.machine] = name if taken[name] == 1 else f"{name} #{taken[name]}"
-        found[origin] = named[origin.machine]
-    return found
+        names[origin] = named[origin.machine]
+    return names
 
 
 def machine_name(facts: Mapping[str, str]) -> str:
@@ -399,14 +407,14 @@ def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
     They are in the order of `METRICS`: that of the names changes nothing.
     """
     places = {name: place for place, name in enumerate(METRICS)}
-    found = [
+    ranked = [
         (min(places[name] for name in own), metric)
         for metric in ALL.values()
         if (
             own := {name for kind, name in metric.judged.items() if kind in kinds and name in names}
         )
     ]
-    return tuple(metric for _, metric in sorted(found, key=itemgetter(0)))
+    return tuple(metric for _, metric in sorted(ranked, key=itemgetter(0)))
 
 
 # Constants of the verdicts, each with its reason; docs/compare_reference.md has the formulas.
@@ -477,7 +485,11 @@ class Policy:
     @property
     def constants(self) -> dict[str, float]:
         """The constants that are the same for all configurations and metrics."""
-        kept = (one.name for one in dataclasses.fields(self) if "hidden" not in one.metadata)
+        kept = (
+            constant.name
+            for constant in dataclasses.fields(self)
+            if "hidden" not in constant.metadata
+        )
         return {name: getattr(self, name) for name in kept}
 
     def threshold_of(self, metric: Metric) -> float:

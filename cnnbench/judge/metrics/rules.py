@@ -83,9 +83,11 @@ class ConfigurationRule:
 
     def shares(self) -> dict[str, float]:
         """The shares of alpha by metric; they add up to 1."""
-        given = {one.name: one.share for one in self.metrics if one.share is not None}
-        others = [one.name for one in self.metrics if one.share is None]
-        return given | dict.fromkeys(others, (1 - sum(given.values())) / max(1, len(others)))
+        explicit = {
+            metric.name: metric.share for metric in self.metrics if metric.share is not None
+        }
+        others = [metric.name for metric in self.metrics if metric.share is None]
+        return explicit | dict.fromkeys(others, (1 - sum(explicit.values())) / max(1, len(others)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +155,7 @@ class Rules:
     def of(self, configuration: str) -> tuple[int, ConfigurationRule]:
         """The rule for a configuration with its number, from 1; number 0 if none fits."""
         rules = enumerate(self.rules, 1)
-        fitting = ((n, one) for n, one in rules if _fits(one.configurations, configuration))
+        fitting = ((n, rule) for n, rule in rules if _fits(rule.configurations, configuration))
         return next(fitting, (0, ConfigurationRule()))
 
     def title(self, number: int) -> str:
@@ -163,11 +165,11 @@ class Rules:
     @property
     def divides(self) -> bool:
         """Whether the metrics of a configuration get shares of alpha."""
-        return any(one.metrics for one in self.rules)
+        return any(rule.metrics for rule in self.rules)
 
     def metrics(self, configuration: str) -> tuple[str, ...]:
         """Names of the metrics that the rule for a configuration names; () for the usual ones."""
-        return tuple(one.name for one in self.of(configuration)[1].metrics)
+        return tuple(metric.name for metric in self.of(configuration)[1].metrics)
 
     def policy(
         self, usual: Policy, configuration: str, metric: Metric, asked: Sequence[Metric]
@@ -185,7 +187,7 @@ class Rules:
         if own is not None:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
-            if share is not None and all(_of(rule, one) for one in asked):
+            if share is not None and all(_of(rule, metric) for metric in asked):
                 share = rule.shares()[own.name]
         scaled = None if threshold is None else threshold * metric.scale
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
@@ -199,8 +201,10 @@ class Rules:
         rules = []
         for rule in self.rules:
             metrics = [
-                replace(one, threshold=None) if METRICS[one.name].threshold is None else one
-                for one in rule.metrics
+                replace(metric, threshold=None)
+                if METRICS[metric.name].threshold is None
+                else metric
+                for metric in rule.metrics
             ]
             rules.append(replace(rule, threshold=None, metrics=tuple(metrics)))
         return replace(self, rules=tuple(rules))
@@ -214,9 +218,13 @@ class Rules:
         """
         if len({*new}) != 1 or len({*base}) != 1:
             return None
-        meant = [one for one in self.accept if one.concerns(configuration, metric)]
-        ordered = sorted(meant, key=lambda one: one.has_ended)
-        return next((one for one in ordered if one.is_between(base[0], new[0])), None)
+        meant = [
+            acceptance for acceptance in self.accept if acceptance.concerns(configuration, metric)
+        ]
+        ordered = sorted(meant, key=lambda acceptance: acceptance.has_ended)
+        return next(
+            (acceptance for acceptance in ordered if acceptance.is_between(base[0], new[0])), None
+        )
 
 
 def _names(metric: Metric) -> set[str]:
@@ -225,7 +233,9 @@ def _names(metric: Metric) -> set[str]:
 
 
 def _of(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
-    return next((one for one in rule.metrics if one.name in _names(metric)), None)
+    return next(
+        (rule_metric for rule_metric in rule.metrics if rule_metric.name in _names(metric)), None
+    )
 
 
 def _fits(patterns: Sequence[str], name: str) -> bool:
@@ -235,45 +245,49 @@ def _fits(patterns: Sequence[str], name: str) -> bool:
 # Reading: TOML, from a file or from a commit.
 
 
-def load_rules(given: str | None) -> Rules:
-    """The rules of a file, of COMMIT:FILE, or of the current folder if `given` is None.
+def load_rules(flag_value: str | None) -> Rules:
+    """The rules of a file, of COMMIT:FILE, or of the current folder if `flag_value` is None.
 
     UsageError names the file and the key if there is no such file, or a key is wrong.
     """
-    if given == NO_RULES:
+    if flag_value == NO_RULES:
         return Rules()
-    for name in (FILE, PROJECT) if given is None else (given,):
-        if given is None and not Path(name).is_file():
+    for name in (FILE, PROJECT) if flag_value is None else (flag_value,):
+        if flag_value is None and not Path(name).is_file():
             continue
         table = _parsed(name)
         if table is not None:
             return _rules(name, table)
-        if given is not None:
-            raise FlagError("rules", given, "has no section [tool.cnnbench]")
+        if flag_value is not None:
+            raise FlagError("rules", flag_value, "has no section [tool.cnnbench]")
     return Rules()
 
 
-def rules_at(commit: str, given: str | None) -> str:
+def rules_at(commit: str, flag_value: str | None) -> str:
     """The value of --rules for the rules that the current folder has in a commit.
 
-    `given` is the value of the flag. A file of the repository is read from the commit; other values
-    are returned as they are. FlagError if the commit lacks the file.
+    A file of the repository is read from the commit; other values are returned as they are.
+    FlagError if the commit lacks the file.
     """
     here = Path.cwd().resolve()
-    if given is not None:
+    if flag_value is not None:
         top = Path(git("rev-parse", "--show-toplevel")).resolve()
-        if given == NO_RULES or _is_in_commit(given) or top not in Path(given).resolve().parents:
-            return given
+        if (
+            flag_value == NO_RULES
+            or _is_in_commit(flag_value)
+            or top not in Path(flag_value).resolve().parents
+        ):
+            return flag_value
     prefix = git("rev-parse", "--show-prefix")
-    for name in (FILE, PROJECT) if given is None else (given,):
+    for name in (FILE, PROJECT) if flag_value is None else (flag_value,):
         path = os.path.normpath(prefix + os.path.relpath(Path(name).resolve(), here))
         place = f"{commit}:{Path(path).as_posix()}"
         with contextlib.suppress(GitError):
             git("cat-file", "-e", place)
-            if given is not None or _parsed(place) is not None:
+            if flag_value is not None or _parsed(place) is not None:
                 return place
-    if given is not None:
-        raise FlagError("rules", given, f"is not in the merge base, commit {commit}")
+    if flag_value is not None:
+        raise FlagError("rules", flag_value, f"is not in the merge base, commit {commit}")
     return NO_RULES
 
 
@@ -316,8 +330,10 @@ def _rules(source: str, table: Any) -> Rules:
         return Rules(
             source=source,
             digest=digest,
-            rules=tuple(_rule(one, f"{source}: rule {number}") for number, one in rules),
-            accept=tuple(_accepted(one, f"{source}: accept {number}") for number, one in accept),
+            rules=tuple(_rule(table, f"{source}: rule {number}") for number, table in rules),
+            accept=tuple(
+                _accepted(table, f"{source}: accept {number}") for number, table in accept
+            ),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -333,36 +349,36 @@ def _check_keys(table: Any, known: Collection[str], where: str) -> None:
 
 def _read(cls: type[_T], table: Any, where: str) -> _T:
     """A dataclass of this module from a table; a text stands for a list of one text."""
-    _check_keys(table, [one.name for one in fields(cast("Any", cls))], where)
+    _check_keys(table, [key.name for key in fields(cast("Any", cls))], where)
     lists = ("configurations", "metrics", "fail_on")
-    given = {
+    values = {
         key: [value] if key in lists and isinstance(value, str) else value
         for key, value in table.items()
     }
-    found = decode(cls, given, where)
-    threshold, words = (getattr(found, name, None) for name in ("threshold", "fail_on"))
+    rule = decode(cls, values, where)
+    threshold, words = (getattr(rule, name, None) for name in ("threshold", "fail_on"))
     if threshold is not None and not 0 <= threshold < 1000:
         raise ValueError(f"{where}: threshold: {threshold}: must be at least 0 and less than 1000")
     if words is None:
-        return found
+        return rule
     unknown = sorted({*words} - {*FAILURES, "never"})
     try:
         if unknown:
             raise ValueError(
                 f"{unknown[0]}: must be one or more of {', '.join(FAILURES)}, or never"
             )
-        replaced: _T = replace(cast("Any", found), fail_on=failing(words))
+        replaced: _T = replace(cast("Any", rule), fail_on=failing(words))
     except ValueError as error:
         raise ValueError(f"{where}: fail_on: {error}") from None
     return replaced
 
 
-def failing(given: Sequence[str]) -> tuple[str, ...]:
+def failing(words: Sequence[str]) -> tuple[str, ...]:
     """What sets exit code 1, by the words of `fail_on`; () for never. ValueError if unclear."""
-    never = {"never", "nothing"}.intersection(given)
-    if not given or (never and len({*given}) > 1):
+    never = {"never", "nothing"}.intersection(words)
+    if not words or (never and len({*words}) > 1):
         raise ValueError("must be one or more of its values, or never without other values")
-    return () if never else tuple(dict.fromkeys(given))
+    return () if never else tuple(dict.fromkeys(words))
 
 
 def _rule(table: Any, where: str) -> ConfigurationRule:
@@ -377,12 +393,12 @@ def _rule(table: Any, where: str) -> ConfigurationRule:
         place = f"{where}: metrics.{name}"
         _check_keys(value, ("threshold", "share", "fail_on"), place)
         own.append(_read(MetricRule, {**value, "name": name}, place))
-    found = _read(ConfigurationRule, {**table, "metrics": []} if own else table, where)
-    found = replace(found, metrics=tuple(own))
-    shares = found.shares().values()
+    rule = _read(ConfigurationRule, {**table, "metrics": []} if own else table, where)
+    rule = replace(rule, metrics=tuple(own))
+    shares = rule.shares().values()
     if own and (min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6)):
         raise ValueError(f"{where}: metrics: shares must be above 0 and add up to 1")
-    return found
+    return rule
 
 
 def _check_metrics(names: Any, where: str) -> None:
@@ -394,15 +410,15 @@ def _check_metrics(names: Any, where: str) -> None:
 
 
 def _accepted(table: Any, where: str) -> AcceptedCommit:
-    found = _read(AcceptedCommit, table, where)
-    _check_metrics([*found.metrics], where)
-    if not _COMMIT.fullmatch(found.commit):
-        raise ValueError(f"{where}: commit: {found.commit}: must be a hash of 7 to 64 digits")
-    if not found.reason.strip():
+    acceptance = _read(AcceptedCommit, table, where)
+    _check_metrics([*acceptance.metrics], where)
+    if not _COMMIT.fullmatch(acceptance.commit):
+        raise ValueError(f"{where}: commit: {acceptance.commit}: must be a hash of 7 to 64 digits")
+    if not acceptance.reason.strip():
         raise ValueError(f"{where}: reason: is empty")
     try:
-        date.fromisoformat(found.until)
+        date.fromisoformat(acceptance.until)
     except ValueError:
-        text = f"{where}: until: {found.until}: must be a day, as in 2026-12-31"
+        text = f"{where}: until: {acceptance.until}: must be a day, as in 2026-12-31"
         raise ValueError(text) from None
-    return found
+    return acceptance

@@ -24,7 +24,7 @@ from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text, part_text
-from cnnbench.judge.report.results import Configured, ReportSubject
+from cnnbench.judge.report.results import ReportSubject, RunGroup
 from cnnbench.records.codec import started
 from cnnbench.records.files import recognise
 from cnnbench.records.metric import BOUNDS, HISTORY, Metric
@@ -66,47 +66,47 @@ def configurations(results: ReportSubject) -> list[dict[str, Any]]:
     from cnnbench.judge.report.sections.scaling import curves
 
     efficiencies = {
-        one.name: curve.efficiency(one)
+        member.name: curve.efficiency(member)
         for curve in curves(results.configured)
-        for one in curve.members
+        for member in curve.members
     }
     return [
-        {**_facts(one), **_statistics(one), "scaling_efficiency": efficiencies.get(one.name)}
-        for one in results.configured
+        {**_facts(group), **_statistics(group), "scaling_efficiency": efficiencies.get(group.name)}
+        for group in results.configured
     ]
 
 
-def _statistics(one: Configured) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+def _statistics(group: RunGroup) -> dict[str, float | None]:
+    statistics: dict[str, float | None] = {}
     others = {name: name for name in BOUNDS if name not in _MEDIANS.values()}
     for name, metric in {**_MEDIANS, **others}.items():
-        values = None if metric is None else one.sample(metric)
-        found[name] = None if values is None else values.median
+        values = None if metric is None else group.sample(metric)
+        statistics[name] = None if values is None else values.median
         if values is not None and name in _SPREADING:
             low, high = values.interval or (None, None)
-            found |= {f"{name}_low": low, f"{name}_high": high}
-            found[f"{name}_min"] = min(values.values, default=None)
-            found[f"{name}_max"] = max(values.values, default=None)
-    return found
+            statistics |= {f"{name}_low": low, f"{name}_high": high}
+            statistics[f"{name}_min"] = min(values.values, default=None)
+            statistics[f"{name}_max"] = max(values.values, default=None)
+    return statistics
 
 
-def _facts(one: Configured) -> dict[str, Any]:
-    batch = next((r.batch for r in one.records if r.batch is not None), None)
-    model = next((r.model for r in one.records if r.model is not None), None)
-    statuses = [record.status for record in one.records]
+def _facts(group: RunGroup) -> dict[str, Any]:
+    batch = next((r.batch for r in group.records if r.batch is not None), None)
+    model = next((r.model for r in group.records if r.model is not None), None)
+    statuses = [record.status for record in group.records]
     return {
-        "configuration": one.name,
-        "key": one.configuration.key,
-        "side": one.origin.side,
-        "repository": one.origin.repository,
-        "revision": one.origin.revision,
-        "dirty": one.origin.dirty,
-        "tensorflow_version": one.origin.tensorflow,
-        **{name: one.flag(name) for name in _FLAGS},
-        "devices": one.devices,
+        "configuration": group.name,
+        "key": group.configuration.key,
+        "side": group.origin.side,
+        "repository": group.origin.repository,
+        "revision": group.origin.revision,
+        "dirty": group.origin.dirty,
+        "tensorflow_version": group.origin.tensorflow,
+        **{name: group.flag(name) for name in _FLAGS},
+        "devices": group.devices,
         "images_per_step": None if batch is None else batch.global_,
         "parameters": None if model is None else model.parameters,
-        "processes": len(one.good),
+        "processes": len(group.good),
         "failed": statuses.count("failed"),
         "interrupted": statuses.count("interrupted"),
     }
@@ -114,10 +114,10 @@ def _facts(one: Configured) -> dict[str, Any]:
 
 def runs(results: ReportSubject) -> list[dict[str, Any]]:
     """A row per process: the columns of --result_csv and those of the report."""
-    names = {record.run_id: one.name for one in results.configured for record in one.records}
+    names = {record.run_id: group.name for group in results.configured for record in group.records}
     speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
     rows = []
-    for record in sorted(results.records, key=lambda one: started(one.started_at)):
+    for record in sorted(results.records, key=lambda record: started(record.started_at)):
         steady = run_steady_state(record)
         rows.append(
             {
@@ -237,7 +237,7 @@ class Figure:
     def statistics(self) -> dict[str, float]:
         """Known numbers by name: the median as "", its interval, the processes, and the change."""
         low, high = self.sample.interval or (None, None)
-        found = {
+        values = {
             "": self.value,
             "lower": low,
             "upper": high,
@@ -246,12 +246,12 @@ class Figure:
             "change_lower": getattr(self.judgement, "low", None),
             "change_upper": getattr(self.judgement, "high", None),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def subject(self) -> dict[str, str]:
         """The known facts about the measured code, by name."""
         origin = self.origin
-        found = {
+        values = {
             "configuration": label(self.configuration),
             "configuration_key": self.configuration.key,
             "role": self.role,
@@ -265,7 +265,7 @@ class Figure:
             "machine": origin.parts()["machine"],
             "machine_key": _digest(origin.machine),
         }
-        return {name: text for name, value in found.items() if (text := plain(value))}
+        return {name: text for name, value in values.items() if (text := plain(value))}
 
 
 def _digest(*parts: object) -> str:
@@ -297,7 +297,7 @@ def _of_side(
 ) -> Iterable[Figure]:
     origins = Group(entry.configuration, records).origins()
     for origin, members in origins.items():
-        good = [one for one in members if one.status == "ok"]
+        good = [record for record in members if record.status == "ok"]
         for result in entry.results:
             values = usable_values(good, result.metric)
             if not values:
@@ -307,9 +307,9 @@ def _of_side(
                 sample=ProcessValues(values),
                 configuration=entry.configuration,
                 origin=origin,
-                started=min(started(one.started_at) for one in good),
+                started=min(started(record.started_at) for record in good),
                 role=role,
-                labels=shared_labels(labels_of(one.config) for one in good),
+                labels=shared_labels(labels_of(record.config) for record in good),
                 current=role == NEW,
                 judgement=result.judgement if role == NEW and len(origins) == 1 else None,
             )
@@ -454,7 +454,9 @@ def mlflow(figures: Sequence[Figure]) -> Exported:
     ``run_id``, ``update`` that of ``runs/update``; docs/integrations.md has a loop that sends them.
     Units, which MLflow lacks, are tags; ends of intervals are metrics.
     """
-    runs = grouped(figures, lambda one: (one.configuration.key, one.role, one.point, one.origin))
+    runs = grouped(
+        figures, lambda figure: (figure.configuration.key, figure.role, figure.point, figure.origin)
+    )
     return _json({"runs": [_mlflow_run(members) for members in runs.values()]}), ""
 
 
@@ -465,20 +467,22 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
     tags |= {f"cnnbench.label.{name}": text for name, text in first.labels.items()}
     if first.origin.revision:
         tags["mlflow.source.git.commit"] = first.origin.revision
-    for one in figures:
-        tags[f"cnnbench.unit.{one.metric.name}"] = one.metric.unit
-        if one.judgement is not None:
-            tags[f"cnnbench.verdict.{one.metric.name}"] = one.judgement.verdict.word(one.metric)
+    for figure in figures:
+        tags[f"cnnbench.unit.{figure.metric.name}"] = figure.metric.unit
+        if figure.judgement is not None:
+            tags[f"cnnbench.verdict.{figure.metric.name}"] = figure.judgement.verdict.word(
+                figure.metric
+            )
     name = ", ".join(filter(None, (first.title, first.role, first.point or first.origin.short)))
     metrics = [
         {
-            "key": ".".join(filter(None, (one.metric.name, *part.split("_")))),
+            "key": ".".join(filter(None, (figure.metric.name, *part.split("_")))),
             "value": value,
-            "timestamp": _milliseconds(one),
+            "timestamp": _milliseconds(figure),
             "step": 0,
         }
-        for one in figures
-        for part, value in one.statistics().items()
+        for figure in figures
+        for part, value in figure.statistics().items()
     ]
     flags = first.configuration.not_default()
     params = _pairs({name: one_line(fact_text(value)) for name, value in flags.items()})
@@ -530,7 +534,7 @@ def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
         ("change_upper", "ratio", f"upper end of the interval of the change of {name}"),
     ):
         scale = factor if unit == base else 1.0
-        samples = [(one, found[part] * scale) for one, found in own if part in found]
+        samples = [(figure, values[part] * scale) for figure, values in own if part in values]
         if not samples:
             continue
         full = "_".join(filter(None, ("cnnbench", name, part)))
@@ -540,22 +544,22 @@ def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
         if unit:
             yield f"# UNIT {full} {unit}"
         yield f"# HELP {full} {_escaped(about)}"
-        rows = ((_labels(one), one.started.timestamp(), value) for one, value in samples)
+        rows = ((_labels(figure), figure.started.timestamp(), value) for figure, value in samples)
         for labels, time, value in sorted(rows):
             yield f"{full}{{{labels}}} {value!r} {time:.3f}"
 
 
 def _labels(figure: Figure) -> str:
     """Labels of a figure; user labels are named label_NAME."""
-    found = {
+    labels = {
         f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)
         for name, text in figure.labels.items()
     }
     judgement = figure.judgement
     if judgement is not None:
-        found["verdict"] = judgement.verdict.word(figure.metric)
-    found |= figure.subject()
-    return ",".join(f'{name}="{_escaped(text)}"' for name, text in found.items())
+        labels["verdict"] = judgement.verdict.word(figure.metric)
+    labels |= figure.subject()
+    return ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
 
 
 def _escaped(text: str) -> str:

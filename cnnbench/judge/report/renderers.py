@@ -75,7 +75,9 @@ def ending(comparison: Comparison) -> str:
         return "an A/A measurement, whatever the verdict"
     if code == 1:
         return " and ".join(_FAILURES[word] for word in comparison.failed_on)
-    if code == 0 and any(one.accepted for entry in comparison.entries for one in entry.results):
+    if code == 0 and any(
+        result.accepted for entry in comparison.entries for result in entry.results
+    ):
         return "an accepted change"
     if code == 0 and replace(comparison, fail_on=USUAL_FAIL_ON).exit_code == 1:
         return "a regression, which --fail_on or a rule does not name"
@@ -84,8 +86,10 @@ def ending(comparison: Comparison) -> str:
 
 def confidence(comparison: Comparison) -> str:
     """Confidence of the intervals: "96 %", or "96 to 98 %" if rules divide the level."""
-    results = [one for entry in comparison.entries for one in entry.results]
-    shares = {1.0 if one.policy.share is None else one.policy.share for one in results} or {1.0}
+    results = [result for entry in comparison.entries for result in entry.results]
+    shares = {
+        1.0 if result.policy.share is None else result.policy.share for result in results
+    } or {1.0}
     levels = (1 - comparison.policy.alpha * share for share in (max(shares), min(shares)))
     return f"{' to '.join(dict.fromkeys(f'{100 * level:.4g}' for level in levels))} %"
 
@@ -156,7 +160,7 @@ def row(
         "configuration": TableCell(entry.name),
         "base": numeric(result.judgement.base_median, value),
         "new": numeric(result.judgement.new_median, value),
-        change: numeric(judgement.change, lambda found: of + metric.change_text(found)),
+        change: numeric(judgement.change, lambda value: of + metric.change_text(value)),
         interval: numeric(low, ends),
         "p": numeric(judgement.p_adjusted, "{:.2g}".format),
         "runs": numeric(len(entry.runs), runs),
@@ -173,8 +177,12 @@ def verdict(
 
 def tally(comparison: Comparison, metric: Metric) -> str:
     """Number of configurations per verdict, the worst first: "1 slower, 2 same"."""
-    found = (one for one in comparison.summary.tallies if one.metric == metric.name)
-    return ", ".join(f"{one.configurations} {one.verdict.word(metric)}" for one in found)
+    tallies = (
+        verdicts for verdicts in comparison.summary.tallies if verdicts.metric == metric.name
+    )
+    return ", ".join(
+        f"{verdicts.configurations} {verdicts.verdict.word(metric)}" for verdicts in tallies
+    )
 
 
 def outcome(comparison: Comparison) -> str:
@@ -182,7 +190,7 @@ def outcome(comparison: Comparison) -> str:
     tallies = {metric.name: tally(comparison, metric) for metric in comparison.asked}
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"
-    return "; ".join(f"{name} {found}" for name, found in tallies.items())
+    return "; ".join(f"{name} {text}" for name, text in tallies.items())
 
 
 def conditions(comparison: Comparison) -> str:
@@ -198,14 +206,14 @@ def conditions(comparison: Comparison) -> str:
     ):
         text += f"; changes under {_floors_text(*floors)} are ignored"
     judged = [entry.main.judgement for entry in comparison.deciding]
-    measured = any(one.noise is not None for one in judged)
+    measured = any(judgement.noise is not None for judgement in judged)
     return f"{text}, {_SPREAD}." if measured else f"{text}."
 
 
 def _floors(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
     """The smallest and the largest floor of a leading metric, and what shows them; None without."""
     judged = [result.judgement for _, result in comparison.about(metric)]
-    floors = [one.floor for one in judged if one.floor is not None]
+    floors = [judgement.floor for judgement in judged if judgement.floor is not None]
     return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
 
 
@@ -220,22 +228,22 @@ def _floors_text(low: float, high: float, name: str) -> str:
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
     """Geometric means of the changes of several configurations, one per speed."""
     for metric in SPEEDS:
-        found = comparison.means.get(metric.name)
-        if found is not None and found.configurations > 1:
-            of = count(found.of, "configuration", "configurations")
-            of = of if found.configurations == found.of else f"{found.configurations} of {of}"
-            yield f"{metric.name} {metric.change_text(found.change)} in the geometric mean of {of}"
+        mean = comparison.means.get(metric.name)
+        if mean is not None and mean.configurations > 1:
+            of = count(mean.of, "configuration", "configurations")
+            of = of if mean.configurations == mean.of else f"{mean.configurations} of {of}"
+            yield f"{metric.name} {metric.change_text(mean.change)} in the geometric mean of {of}"
 
 
 def mentions(comparison: Comparison) -> list[str]:
     """Facts that differ without blocking a verdict, over all configurations."""
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
-        for one in entry.differences:
-            if not one.blocks:
-                base, new = values.setdefault(one.fact, (set(), set()))
-                base.update(one.base)
-                new.update(one.new)
+        for difference in entry.differences:
+            if not difference.blocks:
+                base, new = values.setdefault(difference.fact, (set(), set()))
+                base.update(difference.base)
+                new.update(difference.new)
     # Subjects differ on purpose. In a checkout of cnnbench, its commit then differs too.
     revision = values.get("subject_revision")
     return [
@@ -264,15 +272,15 @@ def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Conte
     yield comparison.answer, comparison.why, comparison.advice
     labels = (f"BASE {comparison.base_label}", f"NEW  {comparison.new_label}")
     yield (Text(label, whole=True) for label in labels)
-    for metric, found in tables(comparison):
+    for metric, pairs in tables(comparison):
         yield (
             table(
-                (row(comparison, *one) for one in found),
+                (row(comparison, *pair) for pair in pairs),
                 title=f"{metric.name}, median {metric.unit_text}",
                 whole=True,
                 notes=tuple(
                     "" if result.verdict is Verdict.SAME else result.judgement.reason
-                    for _, result in found
+                    for _, result in pairs
                 ),
             ),
         )
@@ -284,8 +292,8 @@ def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Conte
 
 def _summary(comparison: Comparison) -> Iterator[Content]:
     for metric in comparison.metrics:
-        if found := tally(comparison, metric):
-            yield Text(f"{metric.name}: {found}", whole=True)
+        if text := tally(comparison, metric):
+            yield Text(f"{metric.name}: {text}", whole=True)
     notes = (f"note: {note}" for note in comparison.notes)
     for sentence in (*mean_sentences(comparison), conditions(comparison), *notes):
         yield Text(sentence, hanging=_HANGING)
@@ -314,12 +322,14 @@ _MOST_ANSWERS = 3
 
 def comment(comparison: Comparison) -> str:
     """Heading, tables and folded details, cut to fit into a comment on GitHub."""
-    told = [markdown(one) for one in (comparison.answer, comparison.why, comparison.advice) if one]
-    told += [f"Next: {code(comparison.next_step)}"] if comparison.next_step else []
+    lines_shown = [
+        markdown(line) for line in (comparison.answer, comparison.why, comparison.advice) if line
+    ]
+    lines_shown += [f"Next: {code(comparison.next_step)}"] if comparison.next_step else []
     lines = [
         f"### cnnbench: {ending(comparison)}",
         "",
-        "\n\n".join(told),
+        "\n\n".join(lines_shown),
         "",
         f"{code(comparison.base_label)} → {code(comparison.new_label)}: {outcome(comparison)}.",
         "",
@@ -330,17 +340,17 @@ def comment(comparison: Comparison) -> str:
         if entry.main.verdict is Verdict.CHANGED_WORK
     ]
     lines += [*answers[:_MOST_ANSWERS], ""] if answers else []
-    for metric, found in tables(comparison):
-        if not found:
+    for metric, pairs in tables(comparison):
+        if not pairs:
             continue
         rows = []
-        for entry, result in found:
+        for entry, result in pairs:
             _, _, *numbers = row(comparison, entry, result).values()
             symbol = _SYMBOLS[tone(comparison, entry, result)]
             symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
             verdict = f"{symbol} {result.word}"
-            rows.append(markdown_row((verdict, code(entry.name), *(one.text for one in numbers))))
-        _, *heads = row(comparison, *found[0])
+            rows.append(markdown_row((verdict, code(entry.name), *(cell.text for cell in numbers))))
+        _, *heads = row(comparison, *pairs[0])
         head = markdown_row((f"{metric.name}, median {metric.unit_text}", *heads))
         rows = _fitting(rows, _TABLES - _size(lines), markdown_row(("…", "{} more", *[""] * 6)))
         lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
@@ -360,14 +370,14 @@ def _details(comparison: Comparison, room: int) -> list[str]:
     head = ["<details><summary>Why, and how it was judged</summary>", ""]
     lines = [f"- {mean}" for mean in mean_sentences(comparison)]
     lines += [
-        f"- {metric.name}: {found}"
+        f"- {metric.name}: {text}"
         for metric in comparison.metrics
-        if metric not in comparison.leading and (found := tally(comparison, metric))
+        if metric not in comparison.leading and (text := tally(comparison, metric))
     ]
     lines.append(f"- {conditions(comparison)}")
     lines += [f"- note: {code(note)}" for note in comparison.notes]
     lines += [f"- also different: {code(mention)}" for mention in mentions(comparison)]
-    lines += [f"- skipped: {code(str(one))}" for one in comparison.skipped]
+    lines += [f"- skipped: {code(str(file))}" for file in comparison.skipped]
     remarks = _fitting(lines, _REMARKS, "- … and {} lines more")
     reasons = _fitting(reasons, room - _size([*head, *remarks]) - 100, "- … and {} reasons more")
     return [*head, *reasons, *remarks, "", "</details>"]
@@ -399,23 +409,27 @@ _MOST_ANNOTATIONS = 10
 
 def workflow_commands(comparison: Comparison) -> str:
     """One command per line: errors, then warnings, then notices."""
-    found = [
+    annotations = [
         (comparison.level(entry, result), f"{entry.name}: {result.metric.name}", _message(result))
         for entry in comparison.by_severity()
         for result in entry.results
     ]
-    found += [(Level.WARNING, "file skipped", str(one)) for one in comparison.skipped if one.defect]
+    annotations += [
+        (Level.WARNING, "file skipped", str(file)) for file in comparison.skipped if file.defect
+    ]
     lines = []
     for level in (Level.ERROR, Level.WARNING, Level.NOTICE):
         # Control characters could forge log lines.
-        items = [(plain(title), plain(message)) for of, title, message in found if of is level]
+        items = [
+            (plain(title), plain(message)) for of, title, message in annotations if of is level
+        ]
         shown = items if len(items) <= _MOST_ANNOTATIONS else items[: _MOST_ANNOTATIONS - 1]
         lines += [_command(level, *item) for item in shown]
         if rest := items[len(shown) :]:
             others = "\n".join(map(": ".join, rest))
             lines.append(_command(level, f"{len(rest)} more", others))
-    told = "\n".join(map(plain, comparison.opening))
-    lines.append(_command(Level.NOTICE, "cnnbench compare", told))
+    text = "\n".join(map(plain, comparison.opening))
+    lines.append(_command(Level.NOTICE, "cnnbench compare", text))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -461,9 +475,9 @@ def junit_xml(comparison: Comparison) -> str:
         xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, comparison.opening))
     if comparison.skipped:
         suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
-        for one in comparison.skipped:
-            case = _case(suite, "cnnbench.files", one.path)
-            xml.SubElement(case, "skipped", message=plain(one.reason))
+        for file in comparison.skipped:
+            case = _case(suite, "cnnbench.files", file.path)
+            xml.SubElement(case, "skipped", message=plain(file.reason))
     for suite in suites:
         counted = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
         for name, tag in counted.items():
@@ -494,7 +508,7 @@ def _add(
 def _numbers(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
     judgement, metric = result.judgement, result.metric
     base, new = map(metric.value_text, (judgement.base_median, judgement.new_median))
-    cells = {title: one.text for title, one in row(comparison, entry, result).items()}
+    cells = {title: cell.text for title, cell in row(comparison, entry, result).items()}
     change, interval = (cells[title] for title in titles(comparison))
     return (
         f"base {base}, new {new}, change {change} ({interval}), p {cells['p']}, "

@@ -46,14 +46,14 @@ _USUAL = ("imagenet", "training")
 S = TypeVar("S", Roofline, StrategiesDocument)
 
 
-def interval_cells(found: ProcessValues) -> dict[str, TableCell]:
+def interval_cells(values: ProcessValues) -> dict[str, TableCell]:
     """Cells with the interval and the range."""
-    return {found.INTERVAL: interval(found.interval), "range": interval(found.range)}
+    return {values.INTERVAL: interval(values.interval), "range": interval(values.range)}
 
 
 @dataclass(frozen=True, eq=False)
-class Configured:
-    """A configuration of one origin with all of its runs that had the same opponent.
+class RunGroup:
+    """All runs of one configuration and origin that were compared with the same commit.
 
     Attributes:
       opponent: the commit that its runs were compared with, shortened, or "".
@@ -96,8 +96,8 @@ class Configured:
     @cached_property
     def steady_states(self) -> tuple[SteadyState, ...]:
         """Steady states of the runs with enough steps."""
-        found = map(run_steady_state, self.good)
-        return tuple(state for state in found if state.shape is not Shape.TOO_SHORT)
+        states = map(run_steady_state, self.good)
+        return tuple(state for state in states if state.shape is not Shape.TOO_SHORT)
 
     @cached_property
     def latest(self) -> datetime:
@@ -124,12 +124,12 @@ class Configured:
     def family(self) -> str:
         """Network, data set and work; each has a chart."""
         further = (str(self.flag("data_name") or "imagenet"), self.work)
-        return ", ".join((self.model, *(one for one in further if one not in _USUAL)))
+        return ", ".join((self.model, *(part for part in further if part not in _USUAL)))
 
     @property
     def devices(self) -> int | None:
         """Devices of the whole job; None if unknown."""
-        placed = [one.placement for one in self.records if one.placement is not None]
+        placed = [record.placement for record in self.records if record.placement is not None]
         return len(placed[0].devices) if placed else None
 
     @property
@@ -142,8 +142,8 @@ def configurations(
     records: Iterable[RunRecord],
     beside: Iterable[RunRecord] = (),
     order: Mapping[str, int] | None = None,
-) -> tuple[Configured, ...]:
-    """The configurations of some runs, in order of `Configured.order`, once per origin.
+) -> tuple[RunGroup, ...]:
+    """The configurations of some runs, in order of `RunGroup.order`, once per origin.
 
     The processes of a commit that was compared with several others, such as GOOD of a bisection,
     are not pooled: it has one entry per opponent.
@@ -153,42 +153,42 @@ def configurations(
       order: places of commits; others follow the one before them in time. None for the order of
         time.
     """
-    (found,) = groups(with_highest_peaks([*records], beside))
-    names = labels(group.configuration for group in found)
+    (grouped_runs,) = groups(with_highest_peaks([*records], beside))
+    names = labels(group.configuration for group in grouped_runs)
     measured = {
         group.configuration.key: [
-            _PairedRecord(one, origin, started(one.started_at), pair_of(one))
+            _PairedRecord(record, origin, started(record.started_at), pair_of(record))
             for origin, members in group.origins().items()
-            for one in members
+            for record in members
         ]
-        for group in found
+        for group in grouped_runs
     }
-    in_time = sorted((one for those in measured.values() for one in those), key=_START)
+    in_time = sorted((record for members in measured.values() for record in members), key=_START)
     opponent = opponents(pairs_of(in_time))
-    origins = dict.fromkeys(one.origin for one in in_time)
+    origins = dict.fromkeys(record.origin for record in in_time)
     ordered = in_order([*origins], lambda origin: (order or {}).get(origin.revision))
     places = {origin: place for place, origin in enumerate(ordered)}
     configured = []
-    for group in found:
+    for group in grouped_runs:
         members = measured[group.configuration.key]
         name = names[group.configuration.key]
-        details = titles(one.origin for one in members)
-        pooled = grouped(members, lambda one: (one.origin, opponent(one)))
+        details = titles(record.origin for record in members)
+        pooled = grouped(members, lambda record: (record.origin, opponent(record)))
         several = Counter(origin for origin, _ in pooled)
-        for (origin, other), those in pooled.items():
+        for (origin, other), paired in pooled.items():
             detail = against(other) if several[origin] > 1 else ""
-            first = min(map(_START, those))
+            first = min(map(_START, paired))
             configured.append(
-                Configured(
+                RunGroup(
                     name=", ".join(filter(None, (name, details[origin], detail))),
                     configuration=group.configuration,
-                    records=tuple(o.record for o in those if isinstance(o.record, RunRecord)),
+                    records=tuple(o.record for o in paired if isinstance(o.record, RunRecord)),
                     origin=origin,
                     opponent=other,
                     order=(natural_key(name), origin.side, places[origin], first),
                 )
             )
-    return tuple(sorted(configured, key=lambda one: one.order))
+    return tuple(sorted(configured, key=lambda group: group.order))
 
 
 class _PairedRecord(NamedTuple):
@@ -218,16 +218,16 @@ def with_highest_peaks(
         known = peak(run) and (run.measured.peak_flops_source or "").startswith("measured")
         return (Origin.of(run).machine, str(run.config.get("precision"))) if known else None
 
-    found, alike = [], grouped((*runs, *beside), place)
+    chosen, alike = [], grouped((*runs, *beside), place)
     for run in runs:
         if (where := place(run)) and (others := alike[where])[1:]:
-            best = max(peak(one) or 0.0 for one in others)
+            best = max(peak(run) or 0.0 for run in others)
             kind = (run.measured.peak_flops_source or "").rpartition(" ")[2]
             source = f"measured: {kind}, the highest of {len(others)} processes"
             measured = replace(run.measured, peak_flops_per_sec=best, peak_flops_source=source)
             run = replace(run, measured=measured)
-        found.append(run)
-    return found
+        chosen.append(run)
+    return chosen
 
 
 def apart(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
@@ -239,23 +239,21 @@ def apart(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, l
     return separator.join(shared), [separator.join(parts) for parts in own]
 
 
-def told_apart(members: Sequence[Configured]) -> tuple[str, list[str]]:
+def told_apart(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
     """Shared parts of the names of some configurations, and the other parts of each."""
-    parts = [one.name.split(", ") for one in members]
-    formats = [str(one.flag("precision")) for one in members]
+    parts = [group.name.split(", ") for group in members]
+    formats = [str(group.flag("precision")) for group in members]
     for own, format in zip(parts, formats, strict=True):
         # Names leave out the default.
         own += [format] if len(set(formats)) > 1 and format not in own else []
     return apart(parts)
 
 
-def newest(
-    configured: Sequence[Configured], most: int, first: Container[str] = ()
-) -> list[Configured]:
+def newest(configured: Sequence[RunGroup], most: int, first: Container[str] = ()) -> list[RunGroup]:
     """At most so many, in their order: of the configurations `first`, by key, then the newest."""
-    order = sorted(configured, key=lambda one: (one.configuration.key in first, one.latest))
+    order = sorted(configured, key=lambda group: (group.configuration.key in first, group.latest))
     chosen = {*order[-most:]}
-    return [one for one in configured if one in chosen]
+    return [group for group in configured if group in chosen]
 
 
 def newest_text(shown: int, total: int) -> str:
@@ -273,68 +271,72 @@ class ReportSubject(Loaded):
       comparison: the verdicts; None without.
     """
 
-    configured: tuple[Configured, ...]
-    earlier: tuple[Configured, ...] = ()
+    configured: tuple[RunGroup, ...]
+    earlier: tuple[RunGroup, ...] = ()
     comparison: Comparison | None = None
 
     def bounded(self) -> ReportSubject:
         """The same with at most `MOST_SHOWN` configurations: changed, then newest ones."""
         entries = () if self.comparison is None else self.comparison.entries
-        changed = {one.configuration.key for one in entries if one.main.verdict is not Verdict.SAME}
+        changed = {
+            entry.configuration.key for entry in entries if entry.main.verdict is not Verdict.SAME
+        }
         shown = newest(self.configured, MOST_SHOWN, changed)
-        earlier = tuple(one for one in self.configured if one not in {*shown})
+        earlier = tuple(group for group in self.configured if group not in {*shown})
         return replace(self, configured=tuple(shown), earlier=earlier)
 
     @cached_property
     def rooflines(self) -> tuple[Roofline, ...]:
         """The profiled processes, with one peak per machine and format."""
-        found = []
+        studies = []
         for study in self.studies:
             if isinstance(study, Roofline):
-                one = self.profiled[study.run.run_id]
-                highest = max(one.sample(peak).values, default=study.machine.flops_per_sec)
-                found.append(study.at_peak(highest, one.peak_source))
-        return tuple(found)
+                group = self.profiled[study.run.run_id]
+                highest = max(group.sample(peak).values, default=study.machine.flops_per_sec)
+                studies.append(study.at_peak(highest, group.peak_source))
+        return tuple(studies)
 
     @property
     def strategies(self) -> tuple[StrategiesDocument, ...]:
         """The comparisons of modes."""
-        return tuple(one for one in self.studies if isinstance(one, StrategiesDocument))
+        return tuple(study for study in self.studies if isinstance(study, StrategiesDocument))
 
     @property
     def tunings(self) -> tuple[TuneDocument, ...]:
         """The searches of flags."""
-        return tuple(one for one in self.studies if isinstance(one, TuneDocument))
+        return tuple(study for study in self.studies if isinstance(study, TuneDocument))
 
     @cached_property
-    def profiled(self) -> Mapping[str, Configured]:
+    def profiled(self) -> Mapping[str, RunGroup]:
         """The configuration of each profiled process, with its profiled runs only, by run_id."""
-        found = configurations(profiled_runs(self.studies), self.runs)
-        return {record.run_id: one for one in found for record in one.records}
+        profiled_groups = configurations(profiled_runs(self.studies), self.runs)
+        return {record.run_id: group for group in profiled_groups for record in group.records}
 
     @property
     def runs(self) -> list[RunRecord]:
         """All runs, by their start."""
-        found = [record for one in self.configured for record in one.records]
-        return sorted(found, key=lambda record: started(record.started_at))
+        records = [record for group in self.configured for record in group.records]
+        return sorted(records, key=lambda record: started(record.started_at))
 
     @property
     def processes(self) -> list[tuple[str, RunRecord | AllReduceRecord]]:
         """Records with the names of their configurations: runs, all-reduces, profiled runs."""
-        names = {record.run_id: one.name for one in self.configured for record in one.records}
-        profiled = [one for one in profiled_runs(self.studies) if one.run_id not in names]
+        names = {record.run_id: group.name for group in self.configured for record in group.records}
+        profiled = [run for run in profiled_runs(self.studies) if run.run_id not in names]
         return [
             *((names[run.run_id], run) for run in self.runs),
-            *(("all-reduce", one) for one in self.allreduces),
+            *(("all-reduce", record) for record in self.allreduces),
             *((f"{self.profiled[run.run_id].name}, profiled", run) for run in profiled),
         ]
 
 
 def profiled_runs(studies: Iterable[Study]) -> list[RunRecord]:
     """The processes of rooflines and of profiles of steps."""
-    found = {one.run.run_id: one.run for one in studies if isinstance(one, Roofline)}
-    profiles = (one.record for one in studies if isinstance(one, StepProfile))
-    return list({**{run.run_id: run for run in profiles}, **found}.values())
+    runs_of_rooflines = {
+        study.run.run_id: study.run for study in studies if isinstance(study, Roofline)
+    }
+    profiles = (study.record for study in studies if isinstance(study, StepProfile))
+    return list({**{run.run_id: run for run in profiles}, **runs_of_rooflines}.values())
 
 
 def gather(
@@ -372,7 +374,7 @@ def gather(
     return gathered(
         ReportSubject,
         loaded,
-        allreduces=tuple(sorted(loaded.allreduces, key=lambda one: started(one.started_at))),
+        allreduces=tuple(sorted(loaded.allreduces, key=lambda record: started(record.started_at))),
         configured=configurations(loaded.records, profiled_runs(loaded.studies), order),
         comparison=comparison,
     )
@@ -383,8 +385,8 @@ def timed_names(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
     named = list(named)
     taken = Counter(name for name, _ in named)
     return [
-        (f"{name}, {time_text(one.started_at)}" if taken[name] > 1 else name, one)
-        for name, one in named
+        (f"{name}, {time_text(document.started_at)}" if taken[name] > 1 else name, document)
+        for name, document in named
     ]
 
 

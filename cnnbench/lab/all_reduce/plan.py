@@ -128,7 +128,7 @@ Flags that describe a job of several processes are not included.
 """
 
 
-def translated(given: Mapping[str, Any]) -> dict[str, Any]:
+def translated(values: Mapping[str, Any]) -> dict[str, Any]:
     """Translates two flags of all_reduce_benchmark.py to flags of this command.
 
     --hierarchical_copy selects the algorithm of this name. --use_fp16 sends float32 tensors in
@@ -136,9 +136,9 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     the translated flag has no effect.
 
     Args:
-      given: values by flag name, as `parse_flags` returns them.
+      values: values by flag name, as `parse_flags` returns them.
     """
-    flags = dict(given)
+    flags = dict(values)
     if flags.get("hierarchical_copy") and "all_reduce_spec" not in flags:
         del flags["hierarchical_copy"]
         flags["all_reduce_spec"] = "hierarchical_copy"

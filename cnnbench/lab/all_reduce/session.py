@@ -155,7 +155,7 @@ def fastest(record: AllReduceRecord) -> list[str]:
     for (_, size, _, devices), timed in alike.items():
         if len(timed) < 2:
             continue
-        (best, first), (second, next_one), *_ = sorted(timed, key=lambda one: one[0])
+        (best, first), (second, next_one), *_ = sorted(timed, key=lambda pair: pair[0])
         lines.append(
             f"# Fastest of {size} B on {devices} devices: {_case(first)}, "
             f"{_fixed(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, {second / best:.2f} times as "
@@ -374,8 +374,8 @@ class AllReduceBench:
             shared_cards=self.params.gpus_per_card > 1,
         )
 
-    def _warn(self, found: Iterable[ConditionNote]) -> None:
-        for condition in found:
+    def _warn(self, conditions: Iterable[ConditionNote]) -> None:
+        for condition in conditions:
             self._messages.warning(str(condition), condition.id)
 
     def _specs(self, places: Mapping[int, ReduceContext]) -> dict[int, tuple[AllReduceSpec, ...]]:
@@ -393,15 +393,15 @@ class AllReduceBench:
             )
             return dict.fromkeys(places, self.plan.specs)
         in_cluster = self.plan.job.in_cluster
-        found = {count: usable(place, in_cluster) for count, place in places.items()}
+        usable_specs = {count: usable(place, in_cluster) for count, place in places.items()}
         left_out: dict[tuple[str, str], list[str]] = {}
-        for count, (_, reasons) in found.items():
+        for count, (_, reasons) in usable_specs.items():
             for name, reason in reasons.items():
                 devices = str(len(places[count].devices))
                 left_out.setdefault((name, reason), []).append(devices)
         for (name, reason), counts in left_out.items():
             self._writer.lines([f"# left out on {' and '.join(counts)} devices: {name}: {reason}"])
-        return {count: specs for count, (specs, _) in found.items()}
+        return {count: specs for count, (specs, _) in usable_specs.items()}
 
     def _measure(
         self, places: Mapping[int, ReduceContext], specs: Mapping[int, tuple[AllReduceSpec, ...]]
@@ -445,7 +445,7 @@ class AllReduceBench:
             warning = implausible(point, share)
             if warning is not None:
                 self._messages.warning(warning, "implausible")
-        self._results.write(record, lambda: [all_reduce_row(record, one) for one in points])
+        self._results.write(record, lambda: [all_reduce_row(record, point) for point in points])
 
     def _head(self) -> list[str]:
         version = self._so_far.environment.get("tensorflow_version", "unknown")

@@ -60,19 +60,19 @@ _COMPANIONS = {
 _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
 
-def main(given: Mapping[str, Any]) -> int:
+def main(values: Mapping[str, Any]) -> int:
     """Prints predictions and writes the requested files.
 
-    `given` contains the values of `PREDICT_FLAGS`, and of the flags of ``cnnbench allreduce`` for
+    `values` contains the values of `PREDICT_FLAGS`, and of the flags of ``cnnbench allreduce`` for
     tensors and packing (at most one).
     """
-    params = PredictParams(**{s.name: given[s.name] for s in PREDICT_FLAGS if s.name in given})
-    sent = params_of(given)
+    params = PredictParams(**{s.name: values[s.name] for s in PREDICT_FLAGS if s.name in values})
+    sent = params_of(values)
     plugins.load_all(vars(sent))
     for name, others in _COMPANIONS.items():
-        if name in given and not any(given.get(other) is not None for other in others):
+        if name in values and not any(values.get(other) is not None for other in others):
             needed = " or ".join(f"--{other}" for other in others)
-            raise FlagError(name, given[name], f"has no effect without {needed}")
+            raise FlagError(name, values[name], f"has no effect without {needed}")
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
     files.prepare([Output("plot", params.plot, suffixes=PICTURES)], [params.record])
@@ -336,12 +336,12 @@ def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
 def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
     """Table of the fastest spec for each size of a single tensor."""
     table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
-    for one in by_devices:
+    for row in by_devices:
         parts = [
             part.spec if part.up_to is None else f"{part.spec} < {binary(part.up_to)} <="
-            for part in one.ranges
+            for part in row.ranges
         ]
-        table.append([str(one.devices), " ".join(parts) or NONE])
+        table.append([str(row.devices), " ".join(parts) or NONE])
     return _table(table, table[0][1])
 
 
@@ -355,13 +355,13 @@ def _table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
 
 
 def _reasons(predictions: Iterable[Prediction]) -> list[str]:
-    found: dict[tuple[str, str], list[str]] = {}
+    devices_by_reason: dict[tuple[str, str], list[str]] = {}
     for p in predictions:
         if p.not_predicted is not None:
-            found.setdefault((p.spec, p.not_predicted), []).append(str(p.devices))
+            devices_by_reason.setdefault((p.spec, p.not_predicted), []).append(str(p.devices))
     return [
         f"not predicted: {spec} on {', '.join(devices)} devices: {reason}"
-        for (spec, reason), devices in found.items()
+        for (spec, reason), devices in devices_by_reason.items()
     ]
 
 

@@ -275,14 +275,14 @@ def _low_latency(path: PathOf) -> PathOf:
     def small(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         return [
             replace(
-                one,
-                near_messages=_LL_LATENCY * one.near_messages,
-                near_bytes=_LL_BYTES * one.near_bytes,
-                far_messages=_LL_LATENCY * one.far_messages,
-                far_bytes=_LL_BYTES * one.far_bytes,
-                fixed=_NCCL_CALL_LL if one.fixed else 0,
+                message_counts,
+                near_messages=_LL_LATENCY * message_counts.near_messages,
+                near_bytes=_LL_BYTES * message_counts.near_bytes,
+                far_messages=_LL_LATENCY * message_counts.far_messages,
+                far_bytes=_LL_BYTES * message_counts.far_bytes,
+                fixed=_NCCL_CALL_LL if message_counts.fixed else 0,
             )
-            for one in path(tensor, layout, shards)
+            for message_counts in path(tensor, layout, shards)
         ]
 
     return small
@@ -547,7 +547,7 @@ class Interconnect:
 
 def _add(load: Path, path: Path) -> list[ReductionPhase]:
     both = itertools.zip_longest(load, path, fillvalue=ReductionPhase())
-    return [one + other for one, other in both]
+    return [first + second for first, second in both]
 
 
 def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
@@ -689,7 +689,7 @@ _CLEARLY = 0.99
 _ACCURACY = 1.02
 _ITEMSIZE = 4
 
-COLUMNS = (*(one.name for one in fields(Prediction)), "schema")
+COLUMNS = (*(column.name for column in fields(Prediction)), "schema")
 """All columns of the CSV table, in order. Unknown values are empty."""
 
 
@@ -748,11 +748,13 @@ def predict(
 
 def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
     """The fastest prediction for each number of devices; with ties, the first one."""
-    found: dict[int, list[tuple[float, Prediction]]] = {}
-    for one in predictions:
-        if one.allreduce_seconds is not None:
-            found.setdefault(one.devices, []).append((one.allreduce_seconds, one))
-    return {n: min(timed, key=lambda pair: pair[0])[1] for n, timed in found.items()}
+    by_devices: dict[int, list[tuple[float, Prediction]]] = {}
+    for prediction in predictions:
+        if prediction.allreduce_seconds is not None:
+            by_devices.setdefault(prediction.devices, []).append(
+                (prediction.allreduce_seconds, prediction)
+            )
+    return {n: min(timed, key=lambda pair: pair[0])[1] for n, timed in by_devices.items()}
 
 
 def fastest_by_size(

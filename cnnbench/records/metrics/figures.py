@@ -57,9 +57,9 @@ def _other(run: RunRecord) -> float | None:
         return run.imported.values.get("throughput")
     if not run.config.get("eval") or not run.evaluations:
         return None
-    timed = [one for one in run.evaluations if one.images_per_sec > 0]
-    seconds = fsum(one.examples / one.images_per_sec for one in timed)
-    return sum(one.examples for one in timed) / seconds if seconds else 0.0
+    timed = [evaluation for evaluation in run.evaluations if evaluation.images_per_sec > 0]
+    seconds = fsum(evaluation.examples / evaluation.images_per_sec for evaluation in timed)
+    return sum(evaluation.examples for evaluation in timed) / seconds if seconds else 0.0
 
 
 # On a CPU, where it is the memory of the process, it varies by some per cent; allocators round.

@@ -39,11 +39,13 @@ def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
 
 
 def _line(name: str, title: str, advice: str, summary: Summary) -> str:
-    found = {share: summary[f"{name}_p{share}_seconds"] for share in _SHARES}
-    if name == "step" and found[50] == summary.latency_p50_seconds:
+    seconds_by_share = {share: summary[f"{name}_p{share}_seconds"] for share in _SHARES}
+    if name == "step" and seconds_by_share[50] == summary.latency_p50_seconds:
         return ""  # on a CPU, both come from the same series
-    known = [f"p{share} {number(s * 1e3)} ms" for share, s in found.items() if s is not None]
-    return f"{title}: {', '.join(known)}{'' if found[99] else advice}" if known else ""
+    known = [
+        f"p{share} {number(s * 1e3)} ms" for share, s in seconds_by_share.items() if s is not None
+    ]
+    return f"{title}: {', '.join(known)}{'' if seconds_by_share[99] else advice}" if known else ""
 
 
 def _register(

@@ -23,18 +23,18 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
     content = file.json()
     context = content["context"]
     environment = {"hostname": context.get("host_name"), "logical_cpus": context.get("num_cpus")}
-    rows = grouped(content["benchmarks"], lambda one: str(one.get("run_name", one["name"])))
+    rows = grouped(content["benchmarks"], lambda row: str(row.get("run_name", row["name"])))
     for part, (name, alike) in enumerate(rows.items(), start=1):
-        if errors := [one for one in alike if one.get("error_occurred") or one.get("skipped")]:
+        if errors := [row for row in alike if row.get("error_occurred") or row.get("skipped")]:
             file.skip(0, name, f"failed: {errors[0].get('error_message', 'skipped')}")
             continue
-        single = [one for one in alike if one.get("run_type", "iteration") == "iteration"]
-        single = single or [one for one in alike if one.get("aggregate_name") == "mean"]
-        units = {one.get("time_unit") for one in single}
+        single = [row for row in alike if row.get("run_type", "iteration") == "iteration"]
+        single = single or [row for row in alike if row.get("aggregate_name") == "mean"]
+        units = {row.get("time_unit") for row in single}
         if len(units) != 1 or not units <= _SECONDS.keys():
             file.skip(0, name, "has no mean time in ns, us, ms or s")
             continue
-        seconds = fmean(one["real_time"] for one in single) * _SECONDS[units.pop()]
+        seconds = fmean(row["real_time"] for row in single) * _SECONDS[units.pop()]
         yield from file.benchmark(
             PROGRAM,
             name,

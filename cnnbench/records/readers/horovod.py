@@ -51,12 +51,12 @@ def _record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> Ru
     rows: list[PrintedSpeed] = []
     total, is_complete, devices, kind = None, False, 0, ""
     for number, text in lines:
-        if found := _HEADER.match(text):
-            header[found[1]] = found[2]
-        elif (found := _ITERATION.match(text)) and is_amount(float(found[2])):
-            rows.append(PrintedSpeed(step=int(found[1]), images_per_sec=float(found[2])))
-        elif (found := _TOTAL.match(text)) and is_amount(float(found[3])):
-            devices, kind, total = int(found[1]), found[2].lower(), float(found[3])
+        if match := _HEADER.match(text):
+            header[match[1]] = match[2]
+        elif (match := _ITERATION.match(text)) and is_amount(float(match[2])):
+            rows.append(PrintedSpeed(step=int(match[1]), images_per_sec=float(match[2])))
+        elif (match := _TOTAL.match(text)) and is_amount(float(match[3])):
+            devices, kind, total = int(match[1]), match[2].lower(), float(match[3])
         elif _MEAN.match(text):
             is_complete = True
         elif not _OTHER.match(text):

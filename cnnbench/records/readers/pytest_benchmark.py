@@ -28,11 +28,11 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         revision=commit.get("id") if commit.get("id") != "unknown" else None,
         dirty=commit.get("dirty"),
     )
-    for part, one in enumerate(content["benchmarks"], start=1):
+    for part, row in enumerate(content["benchmarks"], start=1):
         yield from file.benchmark(
             PROGRAM,
-            str(one["fullname"]),
-            one["stats"]["mean"],
+            str(row["fullname"]),
+            row["stats"]["mean"],
             "s",
             part,
             environment=environment,

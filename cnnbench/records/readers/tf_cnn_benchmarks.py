@@ -136,10 +136,10 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
 def _json(data: bytes) -> dict[str, Any] | None:
     """The JSON object in a line; None if there is none."""
     try:
-        found = parse_json(data)
+        parsed = parse_json(data)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 class _Log:
@@ -155,25 +155,25 @@ class _Log:
             self._understand(number, text)
 
     def _understand(self, number: int, text: str) -> None:
-        if found := _HEADER.match(text):
-            self.header[found[1]] = (found[2] or "").strip()
-        elif found := _MORE.match(text):
-            self.header[found[2]] = found[1]
-        elif found := _ROW.match(text):
+        if match := _HEADER.match(text):
+            self.header[match[1]] = (match[2] or "").strip()
+        elif match := _MORE.match(text):
+            self.header[match[2]] = match[1]
+        elif match := _ROW.match(text):
             speed, uncertainty, jitter, *loss = map(
-                float, (*found.groups()[1:4], *found[5].split())
+                float, (*match.groups()[1:4], *match[5].split())
             )
             if not is_amount(speed):
                 return self.file.skip(number, text, "is no speed")
             of = {"uncertainty": uncertainty, "jitter": jitter, "loss": loss[0] if loss else None}
-            self.rows.append(PrintedSpeed(step=int(found[1]), images_per_sec=speed, **of))
-        elif found := _ACCURACY.match(text):
-            top_1, top_5 = map(float, found.groups())
+            self.rows.append(PrintedSpeed(step=int(match[1]), images_per_sec=speed, **of))
+        elif match := _ACCURACY.match(text):
+            top_1, top_5 = map(float, match.groups())
             self.values |= {"accuracy": top_1, "top_1": top_1, "top_5": top_5}
-        elif found := _TOTAL.match(text):
-            if not is_amount(float(found[1])):
+        elif match := _TOTAL.match(text):
+            if not is_amount(float(match[1])):
                 return self.file.skip(number, text, "is no speed")
-            self.values["total_images_per_sec"] = float(found[1])
+            self.values["total_images_per_sec"] = float(match[1])
             self.is_complete = True
         elif not _OTHER.match(text):
             self.file.skip(number, text)
@@ -183,21 +183,21 @@ class _Log:
 
     def describe(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Takes the header from the content of benchmark_run.log; returns facts of the machine."""
-        for one in facts.get("run_parameters") or ():
-            value = next((one[key] for key in one if key.endswith("_value")), None)
-            if one.get("name") in _PARAMETERS and value is not None:
-                self.header[_PARAMETERS[one["name"]]] = str(value)
+        for parameter in facts.get("run_parameters") or ():
+            value = next((parameter[key] for key in parameter if key.endswith("_value")), None)
+            if parameter.get("name") in _PARAMETERS and value is not None:
+                self.header[_PARAMETERS[parameter["name"]]] = str(value)
         if version := (facts.get("tensorflow_version") or {}).get("version"):
             self.header["TensorFlow"] = str(version)
         machine = facts.get("machine_config") or {}
         cpu, gpu = (machine.get(name) or {} for name in ("cpu_info", "gpu_info"))
-        found = {
+        facts_known = {
             "cpu_model": cpu.get("cpu_info"),
             "logical_cpus": cpu.get("num_cores"),
             "memory_bytes": machine.get("memory_total"),
             "gpu_names": [gpu.get("model")] * (gpu.get("count") or 0) or None,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in facts_known.items() if value is not None}
 
     def record(
         self,
@@ -217,7 +217,7 @@ class _Log:
                 "images_per_sec_jitter": last.jitter,
                 "final_loss": loss,
             }
-            self.values |= {name: one for name, one in printed.items() if one is not None}
+            self.values |= {name: value for name, value in printed.items() if value is not None}
         per_device, whole = (self._number(name) for name in ("per device", "Batch size"))
         batch, workers = None, 1
         if per_device and whole:
@@ -246,7 +246,7 @@ class _Log:
             part=part,
             environment={
                 **({"tensorflow_version": version} if version else {}),
-                **({"gpu_names": [gpus[one] for one in sorted(gpus)]} if gpus else {}),
+                **({"gpu_names": [gpus[number] for number in sorted(gpus)]} if gpus else {}),
                 **(environment or {}),
             },
             values=self.values,
@@ -267,7 +267,7 @@ class _Log:
         header, mode = self.header, self.header.get("Mode", "")
         dataset, _, synthetic = header.get("Dataset", "").partition(" (")
         places = self._devices()
-        found = {
+        flags = {
             "model": header.get("Model"),
             "data_name": dataset.lower() or None,
             # Where the data was is not printed, only whether it was real.
@@ -288,11 +288,11 @@ class _Log:
             "job_name": "worker" if places and places[0].startswith("/job:worker") else None,
             "training_and_evaluation": "+" in mode or None,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in flags.items() if value is not None}
 
     def _devices(self) -> list[str]:
         try:
-            return [str(one) for one in ast.literal_eval(self.header.get("Devices", "[]"))]
+            return [str(device) for device in ast.literal_eval(self.header.get("Devices", "[]"))]
         except (SyntaxError, ValueError):
             return []
 

@@ -34,8 +34,8 @@ def write_graph(flag: str, path: str, graph_def: Any) -> None:
 
 
 @contextmanager
-def collecting_partitions(found: list[Any]) -> Iterator[None]:
-    """Appends the partitions of the function that is called in the block to `found`, by device."""
+def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
+    """Appends the partitions of the function that the block calls to `partitions`, by device."""
     tf.summary.trace_on(graph=True, profiler=False)
     # Discards earlier graphs, because in TensorFlow 2.21 trace_off does not stop collecting.
     _exported()
@@ -45,7 +45,7 @@ def collecting_partitions(found: list[Any]) -> Iterator[None]:
     except BaseException:
         tf.summary.trace_off()
         raise
-    found += _partitions()
+    partitions += _partitions()
 
 
 def _partitions() -> list[Any]:
@@ -117,10 +117,10 @@ def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
                 sent[tensor.name, op.device] = 1, _bytes(tensor)
     # Every device takes part in each collective of a strategy.
     of_strategy = next(iter(unnumbered.values()), [])
-    found = (*sent.values(), *rings.values(), *of_strategy)
-    sizes = [size for _, size in found if size is not None]
-    total = sum(sizes) if len(sizes) == len(found) else None
-    return sum(messages for messages, _ in found), total
+    transfers = (*sent.values(), *rings.values(), *of_strategy)
+    sizes = [size for _, size in transfers if size is not None]
+    total = sum(sizes) if len(sizes) == len(transfers) else None
+    return sum(messages for messages, _ in transfers), total
 
 
 def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
@@ -129,12 +129,12 @@ def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
     A collective uses NCCL if its hint requests NCCL and it is on a GPU; otherwise, it uses
     TensorFlow's ring. `devices` contains full device strings.
     """
-    found = set()
+    libraries = set()
     for op in graph.get_operations():
         if op.type in (*_REDUCE, *_GATHER) and op.device in devices:
             by_nccl = op.get_attr("communication_hint") == b"nccl" and is_gpu(op.device)
-            found.add("nccl" if by_nccl else "ring")
-    return tuple(sorted(found))
+            libraries.add("nccl" if by_nccl else "ring")
+    return tuple(sorted(libraries))
 
 
 def _needed(graph: Any) -> Iterator[Any]:

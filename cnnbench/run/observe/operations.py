@@ -71,8 +71,8 @@ def _classes() -> dict[str, Any]:
                 field.type = kinds.Type.Value(f"TYPE_{inner.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = ((name, pool.FindMessageTypeByName(f"cnnbench.{name}")) for name in _MESSAGES)
-    return {name: message_factory.GetMessageClass(one) for name, one in found}
+    descriptors = ((name, pool.FindMessageTypeByName(f"cnnbench.{name}")) for name in _MESSAGES)
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors}
 
 
 # Profiles of TensorFlow's profiler: one XSpace message per host (`*.xplane.pb`).
@@ -120,18 +120,18 @@ def _plane(plane: Any) -> XPlane:
         return _text(value) if field == "text" else value
 
     def read(event: Any, line_start: int) -> XEvent:
-        found = {
+        values = {
             stats.get(stat.key, ""): value_of(field.name, value)
             for stat in event.stats
             for field, value in stat.ListFields()
             if field.name != "key"
         }
         start = line_start + event.offset
-        return XEvent(events.get(event.key, ""), start, event.duration, found)
+        return XEvent(events.get(event.key, ""), start, event.duration, values)
 
     lines = (
-        (_text(one.shown or one.name), tuple(read(e, one.start * 1000) for e in one.events))
-        for one in plane.lines
+        (_text(line.shown or line.name), tuple(read(e, line.start * 1000) for e in line.events))
+        for line in plane.lines
     )
     return XPlane(_text(plane.name), tuple((name, made) for name, made in lines if made))
 
@@ -252,8 +252,8 @@ def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Ran
     planes = tuple(planes)
     on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
     read = on_gpus or _read([p for p in planes if not p.name.startswith(_GPU)], _of_host)
-    found = sorted(read, key=lambda one: one[1].start)
-    first = found[0][1].start if found else 0
+    events = sorted(read, key=lambda item: item[1].start)
+    first = events[0][1].start if events else 0
     return [
         RanOperation(
             name,
@@ -263,7 +263,7 @@ def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Ran
             event.start - first + event.duration,
             _rank(name, type, is_own),
         )
-        for (name, type, plane), event in found
+        for (name, type, plane), event in events
     ]
 
 
@@ -300,8 +300,8 @@ def _divided(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
         elif rank is Rank.OTHER:
             other += spent
         elif spent:
-            for one in active[rank]:
-                parts[one] += spent / len(active[rank])
+            for event in active[rank]:
+                parts[event] += spent / len(active[rank])
         if begins:
             active[runs[index].rank].add(index)
         else:
@@ -317,7 +317,9 @@ def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
     """
     events = (event for plane in planes for _, line in plane.lines for event in line)
     stats = (event.stats for event in events if event.name == _ALLOCATION)
-    sizes = [size for one in stats if isinstance(size := one.get("requested_bytes"), int)]
+    sizes = [
+        size for statistics in stats if isinstance(size := statistics.get("requested_bytes"), int)
+    ]
     return (len(sizes), sum(sizes)) if sizes else None
 
 

@@ -99,15 +99,15 @@ def _call(line: str) -> Primitive | None:
     if words[at - 1] == "graph" or len(words) < at + 6 or not words[at + 1].startswith("cpu"):
         return None
     name, implementation, propagation, memory = words[at + 2 : at + 6]
-    tensors = [found.groups() for found in map(_TENSOR.match, memory.split()) if found]
-    layouts = [(one, tag or kind) for one, _, kind, tag in tensors]
+    tensors = [match.groups() for match in map(_TENSOR.match, memory.split()) if match]
+    layouts = [(tensor, tag or kind) for tensor, _, kind, tag in tensors]
     return Primitive(
         name=name,
         propagation="" if propagation == "undef" else propagation,
         types=", ".join(sorted({type for _, type, _, _ in tensors})),
         implementation=implementation,
         # Vectors are omitted, because they have only one possible layout.
-        layouts=", ".join(f"{one} {layout}" for one, layout in layouts if len(layout) > 1),
+        layouts=", ".join(f"{tensor} {layout}" for tensor, layout in layouts if len(layout) > 1),
         calls=1,
     )
 
@@ -179,7 +179,7 @@ class Works:
         image_flops: Mapping[str, Flops],
         kernels: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self._traced = {one.name: one for one in traced.get_operations()}
+        self._traced = {operation.name: operation for operation in traced.get_operations()}
         partitions = tuple(partitions)
         self._nodes = {node.name: node for graph in partitions for node in graph.node}
         self._called = {
@@ -235,8 +235,8 @@ class Works:
     def device(self, name: str) -> str:
         """The device of an operation of the step, such as "cpu:0"; "" if unknown."""
         node = self._nodes.get(name)
-        found = _DEVICE.search("" if node is None else node.device)
-        return found[1].lower() if found else ""
+        match = _DEVICE.search("" if node is None else node.device)
+        return match[1].lower() if match else ""
 
     def results(self, name: str) -> str:
         """The dtype of an operation's first result, such as "bfloat16"; "" if unknown."""
@@ -256,7 +256,7 @@ class Works:
             if _PRODUCT.search(operation.type):
                 return operation
             before = (tensor.op for tensor in operation.inputs)
-            waiting += [one for one in before if one.name not in self._nodes]
+            waiting += [operation for operation in before if operation.name not in self._nodes]
         return None
 
     def _is_to_kernel(self, name: str, plain: str, layer: str) -> bool:
@@ -271,7 +271,11 @@ class Works:
         if _PRODUCT.search(plain):
             return not any(self._is_kernel(tensor) for tensor in operation.inputs)
         if plain in _LAYOUT:
-            users = [one for one in operation.outputs[0].consumers() if self._is_of(one, layer)]
+            users = [
+                consumer
+                for consumer in operation.outputs[0].consumers()
+                if self._is_of(consumer, layer)
+            ]
             if users:
                 return self._is_to_kernel(users[0].name, users[0].type, layer)
         kernel = math.prod(self._kernels.get(layer, ()))
@@ -283,10 +287,10 @@ class Works:
 
         Synthetic images are also a variable, but with a different shape.
         """
-        found = origin(tensor, *_LAYOUT)
-        shape = found.outputs[0].shape
+        source = origin(tensor, *_LAYOUT)
+        shape = source.outputs[0].shape
         sizes = map(math.prod, self._kernels.values())
-        return found.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
+        return source.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
 
     def _is_of(self, operation: Any, layer: str) -> bool:
         """Whether an operation belongs to the gradients of the layer."""
@@ -308,7 +312,9 @@ class Works:
         if operation is not None and operation.type in _NO_TRAFFIC:
             return 0
         inputs = map(self._tensor, node.input)
-        sizes = [_size(one.deref()) for one in dict.fromkeys(inputs) if one is not None]
+        sizes = [
+            _size(reference.deref()) for reference in dict.fromkeys(inputs) if reference is not None
+        ]
         made = 0 if operation is None else sum(map(_size, operation.outputs))
         # An update reads and writes its variables, which are as large as the gradient.
         return sum(sizes) + made + 2 * variables * max(sizes, default=0)
@@ -320,16 +326,16 @@ class Works:
             return sum(tensor.dtype.name == "resource" for tensor in operation.inputs)
         if node is None or node.op in _INTO_BRANCHES or is_transfer(node.op):
             return 0
-        given = (self._nodes.get(self._origin(one)[0]) for one in node.input)
-        return sum(one is not None and one.attr["T"].type == _RESOURCE for one in given)
+        nodes = (self._nodes.get(self._origin(name)[0]) for name in node.input)
+        return sum(node is not None and node.attr["T"].type == _RESOURCE for node in nodes)
 
     def _tensor(self, name: str) -> Any:
         """A hashable reference to the traced tensor; None if unknown or a control input."""
         operation, index = self._origin(name)
-        found = self._traced.get(operation)
-        if found is None or index >= len(found.outputs):
+        operation_traced = self._traced.get(operation)
+        if operation_traced is None or index >= len(operation_traced.outputs):
             return None
-        return found.outputs[index].ref()
+        return operation_traced.outputs[index].ref()
 
     def _origin(self, name: str) -> tuple[str, int]:
         """The operation outside of tf.cond that computed a tensor, and its output number."""
@@ -346,9 +352,9 @@ class Works:
 def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
     """Makes the `Works` of a step that was traced as `graph`."""
     kernels = {
-        one.name.rpartition("/")[0]: one.shape
-        for one in plan.network.spec.variables
-        if one.trainable and len(one.shape) in (2, 4)
+        variable.name.rpartition("/")[0]: variable.shape
+        for variable in plan.network.spec.variables
+        if variable.trainable and len(variable.shape) in (2, 4)
     }
     network = plan.network
     flops = scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
@@ -395,12 +401,12 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
 
 def backward_operations(graph: Any) -> set[str]:
     """Names of operations that depend on a gradient."""
-    found: set[str] = set()
+    names: set[str] = set()
     for operation in graph.get_operations():
         inputs = (tensor.op.name for tensor in operation.inputs)
-        if _BACKWARD.search(operation.name) or any(name in found for name in inputs):
-            found.add(operation.name)
-    return found
+        if _BACKWARD.search(operation.name) or any(name in names for name in inputs):
+            names.add(operation.name)
+    return names
 
 
 def origin(tensor: Any, *transparent: str) -> Any:
@@ -551,5 +557,5 @@ def _rate(layer: Layer) -> float | None:
 
 def _csv(layers: Iterable[Layer]) -> str:
     header = ("forward_seconds", "backward_seconds", "memory_bytes", "flops")
-    rows = ((one.name, *(getattr(one, name) for name in header)) for one in layers)
+    rows = ((layer.name, *(getattr(layer, name) for name in header)) for layer in layers)
     return csv_text(("layer", *header), rows)

@@ -177,8 +177,8 @@ def _note_variables() -> contextlib.AbstractContextManager[Any]:
     """Makes variables of plug-ins, from now on, have the attribute `MADE_AT`."""
     import tensorflow as tf
 
-    def noted(create: Callable[..., Any], **given: Any) -> Any:
-        made = create(**given)
+    def noted(create: Callable[..., Any], **arguments: Any) -> Any:
+        made = create(**arguments)
         with contextlib.suppress(AttributeError):
             setattr(made, MADE_AT, plugins.calling_place())
         return made
@@ -225,7 +225,9 @@ def untested_notices(tf: Any) -> tuple[str, ...]:
 
 def watch_early_import() -> None:
     """Makes an import of TensorFlow by plug-in code quiet, quick and timed."""
-    if _PACKAGE not in sys.modules and not any(isinstance(one, _Finder) for one in sys.meta_path):
+    if _PACKAGE not in sys.modules and not any(
+        isinstance(finder, _Finder) for finder in sys.meta_path
+    ):
         sys.meta_path.insert(0, _Finder())
 
 

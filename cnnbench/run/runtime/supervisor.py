@@ -219,15 +219,15 @@ def _go_on_in_child(
         log.forward()  # without memory for a thread, this process reports, and the child ends
         os.write(theirs, b"\0")
         announced, status = _wait(child, theirs, waited_for, longest_step)
-        said = log.end()
+        printed = log.end()
         os.close(theirs)
         held_back = unwritten() if announced is None else ""
         if announced is None and status is not None:
             number = -os.waitstatus_to_exitcode(status)
-            if memory_ran_out(number, oom_kills() - kills, held_back + said) and retries():
+            if memory_ran_out(number, oom_kills() - kills, held_back + printed) and retries():
                 announced = RETRY
         if announced != RETRY:
-            _end_as(announced, status, said, held_back, lost)
+            _end_as(announced, status, printed, held_back, lost)
         state.attempt += 1
     os.close(theirs)
     log.divert()
@@ -242,7 +242,7 @@ def _go_on_in_child(
 def _end_as(
     announced: int | None,
     status: int | None,
-    said: str,
+    printed: str,
     held_back: str,
     lost: Callable[[NativeDeathError | None], None],
 ) -> NoReturn:
@@ -255,7 +255,7 @@ def _end_as(
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
                 os.kill(os.getpid(), -code)
             os._exit(code)
-        reason = fatal_message(held_back) or fatal_message(said)
+        reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_how(status, reason))
         announced = _tell(error, lost)
     announce(announced)  # to the parent of this one, if `watched` has forked

@@ -106,9 +106,9 @@ def export_environment(machine: MachinePlan) -> tuple[str, ...]:
         variables["CUDA_VISIBLE_DEVICES"] = ""
     warnings = []
     for name, value in variables.items():
-        found = os.environ.setdefault(name, value)
-        if found != value and name not in _FOR_THE_USER:
-            warnings.append(f"the environment has {name}={found}, which wins over {value!r}")
+        value_set = os.environ.setdefault(name, value)
+        if value_set != value and name not in _FOR_THE_USER:
+            warnings.append(f"the environment has {name}={value_set}, which wins over {value!r}")
     return tuple(warnings)
 
 
@@ -152,15 +152,15 @@ def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
     import tensorflow as tf
 
     flags = machine.flags
-    found = choose_devices(machine, job)
-    _set_threads(tf, machine, found.intra_threads, found.inter_threads)
+    chosen = choose_devices(machine, job)
+    _set_threads(tf, machine, chosen.intra_threads, chosen.inter_threads)
     # Both are set either way: a process may run one configuration after another.
     tf.config.optimizer.set_jit("autoclustering" if flags.xla else False)
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": not flags.enable_optimizations}
     )
     tf.config.set_soft_device_placement(False)
-    if found.kind == "gpu":
+    if chosen.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
         _use_gpus(tf, machine, [gpus[number] for number in sorted(machine.cards)])
     else:
@@ -168,7 +168,7 @@ def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
         with contextlib.suppress(RuntimeError):  # initialised by an earlier run
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(tf, flags.num_gpus)
-    return found
+    return chosen
 
 
 def measures_here(
@@ -196,14 +196,14 @@ def _configured_early(machine: MachinePlan, find: Callable[[], RunPlan | None]) 
 def start_server(machine: MachinePlan, job: Job) -> Any:
     """TensorFlow's server on the port of this task, with as many devices as it has towers."""
     tf = load_tensorflow()
-    found = choose_devices(machine)
+    chosen = choose_devices(machine)
     # The only public class for the server's settings: devices, threads, visible GPUs.
     config = tf.compat.v1.ConfigProto(
-        device_count={"CPU": len(found.numbers) if found.kind == "cpu" else 1},
-        intra_op_parallelism_threads=found.intra_threads,
-        inter_op_parallelism_threads=found.inter_threads,
+        device_count={"CPU": len(chosen.numbers) if chosen.kind == "cpu" else 1},
+        intra_op_parallelism_threads=chosen.intra_threads,
+        inter_op_parallelism_threads=chosen.inter_threads,
     )
-    if found.kind == "gpu":
+    if chosen.kind == "gpu":
         config.gpu_options.visible_device_list = ",".join(map(str, sorted(machine.cards)))
         config.gpu_options.allow_growth = bool(machine.flags.allow_growth)
         for parts in _parts(machine).values():
@@ -331,15 +331,15 @@ def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
         ("num_intra_threads", "intra_op", intra, machine.flags.num_intra_threads),
         ("num_inter_threads", "inter_op", inter, machine.flags.num_inter_threads or None),
     )
-    for flag, pool, size, given in pools:
+    for flag, pool, size, threads in pools:
         try:
             getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
         except RuntimeError:
             # Already initialised: an error only if another size was requested.
             have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
-            if given not in (None, have):
+            if threads not in (None, have):
                 raise FlagError(
-                    flag, given, f"this process already runs TensorFlow with {have}"
+                    flag, threads, f"this process already runs TensorFlow with {have}"
                 ) from None
 
 
@@ -349,7 +349,7 @@ def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu, limits in zip(gpus, parts.values(), strict=False):
-            wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=one) for one in limits]
+            wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
             tf.config.set_logical_device_configuration(gpu, wanted)
         for gpu in gpus if flags.allow_growth else ():
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -573,10 +573,10 @@ def published(
     for name in gpu_names:
         short = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", name.strip())
         matching = ((gpu, rates) for gpu, pattern, *rates in _GPUS if re.fullmatch(pattern, short))
-        found = next(matching, None)
-        if found is None:
+        published_rates = next(matching, None)
+        if published_rates is None:
             return None
-        gpu, rates = found
+        gpu, rates = published_rates
         by_type = dict(zip(_TYPES, rates, strict=True))
         kind = "tf32" if dtype == "float32" and tf32 and by_type["tf32"] is not None else dtype
         tflops = by_type[kind]
@@ -615,11 +615,11 @@ def gpu_name(device: str) -> str | None:
     """The driver's name of a TensorFlow GPU device, such as "NVIDIA H200"; None if unknown."""
     import tensorflow as tf
 
-    found = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
+    match = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
     cards = cards_of_gpus()
-    if found is None or int(found.group(1)) >= len(cards):
+    if match is None or int(match.group(1)) >= len(cards):
         return None
-    details = tf.config.experimental.get_device_details(cards[int(found.group(1))])
+    details = tf.config.experimental.get_device_details(cards[int(match.group(1))])
     name = details.get("device_name")
     return None if name is None else str(name)
 

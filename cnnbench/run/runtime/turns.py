@@ -73,10 +73,10 @@ class Turns:
         start, cpu = self._clock(), time.process_time()
         try:
             self._link.sendall(WAITS if steps_left else WAITS_AFTER_STEPS)
-            told = self._told(self._link)
+            message = self._told(self._link)
         except ConnectionError:
-            told = b""
-        if not told:  # the process that assigns turns has ended
+            message = b""
+        if not message:  # the process that assigns turns has ended
             self._link.close()
             self._link = None
         now = self._clock()

@@ -67,7 +67,7 @@ class Ring:
             for _, members in itertools.groupby(way[:count], self._context.memory_of):
                 devices_there = list(members)
                 with tf.device(devices_there[-1]):
-                    total = [add_up([*total, *(parts[one][chunk] for one in devices_there)])]
+                    total = [add_up([*total, *(parts[device][chunk] for device in devices_there)])]
             hops = itertools.pairwise(way[count - 1 :])
             sums.append(spread(total[0], way[count - 1], hops, self._context))
         return cut.join(by_memory(sums, self._context), self._context, index)

@@ -109,16 +109,16 @@ def build(
     return Report(
         title=title or _title(results),
         subtitle=_subtitle(results),
-        answers=tuple(one for one in all_answers if one is not None) if asked else (),
+        answers=tuple(answer for answer in all_answers if answer is not None) if asked else (),
         highlights=tuple(_highlights(results)),
-        sections=(*first, *(one for one in sections if one.blocks)),
+        sections=(*first, *(section for section in sections if section.blocks)),
     )
 
 
 def _title(results: ReportSubject) -> str:
     named = (
-        *(one.model for one in (*results.configured, *results.profiled.values())),
-        *(str(one.config.get("model")) for one in results.strategies),
+        *(group.model for group in (*results.configured, *results.profiled.values())),
+        *(str(document.config.get("model")) for document in results.strategies),
         *map(campaigns.network, results.tunings),
     )
     if not named:
@@ -127,8 +127,8 @@ def _title(results: ReportSubject) -> str:
 
 
 def _subtitle(results: ReportSubject) -> str:
-    measured = (*(one for _, one in results.processes), *results.strategies)
-    starts = sorted(time_text(one.started_at)[:16] for one in measured)
+    measured = (*(document for _, document in results.processes), *results.strategies)
+    starts = sorted(time_text(document.started_at)[:16] for document in measured)
     ends = " to ".join(dict.fromkeys((*starts[:1], *starts[-1:])))
     when = f", measured {ends} UTC" if ends else ""
     return f"Measured with cnnbench; report of version {__version__}{when}"
@@ -148,7 +148,7 @@ def _extent(bounded: ReportSubject) -> Answer | None:
 
 def _failed(results: ReportSubject) -> Answer | None:
     bad = [run for _, run in results.processes if run.status != "ok"]
-    defects = sum(one.defect for one in results.skipped)
+    defects = sum(file.defect for file in results.skipped)
     if not bad and not defects:
         return None
     total = count(len(results.processes), "process", "processes")
@@ -162,11 +162,15 @@ def _failed(results: ReportSubject) -> Answer | None:
 
 
 def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
-    origins = [one.origin for one in results.configured]
-    commits = {one.code for one in origins if one.revision}
-    machines = {one.machine for one in origins}
-    found: tuple[tuple[Collection[object], str, str], ...] = (
-        ({one.configuration.key for one in results.configured}, "configuration", "configurations"),
+    origins = [group.origin for group in results.configured]
+    commits = {origin.code for origin in origins if origin.revision}
+    machines = {origin.machine for origin in origins}
+    counted_things: tuple[tuple[Collection[object], str, str], ...] = (
+        (
+            {group.configuration.key for group in results.configured},
+            "configuration",
+            "configurations",
+        ),
         (commits if len(commits) > 1 else (), "commit", "commits"),
         (machines if len(machines) > 1 else (), "machine", "machines"),
         (results.runs, "process", "processes"),
@@ -175,27 +179,29 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
         (results.tunings, "search of flags", "searches of flags"),
         (results.rooflines, "roofline", "rooflines"),
     )
-    measured = [count(len(those), one, many) for those, one, many in found if those]
+    measured = [
+        count(len(things), singular, many) for things, singular, many in counted_things if things
+    ]
     if measured:
         yield "measured", ", ".join(measured)
-    if imported := imported_text(one.config.get(IMPORTED) for _, one in results.processes):
+    if imported := imported_text(record.config.get(IMPORTED) for _, record in results.processes):
         yield "not judged", imported
-    environments = [one.environment for _, one in results.processes]
-    environments += [one.environment for one in results.strategies]
+    environments = [record.environment for _, record in results.processes]
+    environments += [document.environment for document in results.strategies]
     for title, names in _FACTS:
         texts = [_values(environments, name) for name in names]
         if texts[0]:
             yield title, ", ".join(filter(None, texts))
     if results.skipped:
-        defects = sum(one.defect for one in results.skipped)
+        defects = sum(file.defect for file in results.skipped)
         yield "skipped", f"{count(len(results.skipped), 'file', 'files')}, {defects} of them faulty"
 
 
 def _values(environments: list[Mapping[str, Any]], name: str) -> str:
-    found = (facts[name] for facts in environments if name in facts)
+    values = (facts[name] for facts in environments if name in facts)
     texts = [
-        counted(one) if isinstance(one, list) else short_commit(readable_fact(name, one))
-        for one in found
+        counted(value) if isinstance(value, list) else short_commit(readable_fact(name, value))
+        for value in values
     ]
     text = first_few([text for text in dict.fromkeys(texts) if text], _MOST)
     return f"{text}{_UNITS.get(name, '')}" if text else ""

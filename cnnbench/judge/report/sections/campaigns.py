@@ -61,16 +61,16 @@ def modes(results: ReportSubject) -> Iterable[Content]:
     cores, so there the one device has all images. Weights are compared after the same number of
     steps; one_tower sees a different batch.
     """
-    for title, one in titled(results):
-        if one.incomplete is not None:
-            yield Text(f"Incomplete: {one.incomplete}", "bad")
-        for text, right in weight_remarks(one.rows, one.weights_tolerance):
+    for title, document in titled(results):
+        if document.incomplete is not None:
+            yield Text(f"Incomplete: {document.incomplete}", "bad")
+        for text, right in weight_remarks(document.rows, document.weights_tolerance):
             yield Text(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
-        for row in one.rows:
+        for row in document.rows:
             yield Text(f"Failed: {row.mode}: {row.problem}", "bad") if row.problem else None
-        yield [modes_chart(one, title)]
-        yield table((_mode(one, row) for row in one.rows), title=title)
-        costs = ({"mode": row.mode, **_costs(row)} for row in one.rows)
+        yield [modes_chart(document, title)]
+        yield table((_mode(document, row) for row in document.rows), title=title)
+        costs = ({"mode": row.mode, **_costs(row)} for row in document.rows)
         yield table(costs, title=f"{title}: memory, start-up, variables", folded=True)
 
 
@@ -100,13 +100,13 @@ def _costs(row: StrategyRow) -> Row:
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
     """The fastest modes among those with equal weights, per comparison."""
-    for title, one in titled(results):
-        alike = [row for row in one.rows if row.weights in (REFERENCE, EQUAL)]
-        known = [row for row in alike or one.rows if row.mode != ONE_TOWER]
-        right = all(row.weights != DIFFERENT and not row.problem for row in one.rows)
+    for title, document in titled(results):
+        alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]
+        known = [row for row in alike or document.rows if row.mode != ONE_TOWER]
+        right = all(row.weights != DIFFERENT and not row.problem for row in document.rows)
         text, tone = _fastest([row for row in known if row.images_per_sec is not None])
-        remarks = (words for words, _ in weight_remarks(one.rows, one.weights_tolerance))
-        ended = () if one.incomplete is None else (f"incomplete: {one.incomplete}",)
+        remarks = (words for words, _ in weight_remarks(document.rows, document.weights_tolerance))
+        ended = () if document.incomplete is None else (f"incomplete: {document.incomplete}",)
         if text:
             tone = tone if right else "bad"
             yield Answer(f"Modes of {title}", text, tone, (*ended, *remarks))
@@ -135,14 +135,14 @@ def _fastest(measured: Sequence[StrategyRow]) -> tuple[str, str]:
 
 def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
     """Comparisons, each with its network, batch and devices, and its time where these repeat."""
-    return timed_names((work_text(one), one) for one in results.strategies)
+    return timed_names((work_text(document), document) for document in results.strategies)
 
 
-def work_text(one: StrategiesDocument) -> str:
+def work_text(document: StrategiesDocument) -> str:
     """The network, batch and devices of a comparison."""
-    parts = work(one.config)
-    if one.config.get("precision") not in (None, "fp32"):
-        parts.append(str(one.config["precision"]))
+    parts = work(document.config)
+    if document.config.get("precision") not in (None, "fp32"):
+        parts.append(str(document.config["precision"]))
     return ", ".join(parts)
 
 
@@ -191,70 +191,77 @@ def best_flags(results: ReportSubject) -> Iterable[Content]:
     tune). Gains in the table are estimated from all rounds; the gain in the verdict is estimated
     only from the pairs.
     """
-    for one in results.tunings:
-        name = network(one)
-        command = TableCell(shlex.join(one.command), kinds="command")
-        yield table([{"flags": _of_command(one), "command": command}], title=name)
-        outcome, tone = tune_verdict(one)
-        spent = f"{duration(one.seconds)} of {duration(one.budget_seconds)}"
-        words = (outcome, one.reason, one.weights, f"it took {spent}")
-        said = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
-        yield Text(" ".join(said), tone)
-        yield [*_gains(one, name)]
-        yield table(map(candidate_row, one.rows), title=f"{name}: candidates")
+    for document in results.tunings:
+        name = network(document)
+        command = TableCell(shlex.join(document.command), kinds="command")
+        yield table([{"flags": _of_command(document), "command": command}], title=name)
+        outcome, tone = tune_verdict(document)
+        spent = f"{duration(document.seconds)} of {duration(document.budget_seconds)}"
+        words = (outcome, document.reason, document.weights, f"it took {spent}")
+        sentences = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
+        yield Text(" ".join(sentences), tone)
+        yield [*_gains(document, name)]
+        yield table(map(candidate_row, document.rows), title=f"{name}: candidates")
         refused: Iterable[Row] = (
             {
                 "candidate": row.candidate,
                 "group": row.group,
                 "reason": TableCell(row.reason, kinds="prose"),
             }
-            for row in one.refused
+            for row in document.refused
         )
         yield table(refused, title=f"{name}: candidates that cannot run", folded=True)
 
 
 def proofs(results: ReportSubject) -> Iterable[Answer]:
     """The verdict and command line of every search."""
-    for one in results.tunings:
-        text, tone = tune_verdict(one)
-        details = (f"{_of_command(one)}: {shlex.join(one.command)}", one.weights, one.failure)
-        yield Answer(f"Best flags of {network(one)}", text, tone, tuple(filter(None, details)))
+    for document in results.tunings:
+        text, tone = tune_verdict(document)
+        details = (
+            f"{_of_command(document)}: {shlex.join(document.command)}",
+            document.weights,
+            document.failure,
+        )
+        yield Answer(f"Best flags of {network(document)}", text, tone, tuple(filter(None, details)))
 
 
-def tune_verdict(one: TuneDocument) -> tuple[str, str]:
+def tune_verdict(document: TuneDocument) -> tuple[str, str]:
     """The outcome of a search and its tone."""
-    pairs = count(one.pairs, "pair", "pairs")
-    if one.verdict == FASTER:
-        gain = percent(one.gain)
-        if one.low is not None and one.high is not None:
-            gain += f" ({percents(one.low, one.high)})"
-        if one.trains_alike is False:
-            return f"{one.leader} is {gain} faster, but trains other weights", "bad"
+    pairs = count(document.pairs, "pair", "pairs")
+    if document.verdict == FASTER:
+        gain = percent(document.gain)
+        if document.low is not None and document.high is not None:
+            gain += f" ({percents(document.low, document.high)})"
+        if document.trains_alike is False:
+            return f"{document.leader} is {gain} faster, but trains other weights", "bad"
         return f"{gain} faster than the flags as given, {pairs}", "good"
-    if one.verdict == OPEN and one.leader == AS_GIVEN:
+    if document.verdict == OPEN and document.leader == AS_GIVEN:
         return "no candidate was tried", "unsure"
-    if one.verdict == OPEN:
-        return f"it is not proven that {one.leader} is faster than the flags as given", "unsure"
-    if one.verdict in (SAME, SLOWER):
-        how = "as fast as" if one.verdict == SAME else "slower than"
-        return f"{one.leader} is {how} the flags as given", ""
+    if document.verdict == OPEN:
+        return (
+            f"it is not proven that {document.leader} is faster than the flags as given",
+            "unsure",
+        )
+    if document.verdict in (SAME, SLOWER):
+        how = "as fast as" if document.verdict == SAME else "slower than"
+        return f"{document.leader} is {how} the flags as given", ""
     return "no candidate was faster than the flags as given", ""
 
 
-def _of_command(one: TuneDocument) -> str:
+def _of_command(document: TuneDocument) -> str:
     """The candidate of the document's command line: the leader only if proven."""
-    return one.leader if one.proven else AS_GIVEN
+    return document.leader if document.proven else AS_GIVEN
 
 
-def network(one: TuneDocument) -> str:
+def network(document: TuneDocument) -> str:
     """The network for which flags were searched."""
-    words = (word.removeprefix(_MODEL) for word in one.command if word.startswith(_MODEL))
+    words = (word.removeprefix(_MODEL) for word in document.command if word.startswith(_MODEL))
     return next(words, "the default network")
 
 
-def _gains(one: TuneDocument, name: str) -> Iterator[Rows]:
+def _gains(document: TuneDocument, name: str) -> Iterator[Rows]:
     """The chart of the gains, if there are some."""
-    measured = [row for row in one.rows if row.gain is not None and row.candidate != AS_GIVEN]
+    measured = [row for row in document.rows if row.gain is not None and row.candidate != AS_GIVEN]
     if not measured:
         return
     drawn = measured[:_MOST_DRAWN]
@@ -327,7 +334,7 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
     yield from (f"Note: {note}." for note in comparison.notes)
     if mentions := "; ".join(renderers.mentions(comparison)):
         yield f"Also different: {mentions}."
-    yield from (f"Skipped: {one}." for one in comparison.skipped)
+    yield from (f"Skipped: {file}." for file in comparison.skipped)
 
 
 def verdict(results: ReportSubject) -> Answer:
@@ -337,7 +344,7 @@ def verdict(results: ReportSubject) -> Answer:
         hint = "--baseline=RECORDS judges these records against others"
         return Answer("Verdict", "Not compared with anything", "", (hint,))
     ending = renderers.ending(comparison)
-    told = comparison.opening
+    lines = comparison.opening
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = "unsure"
@@ -347,24 +354,24 @@ def verdict(results: ReportSubject) -> Answer:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
         outcome = ""  # The answer says it.
-    details = (*told[1:], outcome, *_worst(comparison), *_means(comparison))
-    return Answer(name, told[0], tone, tuple(filter(None, details)))
+    details = (*lines[1:], outcome, *_worst(comparison), *_means(comparison))
+    return Answer(name, lines[0], tone, tuple(filter(None, details)))
 
 
 def _worst(comparison: Comparison) -> list[str]:
-    found = []
+    texts = []
     for entry in comparison.by_severity():
         for result in entry.results:
             if result.verdict is Verdict.CHANGED_WORK:
-                found.append(f"{entry.name}: {result.judgement.reason}")
+                texts.append(f"{entry.name}: {result.judgement.reason}")
             elif comparison.level(entry, result) is Level.ERROR:
                 decisive = entry.decided_by(result)
                 of = "" if decisive is result else " CPU time"
                 change = "" if result.judgement.change is None else f"{of} {decisive.estimate}"
-                found.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
-    found = list(dict.fromkeys(found))
-    more = count(len(found) - _MOST_NAMED, "more configuration", "more configurations")
-    return found[:_MOST_NAMED] + ([f"and {more}"] if len(found) > _MOST_NAMED else [])
+                texts.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
+    texts = list(dict.fromkeys(texts))
+    more = count(len(texts) - _MOST_NAMED, "more configuration", "more configurations")
+    return texts[:_MOST_NAMED] + ([f"and {more}"] if len(texts) > _MOST_NAMED else [])
 
 
 def _means(comparison: Comparison) -> list[str]:
@@ -382,7 +389,7 @@ def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricRes
 
 def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
     """The chart of the changes, if there are some."""
-    judged = [one for one in comparison.about(metric) if one[1].judgement.change is not None]
+    judged = [pair for pair in comparison.about(metric) if pair[1].judgement.change is not None]
     if not judged:
         return
     shared, labels = apart([entry.name.split(", ") for entry, _ in judged])
@@ -414,11 +421,11 @@ def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
 
 def explanation(results: ReportSubject) -> Iterable[Content]:
     """The answer, its causes, the largest rows as a chart and all of them as a table."""
-    found = None if results.comparison is None else results.comparison.explanation
-    if found is None:
+    explained = None if results.comparison is None else results.comparison.explanation
+    if explained is None:
         return
-    yield found.answer
-    yield [chart(found)]
+    yield explained.answer
+    yield [chart(explained)]
     yield table(
         {
             "cause": cause.place,
@@ -427,10 +434,10 @@ def explanation(results: ReportSubject) -> Iterable[Content]:
             "B, ms": numeric(cause.new, in_ms),
             "what": TableCell("; ".join((cause.text, *cause.further)), kinds="prose"),
         }
-        for cause in found.causes
+        for cause in explained.causes
     )
-    yield rows_table(found, title="The largest rows, of a step")
-    yield rows_table(found, 0, title="All rows", folded=True)
-    facts = ({"fact": one.fact, "A": one.base, "B": one.new} for one in found.facts)
+    yield rows_table(explained, title="The largest rows, of a step")
+    yield rows_table(explained, 0, title="All rows", folded=True)
+    facts = ({"fact": change.fact, "A": change.base, "B": change.new} for change in explained.facts)
     yield table(facts, title="Also different", folded=True)
-    yield about(found)
+    yield about(explained)

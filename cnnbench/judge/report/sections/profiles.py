@@ -57,30 +57,32 @@ def roofline(results: ReportSubject) -> Iterable[Content]:
     bytes at the rate of copying memory. A row can be faster than its estimate if its values are in
     a cache. The time above the estimate could be saved.
     """
-    named = timed_names((results.profiled[one.run.run_id].name, one) for one in results.rooflines)
-    yield table(_process(name, one) for name, one in named)
-    charts = (c for name, one in named for c in (chart(one, name), _layer_bars(one, name)))
+    named = timed_names(
+        (results.profiled[study.run.run_id].name, study) for study in results.rooflines
+    )
+    yield table(_process(name, study) for name, study in named)
+    charts = (c for name, study in named for c in (chart(study, name), _layer_bars(study, name)))
     yield Charts(tuple(charts), pairs=True) if named else None
-    for name, one in named:
+    for name, study in named:
         title = f"{name}: by kind of operation"
-        yield table(map(_kind_row, one.kinds), title=title, folded=len(named) > 1)
-        shown = one.rows[:_MOST_ROWS]
+        yield table(map(_kind_row, study.kinds), title=title, folded=len(named) > 1)
+        shown = study.rows[:_MOST_ROWS]
         most = f"the {len(shown)} with the most time to win"
-        title = f"{name}: rows, {most if len(shown) < len(one.rows) else 'all'}"
+        title = f"{name}: rows, {most if len(shown) < len(study.rows) else 'all'}"
         rows = ({"layer": row.layer, **_kind_row(row)} for row in shown)
         yield table(rows, title=title, folded=True)
-        if one.remark:
-            yield f"{name}: {one.remark}"
+        if study.remark:
+            yield f"{name}: {study.remark}"
 
 
-def _process(name: str, one: Roofline) -> Row:
-    total, machine = one.total, one.machine
+def _process(name: str, document: Roofline) -> Row:
+    total, machine = document.total, document.machine
     sources = "; ".join(filter(None, (machine.flops_source, machine.bytes_source)))
     return {
         "configuration": name,
-        "step, ms": numeric(one.unprofiled_step_seconds, scale=1e3),
-        "profiled step, ms": numeric(one.step_seconds, scale=1e3),
-        "no operation runs, ms": numeric(max(0.0, one.remainder_seconds), scale=1e3),
+        "step, ms": numeric(document.unprofiled_step_seconds, scale=1e3),
+        "profiled step, ms": numeric(document.step_seconds, scale=1e3),
+        "no operation runs, ms": numeric(max(0.0, document.remainder_seconds), scale=1e3),
         "estimate, ms": numeric(total.bound_seconds, scale=1e3),
         "of the estimate": numeric(total.share_of_bound, percent),
         "GFLOP per step": numeric(total.flops or None, scale=1e-9),
@@ -111,14 +113,14 @@ def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
     }
 
 
-def table_text(found: Roofline, title: str, most: int) -> str:
+def table_text(document: Roofline, title: str, most: int) -> str:
     """The first `most` rows (0: all), their sums by kind, and the totals, for a terminal."""
-    rows, machine = found.rows, found.machine
+    rows, machine = document.rows, document.machine
     shown, rest = (rows[:most], rows[most:]) if most else (rows, ())
     winnable = number(sum(row.winnable_seconds for row in rest) * 1e3)
     more = f"{count(len(rest), 'row', 'rows')} more, with {winnable} ms to win; --rows=0 prints all"
-    sums = (_kind_row(row, "sums by kind") for row in (*found.kinds, found.total))
-    step, remainder = found.step_seconds, found.remainder_seconds
+    sums = (_kind_row(row, "sums by kind") for row in (*document.kinds, document.total))
+    step, remainder = document.step_seconds, document.remainder_seconds
     contents: Sequence[Sequence[Content]] = (
         (
             Text(title, whole=True),
@@ -132,11 +134,11 @@ def table_text(found: Roofline, title: str, most: int) -> str:
         ),
         (table(sums, spare=_SPARE),),
         (
-            found.remark,
+            document.remark,
             f"{number((step - remainder) * 1e3)} ms in operations and {number(remainder * 1e3)} "
             f"ms ({percent(remainder / step)}) in none make a profiled step of "
             f"{number(step * 1e3)} ms; without a profiler it takes "
-            f"{number(found.unprofiled_step_seconds * 1e3)} ms",
+            f"{number(document.unprofiled_step_seconds * 1e3)} ms",
         ),
     )
     return writers.text_of(contents)
@@ -166,7 +168,10 @@ def chart(roofline: Roofline, title: str) -> Lines:
         title=title,
         x=Axis(label="FLOP per byte", log=True),
         y=Axis(label="GFLOP/s", log=True, better=HIGHER),
-        series=(_roof(roofline.machine, (x for one in points for x, _ in one.points)), *points),
+        series=(
+            _roof(roofline.machine, (x for series in points for x, _ in series.points)),
+            *points,
+        ),
         note="A point is a convolution or matrix product of a layer in one direction, its area the "
         f"time; up to {len(named)} of the longest are named. The rest of a step has no FLOPs that "
         "count.",
@@ -227,14 +232,14 @@ def timeline(results: ReportSubject) -> Iterable[Content]:
     separate lanes. The profiler makes steps longer. The table shows medians over all profiled
     steps. If operations run at the same time, each gets a part of that time.
     """
-    found: dict[str, StepProfile] = {}
-    for one in results.studies:
-        if isinstance(one, StepProfile) and one.timeline:
-            found.setdefault(results.profiled[one.record.run_id].name, one)
-    for name, profile in list(found.items())[:_MOST_PROFILES]:
+    by_name: dict[str, StepProfile] = {}
+    for study in results.studies:
+        if isinstance(study, StepProfile) and study.timeline:
+            by_name.setdefault(results.profiled[study.record.run_id].name, study)
+    for name, profile in list(by_name.items())[:_MOST_PROFILES]:
         yield [_lanes(profile, name)]
         yield table(_times(profile), title=f"{name}: a step by kind")
-    if (more := len(found) - _MOST_PROFILES) > 0:
+    if (more := len(by_name) - _MOST_PROFILES) > 0:
         yield f"{count(more, 'other profile is', 'other profiles are')} not shown."
 
 
@@ -243,14 +248,14 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
     spans = profile.timeline or ()
     least = _HINTED * max((span.end for span in spans), default=0.0)
 
-    def lane(one: ProfiledSpan) -> tuple[str, str]:
-        return one.device, kind if (kind := activity(one)) in _OWN_LANES else ""
+    def lane(span: ProfiledSpan) -> tuple[str, str]:
+        return span.device, kind if (kind := activity(span)) in _OWN_LANES else ""
 
-    def drawn(one: ProfiledSpan) -> Span:
-        words = ", ".join(filter(None, (one.device, one.layer, one.kind, one.direction)))
-        hint = f"{words}: {number((one.end - one.start) * 1e3)} ms"
-        kind, shown = ACTIVITIES.index(activity(one)), one.end - one.start >= least
-        return Span(one.start * 1e3, one.end * 1e3, kind, hint if shown else "")
+    def drawn(span: ProfiledSpan) -> Span:
+        words = ", ".join(filter(None, (span.device, span.layer, span.kind, span.direction)))
+        hint = f"{words}: {number((span.end - span.start) * 1e3)} ms"
+        kind, shown = ACTIVITIES.index(activity(span)), span.end - span.start >= least
+        return Span(span.start * 1e3, span.end * 1e3, kind, hint if shown else "")
 
     lanes = grouped(spans, lane)
     # Devices in order, the input pipeline last.

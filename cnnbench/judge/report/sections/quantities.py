@@ -29,8 +29,8 @@ from cnnbench.base.text import first_few, integer, number, percent
 from cnnbench.judge.metrics.measurement import Policy, median_step_text
 from cnnbench.judge.report.results import (
     MOST_DRAWN,
-    Configured,
     ReportSubject,
+    RunGroup,
     interval_cells,
     newest,
     newest_text,
@@ -62,41 +62,43 @@ class Quantity:
       remarks: after the first paragraph, on at least one configuration.
     """
 
-    values: Callable[[Configured], ProcessValues]
+    values: Callable[[RunGroup], ProcessValues]
     chart: str
     axis: Axis
-    known: Callable[[Configured], bool] | None = None
+    known: Callable[[RunGroup], bool] | None = None
     limit: tuple[float, str] | None = None
-    remarks: Callable[[Sequence[Configured]], Iterable[Text]] = lambda known: ()
+    remarks: Callable[[Sequence[RunGroup]], Iterable[Text]] = lambda known: ()
 
     def __call__(
-        self, row: Callable[[Configured], Row]
+        self, row: Callable[[RunGroup], Row]
     ) -> Callable[[ReportSubject], Iterable[Content]]:
         """The section: remarks, a chart for each network and data set with values, the tables."""
 
         @functools.wraps(row)
         def contents(results: ReportSubject) -> Iterable[Content]:
-            known = [one for one in results.configured if (self.known or self._has_values)(one)]
+            known = [
+                group for group in results.configured if (self.known or self._has_values)(group)
+            ]
             further = [metric for metric in BOUNDS.values() if metric.section == row.__name__]
             yield from self.remarks(known) if known else ()
-            drawn = grouped(filter(self._has_values, known), lambda one: one.family)
-            yield [self._chart(*one) for one in islice(drawn.items(), MOST_DRAWN)]
-            yield table({"configuration": one.name, **row(one)} for one in known)
+            drawn = grouped(filter(self._has_values, known), lambda group: group.family)
+            yield [self._chart(*item) for item in islice(drawn.items(), MOST_DRAWN)]
+            yield table({"configuration": group.name, **row(group)} for group in known)
             yield table(
                 {
-                    "configuration": one.name,
-                    **{f"median {metric.title}": _median(one, metric.name) for metric in further},
+                    "configuration": group.name,
+                    **{f"median {metric.title}": _median(group, metric.name) for metric in further},
                 }
-                for one in known
+                for group in known
                 if further
             )
 
         return introduced(contents)
 
-    def _has_values(self, one: Configured) -> bool:
-        return bool(self.values(one).values)
+    def _has_values(self, group: RunGroup) -> bool:
+        return bool(self.values(group).values)
 
-    def _chart(self, family: str, members: Sequence[Configured]) -> Rows:
+    def _chart(self, family: str, members: Sequence[RunGroup]) -> Rows:
         """A row per configuration; shared parts of their names are in the title."""
         shown = newest(members, MOST_DRAWN)
         shared, labels = told_apart(shown)
@@ -119,44 +121,48 @@ def process_chart(
 
     `unit` stands behind the value in the hint of each dot; `layout` are other attributes of `Rows`.
     """
-    rows = tuple(_row(label, found, axis, unit) for label, found in values if found.values)
+    rows = tuple(
+        _row(label, values_of_row, axis, unit)
+        for label, values_of_row in values
+        if values_of_row.values
+    )
     band = f"its {ProcessValues.INTERVAL} (from {ProcessValues.FEWEST} processes on)"
     note = key_of(rows, dot="a process", centre="the median", band=band)
     return Rows(title=title, x=axis, rows=rows, note=note, **layout)
 
 
-def _row(label: str, found: ProcessValues, axis: Axis, unit: str) -> DistributionRow:
-    low, high = found.interval or (None, None)
-    processes = [*enumerate(found.values, start=1)]
+def _row(label: str, of_processes: ProcessValues, axis: Axis, unit: str) -> DistributionRow:
+    low, high = of_processes.interval or (None, None)
+    processes = [*enumerate(of_processes.values, start=1)]
     if len(processes) > _MOST_DOTS:  # the smallest, the largest, and some between them
-        processes.sort(key=lambda one: one[1])
+        processes.sort(key=lambda process: process[1])
         step = (len(processes) - 1) / (_MOST_DOTS - 1)
         processes = sorted(processes[round(step * place)] for place in range(_MOST_DOTS))
     hints = (f"{label}, process {at}: {axis.text(value)}{unit}" for at, value in processes)
     return DistributionRow(
         label=label,
         values=tuple(zip((value for _, value in processes), hints, strict=True)),
-        centre=found.median,
+        centre=of_processes.median,
         low=low,
         high=high,
-        text=axis.text(found.median),
+        text=axis.text(of_processes.median),
     )
 
 
 def _median(
-    one: Configured,
+    group: RunGroup,
     value: str | Callable[[RunRecord], float | None],
     text: Callable[[float], str] = number,
     scale: float = 1.0,
 ) -> TableCell:
-    return numeric(one.sample(value).median, text, scale=scale)
+    return numeric(group.sample(value).median, text, scale=scale)
 
 
-def _pauses(known: Sequence[Configured]) -> Iterable[Text]:
+def _pauses(known: Sequence[RunGroup]) -> Iterable[Text]:
     """What median steps hide, a remark per configuration."""
-    for one in known:
-        if text := median_step_text(one.good, Policy.threshold):
-            yield Text(f"{one.name}: {text}.", "unsure")
+    for group in known:
+        if text := median_step_text(group.good, Policy.threshold):
+            yield Text(f"{group.name}: {text}.", "unsure")
 
 
 def _requested_images(run: RunRecord) -> int | None:
@@ -168,55 +174,55 @@ def _requested_images(run: RunRecord) -> int | None:
 
 
 @Quantity(
-    values=lambda one: one.throughput,
+    values=lambda group: group.throughput,
     chart="throughput",
     axis=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
     remarks=_pauses,
 )
-def throughput(one: Configured) -> Row:
+def throughput(group: RunGroup) -> Row:
     """One value per process: images divided by the time of the timed steps, after rare disturbances
     are removed. For evaluation runs, it is the speed of the evaluations. The images of all devices
     of the job are counted. The interval is a confidence interval of the median over processes and
     needs six of them. The range goes from the slowest to the fastest process. The spread is the
     width of the range as a share of the median.
     """
-    mode = "" if one.work == "training" else one.work
-    placed = (run.placement for run in one.good if run.placement is not None)
+    mode = "" if group.work == "training" else group.work
+    placed = (run.placement for run in group.good if run.placement is not None)
     return {
-        "median images/sec": _median(one, "throughput"),
-        **interval_cells(one.throughput),
-        "spread": numeric(one.throughput.spread, percent),
+        "median images/sec": _median(group, "throughput"),
+        **interval_cells(group.throughput),
+        "spread": numeric(group.throughput.spread, percent),
         "mode": mode or next((place.variable_update for place in placed), ""),
-        "devices": numeric(one.devices or None, f"{one.devices} {one.device}"),
+        "devices": numeric(group.devices or None, f"{group.devices} {group.device}"),
         "images per step": _median(
-            one, lambda run: run.batch.global_ if run.batch else None, integer
+            group, lambda run: run.batch.global_ if run.batch else None, integer
         ),
-        "images per step asked for": _median(one, _requested_images, integer),
-        "median step, ms": _median(one, "step_seconds", scale=1000),
-        "waits for input": _median(one, "input_wait_fraction", percent),
-        "input without training, mean images/sec": _median(one, "input_images_per_sec"),
-        "processes": numeric(len(one.good), integer),
+        "images per step asked for": _median(group, _requested_images, integer),
+        "median step, ms": _median(group, "step_seconds", scale=1000),
+        "waits for input": _median(group, "input_wait_fraction", percent),
+        "input without training, mean images/sec": _median(group, "input_images_per_sec"),
+        "processes": numeric(len(group.good), integer),
     }
 
 
-def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
-    if not any(one.sample(peak).values for one in known):
+def _doubtful_peaks(known: Sequence[RunGroup]) -> Iterable[Text]:
+    if not any(group.sample(peak).values for group in known):
         yield Text("No run has the peak of its devices; --peak_flops sets it.", "unsure")
-    runs = [run for one in known for run in one.good if peak(run)]
+    runs = [run for group in known for run in group.good if peak(run)]
     if any((run.summary().achieved_flops_per_sec or 0.0) > (peak(run) or 0.0) for run in runs):
         message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
         yield Text(f"{message}was busy, or --peak_flops is too low.", "unsure")
 
 
 @Quantity(
-    values=lambda one: one.sample("mfu"),
+    values=lambda group: group.sample("mfu"),
     chart="share of the peak",
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
-    known=lambda one: bool(one.sample("achieved_flops_per_sec").values),
+    known=lambda group: bool(group.sample("achieved_flops_per_sec").values),
     limit=(1.0, "limit: the peak of all devices"),
     remarks=_doubtful_peaks,
 )
-def mfu(one: Configured) -> Row:
+def mfu(group: RunGroup) -> Row:
     """Model FLOP/s utilisation (MFU) is images/sec at the mean step times the FLOPs per image,
     divided by the peak FLOP/s of all devices of the job. FLOPs are two per multiply-add of
     convolutions and affine layers, for training or, in inference, for the forward pass. If
@@ -225,72 +231,72 @@ def mfu(one: Configured) -> Row:
     read. CPU time includes all threads of the recording process. Values are medians over processes.
     """
     return {
-        "MFU": _median(one, "mfu", percent),
-        "achieved, GFLOP/s": _median(one, "achieved_flops_per_sec", scale=1e-9),
-        "peak, GFLOP/s": _median(one, peak, scale=1e-9),
-        "GFLOP per image": _median(one, RunRecord.flops_per_image, scale=1e-9),
+        "MFU": _median(group, "mfu", percent),
+        "achieved, GFLOP/s": _median(group, "achieved_flops_per_sec", scale=1e-9),
+        "peak, GFLOP/s": _median(group, peak, scale=1e-9),
+        "GFLOP per image": _median(group, RunRecord.flops_per_image, scale=1e-9),
         "parameters": _median(
-            one, lambda run: run.model.parameters if run.model else None, integer
+            group, lambda run: run.model.parameters if run.model else None, integer
         ),
-        "CPU time per step, ms": _median(one, "cpu_time", scale=1000),
-        "images per CPU second": _median(one, "images_per_cpu_second"),
-        "busy CPUs": _median(one, "busy_cpus"),
-        "joules per image": _median(one, "joules_per_image"),
-        "source of the peak": TableCell(one.peak_source, kinds="prose"),
+        "CPU time per step, ms": _median(group, "cpu_time", scale=1000),
+        "images per CPU second": _median(group, "images_per_cpu_second"),
+        "busy CPUs": _median(group, "busy_cpus"),
+        "joules per image": _median(group, "joules_per_image"),
+        "source of the peak": TableCell(group.peak_source, kinds="prose"),
     }
 
 
 @Quantity(
-    values=lambda one: one.sample("peak_memory_bytes"),
+    values=lambda group: group.sample("peak_memory_bytes"),
     chart="peak memory",
     axis=Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
 )
-def memory(one: Configured) -> Row:
+def memory(group: RunGroup) -> Row:
     """Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the whole
     process on a CPU. Medians over processes.
     """
-    mebibytes = ProcessValues(tuple(x / 2**20 for x in one.sample("peak_memory_bytes").values))
+    mebibytes = ProcessValues(tuple(x / 2**20 for x in group.sample("peak_memory_bytes").values))
     return {
         "median peak memory, MiB": numeric(mebibytes.median),
         "range, MiB": interval(mebibytes.range),
-        "of": "one device" if one.device == "gpu" else "the process",
+        "of": "one device" if group.device == "gpu" else "the process",
         "processes": numeric(len(mebibytes.values), integer),
     }
 
 
 @Quantity(
-    values=lambda one: one.sample("top_1"),
+    values=lambda group: group.sample("top_1"),
     chart="top-1 accuracy",
     axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
-    known=lambda one: (
-        bool(one.sample("top_1").values) or any(run.last_loss is not None for run in one.good)
+    known=lambda group: (
+        bool(group.sample("top_1").values) or any(run.last_loss is not None for run in group.good)
     ),
 )
-def accuracy(one: Configured) -> Row:
+def accuracy(group: RunGroup) -> Row:
     """Accuracy is that of the last evaluation, losses those of the first and last timed step;
     medians over processes. Losses on synthetic images only show that training works at all.
     """
-    broken = sum(not all(map(math.isfinite, record.losses)) for record in one.good)
-    text = f"not finite in {broken} of {len(one.good)}" if broken else ""
+    broken = sum(not all(map(math.isfinite, record.losses)) for record in group.good)
+    text = f"not finite in {broken} of {len(group.good)}" if broken else ""
     return {
-        "top-1": _median(one, "top_1", _exact),
-        "range": interval(one.sample("top_1").range, _exact),
-        "top-5": _median(one, "top_5", _exact),
+        "top-1": _median(group, "top_1", _exact),
+        "range": interval(group.sample("top_1").range, _exact),
+        "top-5": _median(group, "top_5", _exact),
         "median evaluation images/sec": _median(
-            one, lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None
+            group, lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None
         ),
-        "first loss": _median(one, lambda run: None if run.last_loss is None else run.losses[0]),
-        "last loss": _median(one, "final_loss"),
+        "first loss": _median(group, lambda run: None if run.last_loss is None else run.losses[0]),
+        "last loss": _median(group, "final_loss"),
         "losses": TableCell(text, tone="bad" if broken else ""),
     }
 
 
-def _is_unsteady(one: Configured) -> bool:
-    return any(state.unsteady_timed_steps != 0 for state in one.steady_states)
+def _is_unsteady(group: RunGroup) -> bool:
+    return any(state.unsteady_timed_steps != 0 for state in group.steady_states)
 
 
-def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
-    names = [one.name for one in known if _is_unsteady(one)]
+def _unsteady(known: Sequence[RunGroup]) -> Iterable[Text]:
+    names = [group.name for group in known if _is_unsteady(group)]
     if names:
         message = "Not steady, or not from the first timed step on, in at least one process: "
         message += first_few(names, _MOST_NAMED)
@@ -299,39 +305,39 @@ def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
 
 
 @Quantity(
-    values=lambda one: one.sample("startup_seconds"),
+    values=lambda group: group.sample("startup_seconds"),
     chart="start-up",
     axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
-    known=lambda one: bool(one.sample("startup_seconds").values or one.steady_states),
+    known=lambda group: bool(group.sample("startup_seconds").values or group.steady_states),
     remarks=_unsteady,
 )
-def warmup(one: Configured) -> Row:
+def warmup(group: RunGroup) -> Row:
     """Start-up includes the import of TensorFlow, the building of the run and its first step
     (median over processes). A test for a steady state uses warm-up and timed steps together: 1
     means that all timed steps were steady.
     """
-    counts = sorted({record.warmup_steps for record in one.good})
+    counts = sorted({record.warmup_steps for record in group.good})
     starts = [
         max(1, state.start - state.warmup_steps + 1)
-        for state in one.steady_states
+        for state in group.steady_states
         if state.start is not None
     ]
     ends = dict.fromkeys((min(starts), max(starts))) if starts else ()
-    shapes = Counter(state.shape.value for state in one.steady_states)
+    shapes = Counter(state.shape.value for state in group.steady_states)
     order = ", ".join(f"{count} {shape}" for shape, count in shapes.most_common())
-    tone = "unsure" if _is_unsteady(one) else ""
+    tone = "unsure" if _is_unsteady(group) else ""
     return {
-        "start-up, s": _median(one, "startup_seconds"),
-        "import, s": _median(one, lambda run: run.startup_seconds.import_),
-        "build, s": _median(one, lambda run: run.startup_seconds.build),
-        "first step, s": _median(one, lambda run: run.startup_seconds.first_step),
+        "start-up, s": _median(group, "startup_seconds"),
+        "import, s": _median(group, lambda run: run.startup_seconds.import_),
+        "build, s": _median(group, lambda run: run.startup_seconds.build),
+        "first step, s": _median(group, lambda run: run.startup_seconds.first_step),
         "warm-up steps": numeric(counts[-1], " or ".join(map(str, counts))),
         "steady from timed step": numeric(max(ends, default=None), " to ".join(map(str, ends))),
         "steps in order": TableCell(order or "too few steps to tell", tone=tone),
     }
 
 
-_Reached: TypeAlias = tuple[Configured, Roofline | None, tuple[Configured, ...]]
+_Reached: TypeAlias = tuple[RunGroup, Roofline | None, tuple[RunGroup, ...]]
 """The fastest configuration of a network in one format, and others that may be as fast."""
 
 
@@ -346,28 +352,36 @@ _CHARTS = (
 def reached(results: ReportSubject) -> list[_Reached]:
     """The fastest configuration of every network, kind of work, number format and origin."""
     # The verdict of an experiment compares its sides.
-    whole = (one for one in results.configured if not (one.origin.side or one.flag("input_only")))
-    alike = grouped(
-        (one for one in whole if one.throughput.values),
-        lambda one: (one.family, str(one.flag("precision")), one.device, one.origin),
+    whole = (
+        group for group in results.configured if not (group.origin.side or group.flag("input_only"))
     )
-    rooflines = {_work(results.profiled[one.run.run_id]): one for one in results.rooflines}
-    found: list[_Reached] = []
+    alike = grouped(
+        (group for group in whole if group.throughput.values),
+        lambda group: (group.family, str(group.flag("precision")), group.device, group.origin),
+    )
+    rooflines = {
+        _work(results.profiled[roofline.run.run_id]): roofline for roofline in results.rooflines
+    }
+    reached_rows: list[_Reached] = []
     for members in alike.values():
-        best, *others = sorted(members, key=lambda one: -(one.throughput.median or 0.0))
+        best, *others = sorted(members, key=lambda member: -(member.throughput.median or 0.0))
         low, _ = best.throughput.interval or (0.0, 0.0)
-        near = [one for one in others if low and one.throughput.interval]
-        as_fast = tuple(one for one in near if (one.throughput.interval or (0.0, 0.0))[1] >= low)
-        found.append((best, rooflines.pop(_work(best), None), as_fast))
-    found += [(results.profiled[one.run.run_id], one, ()) for one in rooflines.values()]
-    return sorted(found, key=lambda row: row[0].order)
+        near = [other for other in others if low and other.throughput.interval]
+        as_fast = tuple(
+            other for other in near if (other.throughput.interval or (0.0, 0.0))[1] >= low
+        )
+        reached_rows.append((best, rooflines.pop(_work(best), None), as_fast))
+    reached_rows += [
+        (results.profiled[roofline.run.run_id], roofline, ()) for roofline in rooflines.values()
+    ]
+    return sorted(reached_rows, key=lambda row: row[0].order)
 
 
-def _work(one: Configured) -> object:
+def _work(group: RunGroup) -> object:
     """Facts that determine the roofline estimate of a configuration."""
-    images = next((run.batch.global_ for run in one.good if run.batch is not None), None)
-    precision = str(one.flag("precision"))
-    return (one.family, precision, one.device, one.devices, images, one.origin.machine)
+    images = next((run.batch.global_ for run in group.good if run.batch is not None), None)
+    precision = str(group.flag("precision"))
+    return (group.family, precision, group.device, group.devices, images, group.origin.machine)
 
 
 @introduced
@@ -380,15 +394,17 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     rows = reached(results)
     if not rows:
         return
-    if any(one.throughput.interval is None for one, _, _ in rows):
+    if any(group.throughput.interval is None for group, _, _ in rows):
         message = f"A row without an interval has fewer than {ProcessValues.FEWEST} processes: "
         yield Text(f"{message}whether another configuration is faster is open.", "unsure")
     yield table(_reached_row(*row) for row in rows)
-    shown = newest([one for one, _, _ in rows], MOST_DRAWN)
+    shown = newest([group for group, _, _ in rows], MOST_DRAWN)
     which = newest_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
     _, labels = told_apart(shown)
-    values = ((one.throughput, one.sample("mfu"), _of_estimate(one, of)) for one, of, _ in rows)
+    values = (
+        (group.throughput, group.sample("mfu"), _of_estimate(group, of)) for group, of, _ in rows
+    )
     charts = (
         process_chart(
             f"{title}{which}",
@@ -402,25 +418,25 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     yield [chart for chart in charts if len(chart.rows) > 1]
 
 
-def _of_estimate(one: Configured, roofline: Roofline | None) -> ProcessValues:
+def _of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessValues:
     """Images/sec of each process as a share of those by the roofline estimate."""
     estimate = None if roofline is None else roofline.bound_images_per_sec
-    values = (speed / estimate for speed in one.throughput.values) if estimate else ()
+    values = (speed / estimate for speed in group.throughput.values) if estimate else ()
     return ProcessValues(tuple(values))
 
 
-def _reached_row(one: Configured, roofline: Roofline | None, others: tuple[Configured, ...]) -> Row:
-    _, (_, *as_fast) = told_apart([one, *others])
+def _reached_row(group: RunGroup, roofline: Roofline | None, others: tuple[RunGroup, ...]) -> Row:
+    _, (_, *as_fast) = told_apart([group, *others])
     estimate = None if roofline is None else roofline.bound_images_per_sec
     return {
-        "configuration": one.name,
-        "format": str(one.flag("precision")),
-        "median images/sec": numeric(one.throughput.median),
-        **interval_cells(one.throughput),
+        "configuration": group.name,
+        "format": str(group.flag("precision")),
+        "median images/sec": numeric(group.throughput.median),
+        **interval_cells(group.throughput),
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
-        "MFU": numeric(one.sample("mfu").median, percent),
-        "peak, GFLOP/s": numeric(one.sample(peak).median, scale=1e-9),
+        "MFU": numeric(group.sample("mfu").median, percent),
+        "peak, GFLOP/s": numeric(group.sample(peak).median, scale=1e-9),
         "roofline estimate, images/sec": numeric(estimate),
-        "of the estimate": numeric(_of_estimate(one, roofline).median, percent),
-        "processes": numeric(len(one.good), integer),
+        "of the estimate": numeric(_of_estimate(group, roofline).median, percent),
+        "processes": numeric(len(group.good), integer),
     }

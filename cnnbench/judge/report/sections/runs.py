@@ -32,8 +32,8 @@ from cnnbench.judge.compare.configuration import Effect, fact
 from cnnbench.judge.metrics.measurement import fact_text, machine_name, readable_fact
 from cnnbench.judge.report.results import (
     MOST_LISTED,
-    Configured,
     ReportSubject,
+    RunGroup,
     newest,
     newest_text,
     time_text,
@@ -75,18 +75,18 @@ def steps(results: ReportSubject) -> Iterable[Content]:
     middle half, the line is the median, whiskers reach from the 1st to the 99th percentile, and
     dots are outside of them. Arrows at an edge are steps beyond the axis.
     """
-    timed = [one for one in results.configured if any(r.step_seconds for r in one.good)]
+    timed = [group for group in results.configured if any(r.step_seconds for r in group.good)]
     drawn = newest(timed, _DRAWN)
     if len(drawn) < len(timed):
         yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows.")
-    charts = (chart for one in drawn for chart in _charts(one))
+    charts = (chart for group in drawn for chart in _charts(group))
     yield Charts(tuple(charts), pairs=True) if timed else None
     yield table(map(_row, timed), hints=_HINTS)
 
 
-def _charts(one: Configured) -> tuple[Lines, Rows]:
+def _charts(group: RunGroup) -> tuple[Lines, Rows]:
     """The steps of all processes, or of some at equal distances, in order and as distributions."""
-    timed = [(f"process {n}", run) for n, run in enumerate(one.good, start=1) if run.step_seconds]
+    timed = [(f"process {n}", run) for n, run in enumerate(group.good, start=1) if run.step_seconds]
     chosen = timed
     if len(timed) > _SHOWN:
         chosen = [timed[round(i * (len(timed) - 1) / (_SHOWN - 1))] for i in range(_SHOWN)]
@@ -95,7 +95,7 @@ def _charts(one: Configured) -> tuple[Lines, Rows]:
     axis = Axis(label="step time, ms", zero=True, better=LOWER, limit=_HEADROOM * 1000 * most)
     some = len(chosen) < len(timed)
     series = Lines(
-        title=f"{one.name}: steps in order",
+        title=f"{group.name}: steps in order",
         x=Axis(label="step; up to 0 warm-up"),
         y=axis,
         series=tuple(starmap(_series, chosen)),
@@ -103,7 +103,7 @@ def _charts(one: Configured) -> tuple[Lines, Rows]:
         note=f"{len(chosen)} of {len(timed)} processes are shown." if some else "",
     )
     distribution = Rows(
-        title=f"{one.name}: distribution",
+        title=f"{group.name}: distribution",
         x=replace(axis, label="time of a timed step, ms"),
         rows=tuple(_box(*each, style) for style, each in enumerate(chosen)),
     )
@@ -159,20 +159,20 @@ _HINTS = {
 }
 
 
-def _row(one: Configured) -> Row:
+def _row(group: RunGroup) -> Row:
     """Numbers of the timed steps of all processes."""
-    steps = [1000 * seconds for record in one.good for seconds in record.step_seconds]
+    steps = [1000 * seconds for record in group.good for seconds in record.step_seconds]
     middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
     return {
-        "configuration": one.name,
+        "configuration": group.name,
         "timed steps": numeric(len(steps), integer),
         "median, ms": numeric(middle),
         "90 %, ms": numeric(high),
         # With fewer steps, the 99th percentile would be the slowest step.
         "99 %, ms": numeric(highest if len(steps) >= FEWEST_FOR_P99 else None),
         "slowest, ms": numeric(slowest),
-        "within a process": numeric(one.sample(_scatter).median, percent),
-        "between processes": numeric(one.sample("step_seconds").spread, percent),
+        "within a process": numeric(group.sample(_scatter).median, percent),
+        "between processes": numeric(group.sample("step_seconds").spread, percent),
     }
 
 
@@ -193,25 +193,25 @@ def use(results: ReportSubject) -> Iterable[Content]:
     timed loop of the first process. Growth is the memory at the end of the timed loop minus the
     memory at its start.
     """
-    sampled = [one for one in results.configured if any(run.resources for run in one.good)]
+    sampled = [group for group in results.configured if any(run.resources for run in group.good)]
     drawn = newest(sampled, _DRAWN)
     if len(drawn) < len(sampled):
         yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(sampled))} rows.")
-    charts = (chart for one in drawn for chart in _use_charts(one))
+    charts = (chart for group in drawn for chart in _use_charts(group))
     yield Charts(tuple(charts), pairs=True) if sampled else None
     yield table(map(_use_row, sampled))
 
 
-def _use_charts(one: Configured) -> Iterable[Lines]:
+def _use_charts(group: RunGroup) -> Iterable[Lines]:
     """Memory of the host, of devices if known, and CPUs of the first processes over time."""
-    known = [(n, run.resources) for n, run in enumerate(one.good, 1) if run.resources is not None]
+    known = [(n, run.resources) for n, run in enumerate(group.good, 1) if run.resources is not None]
     _, first = known[0]
     start, end = first.loop_start, first.loop_end
     for title, axis, values in _USES:
         if not values(first):
             continue
         yield Lines(
-            title=f"{one.name}: {title}",
+            title=f"{group.name}: {title}",
             x=Axis(label="seconds since the start of the run"),
             y=axis,
             series=tuple(
@@ -243,17 +243,17 @@ _USES: tuple[tuple[str, Axis, Callable[[ResourceUse], Sequence[float]]], ...] = 
 )
 
 
-def _use_row(one: Configured) -> Row:
+def _use_row(group: RunGroup) -> Row:
     """Numbers of the samples of all processes: medians over the processes."""
-    known = [run.resources for run in one.good if run.resources is not None]
+    known = [run.resources for run in group.good if run.resources is not None]
 
     def middle(values: Iterable[float | None]) -> float | None:
-        found = [value for value in values if value is not None]
-        return median(found) if found else None
+        known = [value for value in values if value is not None]
+        return median(known) if known else None
 
     shares = [of.sampler_cpu_seconds / of.seconds[-1] for of in known if of.seconds[-1]]
     return {
-        "configuration": one.name,
+        "configuration": group.name,
         "most memory": numeric(middle(max(of.memory_bytes) for of in known), numbers.binary),
         "growth in the timed loop": numeric(middle(map(_growth, known)), _signed_bytes),
         "median of CPUs in use": numeric(middle(median(of.busy_cpus) for of in known)),
@@ -286,55 +286,55 @@ _COMMANDS = (*("started (UTC)", "configuration", "status", "images/sec"), *("run
 
 def failures(results: ReportSubject) -> Iterable[Content]:
     """Failed and interrupted runs with their errors, and skipped files with the reason."""
-    if failed := [one for one in results.processes if one[1].status != "ok"]:
+    if failed := [process for process in results.processes if process[1].status != "ok"]:
         yield "These runs have no values in this report, except valid points of all-reduces."
         yield _table(failed, _FAILURES)
         if len(failed) > MOST_LISTED:
             yield f"The newest {MOST_LISTED} of {integer(len(failed))} are listed."
     files = (
         {
-            "file": TableCell(one.path, kinds="code"),
-            "reason": TableCell(one.reason, kinds="prose"),
-            "kind": TableCell("a fault", tone="bad") if one.defect else "no fault",
+            "file": TableCell(file.path, kinds="code"),
+            "reason": TableCell(file.reason, kinds="prose"),
+            "kind": TableCell("a fault", tone="bad") if file.defect else "no fault",
         }
-        for one in results.skipped[:MOST_LISTED]
+        for file in results.skipped[:MOST_LISTED]
     )
     yield table(files, title="Skipped files")
 
 
 def earlier(results: ReportSubject) -> Iterable[Content]:
     """A row for each configuration that the other sections leave out, the newest first."""
-    found = sorted(results.earlier, key=lambda one: one.latest, reverse=True)
-    listed = found[:_MOST_EARLIER]
-    which = newest_text(len(listed), len(found))
+    groups_before = sorted(results.earlier, key=lambda group: group.latest, reverse=True)
+    listed = groups_before[:_MOST_EARLIER]
+    which = newest_text(len(listed), len(groups_before))
     text = f"What the other sections leave out, each configuration and revision{which}."
-    yield text if found else None
+    yield text if groups_before else None
     yield table(
         {
-            "configuration": one.name,
-            "median images/sec": numeric(one.throughput.median),
-            "processes": numeric(len(one.good), integer),
-            "last started (UTC)": TableCell(f"{one.latest:%Y-%m-%d %H:%M}", kinds="steady"),
+            "configuration": group.name,
+            "median images/sec": numeric(group.throughput.median),
+            "processes": numeric(len(group.good), integer),
+            "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
-        for one in listed
+        for group in listed
     )
 
 
 def benchmarks(results: ReportSubject) -> Iterable[Content]:
     """A row for each imported benchmark: the median, and the range of its processes."""
-    found = [one for one in results.configured if one.configuration.kind in BENCHMARKS]
+    found = [group for group in results.configured if group.configuration.kind in BENCHMARKS]
     yield table(
         {
-            "benchmark": one.name,
+            "benchmark": group.name,
             "median": metric.value_text(median(values)),
             "least": metric.value_text(min(values)),
             "most": metric.value_text(max(values)),
             "processes": numeric(len(values), integer),
-            "last started (UTC)": TableCell(f"{one.latest:%Y-%m-%d %H:%M}", kinds="steady"),
+            "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
-        for one in found
-        for metric in (ALL[one.configuration.kind],)
-        if (values := [value for run in one.good if (value := metric.value(run)) is not None])
+        for group in found
+        for metric in (ALL[group.configuration.kind],)
+        if (values := [value for run in group.good if (value := metric.value(run)) is not None])
     )
 
 
@@ -393,7 +393,7 @@ def reproduce(results: ReportSubject) -> Iterable[Content]:
     yield table(
         {**alike[0], "processes": numeric(len(alike), integer)} for alike in software.values()
     )
-    commands = sorted(_commands(results), key=lambda one: started(one[3]))
+    commands = sorted(_commands(results), key=lambda command: started(command[3]))
     rows: Iterable[Row] = (
         {
             "measures": name,
@@ -406,9 +406,9 @@ def reproduce(results: ReportSubject) -> Iterable[Content]:
 
 
 def _all_software(results: ReportSubject) -> Iterable[Row]:
-    for _, one in results.processes:
-        ab = getattr(one, "ab", None)
-        yield _software(one.environment, subject_of(one.subject, one.config, ab))
+    for _, record in results.processes:
+        ab = getattr(record, "ab", None)
+        yield _software(record.environment, subject_of(record.subject, record.config, ab))
     if not results.processes:
         for document in results.strategies:
             yield _software(document.environment, document.subject or Subject())
@@ -438,15 +438,17 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
     """Subject and words of each command, the number of its processes, and their start."""
     for title, document in titled(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
-    for one in results.tunings:
-        processes = sum(row.processes for row in one.rows) + 2 * one.pairs
-        yield "best flags", one.search_command, processes, one.started_at
-    by_campaign = {one.run_id for document in results.strategies for one in document.processes}
-    others = (one for one in results.processes if one[1].run_id not in by_campaign)
+    for tuning in results.tunings:
+        processes = sum(row.processes for row in tuning.rows) + 2 * tuning.pairs
+        yield "best flags", tuning.search_command, processes, tuning.started_at
+    by_campaign = {
+        process.run_id for document in results.strategies for process in document.processes
+    }
+    others = (process for process in results.processes if process[1].run_id not in by_campaign)
     first: dict[str, tuple[str, ...]] = {}
 
-    def campaign(one: tuple[str, RunRecord | AllReduceRecord]) -> tuple[str, tuple[str, ...]]:
-        name, record = one
+    def campaign(process: tuple[str, RunRecord | AllReduceRecord]) -> tuple[str, tuple[str, ...]]:
+        name, record = process
         place = record.sweep or {}
         sweep = place.get("command")
         if isinstance(sweep, list) and sweep and all(isinstance(word, str) for word in sweep):
@@ -499,7 +501,7 @@ def conditions(results: ReportSubject) -> Iterable[Content]:
         }
         for notes in kinds
     )
-    good = (one for one in results.configured if one.good)
+    good = (group for group in results.configured if group.good)
     yield table(map(_disturbed, good), title="During the timed steps")
 
 
@@ -508,15 +510,15 @@ def _checked(results: ReportSubject) -> tuple[int, int, list[list[ConditionNote]
 
     Notes are by kind and time, at most one per process, the most frequent first.
     """
-    good = (one.conditions for _, one in results.processes if one.status == "ok")
-    checked = [one for one in good if one is not None]
+    good = (record.conditions for _, record in results.processes if record.status == "ok")
+    checked = [condition for condition in good if condition is not None]
     notes = (
         note
-        for one in checked
-        for note in {(note.id, note.when): note for note in one.notes}.values()
+        for condition in checked
+        for note in {(note.id, note.when): note for note in condition.notes}.values()
     )
     kinds = grouped(notes, lambda note: (note.id, note.when)).values()
-    marked = sum(bool(one.notes) for one in checked)
+    marked = sum(bool(condition.notes) for condition in checked)
     return len(checked), marked, sorted(kinds, key=len, reverse=True)
 
 
@@ -529,14 +531,14 @@ def _when(notes: Sequence[ConditionNote]) -> str:
     return {"before": "before the steps", "during": "in the timed steps"}.get(when, when)
 
 
-def _disturbed(one: Configured) -> Row:
+def _disturbed(group: RunGroup) -> Row:
     def most(name: str, text: Callable[[float], str]) -> TableCell:
-        found = one.sample(lambda run: run.condition(name))
-        return numeric(max(found.values, default=None), text)
+        loads = group.sample(lambda run: run.condition(name))
+        return numeric(max(loads.values, default=None), text)
 
-    busy = one.sample(lambda run: run.condition("other_cpus"))
+    busy = group.sample(lambda run: run.condition("other_cpus"))
     return {
-        "configuration": one.name,
+        "configuration": group.name,
         "CPUs used by others, median": numeric(busy.median),
         "CPUs used by others, at most": most("other_cpus", numbers.number),
         "stolen by the hypervisor, at most": most("steal_fraction", numbers.percent),
@@ -548,8 +550,8 @@ def _disturbed(one: Configured) -> Row:
 
 def environment(results: ReportSubject) -> Iterable[Content]:
     """A table of equal facts, and one of the others with a row per run."""
-    described = [(name, one) for name, one in results.processes if one.environment]
-    environments = [one.environment for _, one in described]
+    described = [(name, record) for name, record in results.processes if record.environment]
+    environments = [record.environment for _, record in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
     alike = [name for name in names if _same(name, environments)]
     # Facts that affect speed come first.
@@ -562,14 +564,14 @@ def environment(results: ReportSubject) -> Iterable[Content]:
     yield table(shared, title="Alike in all runs" if len(described) > 1 else "")
     yield _mixture(results, unlike)
     runs = []
-    for configuration, one in described[-MOST_LISTED:] if unlike else ():
+    for configuration, record in described[-MOST_LISTED:] if unlike else ():
         row: dict[str, TableCell | str] = {
-            "started (UTC)": TableCell(time_text(one.started_at), kinds="steady"),
+            "started (UTC)": TableCell(time_text(record.started_at), kinds="steady"),
             "configuration": configuration,
-            "run": one.run_id[:8],
+            "run": record.run_id[:8],
         }
         for name in unlike:  # records from elsewhere may have a fact of any name
-            row.setdefault(name, readable_fact(name, one.environment.get(name, "")))
+            row.setdefault(name, readable_fact(name, record.environment.get(name, "")))
         runs.append(row)
     which = newest_text(len(runs), len(described)) if runs else ""
     yield table(runs, title=f"Different from run to run{which}", folded=True)
@@ -578,13 +580,13 @@ def environment(results: ReportSubject) -> Iterable[Content]:
 def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
     """Names of facts that affect speed and differ within a configuration."""
     groups = [
-        [run.environment for run in one.good if run.environment] for one in results.configured
+        [run.environment for run in group.good if run.environment] for group in results.configured
     ]
     deciding = (name for name in unlike if fact(name).effect is Effect.BLOCKS)
-    found = [name for name in deciding if not all(_same(name, group) for group in groups)]
+    differing = [name for name in deciding if not all(_same(name, group) for group in groups)]
     message = "Runs of one configuration differ in facts that decide speed, so that their values "
-    message += f"are those of a mixture: {', '.join(found)}."
-    return Text(message, "unsure") if found else None
+    message += f"are those of a mixture: {', '.join(differing)}."
+    return Text(message, "unsure") if differing else None
 
 
 def _same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:

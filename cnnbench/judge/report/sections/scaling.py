@@ -27,7 +27,7 @@ from cnnbench.flags.declare import Role, named, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import GROUPS, labels
-from cnnbench.judge.report.results import Configured, ReportSubject, apart, time_text
+from cnnbench.judge.report.results import ReportSubject, RunGroup, apart, time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 
 # All-reduce measurements: bandwidth over size, and wrong sums.
@@ -55,10 +55,10 @@ def all_reduce(results: ReportSubject) -> Iterable[Content]:
 
 def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]:
     """Bandwidth per number of devices, format and packing: curves, or bars of one size."""
-    good = (one for one in record.rows if one.median is not None and not one.failed)
+    good = (row for row in record.rows if row.median is not None and not row.failed)
     kinds = grouped(
-        (one for one in good if one.devices > 1),
-        lambda one: (one.devices, one.dtype, str(one.packing).removeprefix("-")),
+        (row for row in good if row.devices > 1),
+        lambda row: (row.devices, row.dtype, str(row.packing).removeprefix("-")),
     )
     kind = "" if record.placement is None else f" {record.placement.device}"
     for (devices, dtype, packing), points in kinds.items():
@@ -172,56 +172,61 @@ class Curve:
     """
 
     name: str
-    members: tuple[Configured, ...]
-    base: Configured
+    members: tuple[RunGroup, ...]
+    base: RunGroup
     predicted: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     @property
-    def points(self) -> list[tuple[float, float, Configured]]:
+    def points(self) -> list[tuple[float, float, RunGroup]]:
         """Devices and images/sec of the base and of the members."""
         each = dict.fromkeys((self.base, *self.members))
-        return [(float(one.devices or 1), one.throughput.median or 0.0, one) for one in each]
+        return [
+            (float(group.devices or 1), group.throughput.median or 0.0, group) for group in each
+        ]
 
-    def efficiency(self, one: Configured) -> float | None:
+    def efficiency(self, group: RunGroup) -> float | None:
         """Images/sec per device relative to that of the base."""
-        each = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (one, self.base)]
+        each = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (group, self.base)]
         return each[0] / each[1] if all(each) else None
 
 
-def curves(
-    configured: Sequence[Configured], predictions: Sequence[Predictions] = ()
-) -> list[Curve]:
+def curves(configured: Sequence[RunGroup], predictions: Sequence[Predictions] = ()) -> list[Curve]:
     """Curves with at least two numbers of devices, including the base."""
-    measured = [one for one in configured if one.throughput.values and one.devices]
-    singles = {_key(one, _AGGREGATION): one for one in measured if one.devices == 1}
+    measured = [group for group in configured if group.throughput.values and group.devices]
+    singles = {_key(group, _AGGREGATION): group for group in measured if group.devices == 1}
     drawn = []
     for members in grouped(measured, _key).values():
-        members.sort(key=lambda one: one.devices or 0)
+        members.sort(key=lambda group: group.devices or 0)
         base = members[0]
         if base.devices != 1:
             # All modes are equal on one device.
             base = singles.get(_key(base, _AGGREGATION), base)
-        if len({one.devices for one in (base, *members)}) > 1:
+        if len({group.devices for group in (base, *members)}) > 1:
             predicted = _predicted(base, predictions)
             drawn.append(Curve(_name(members), tuple(members), base, predicted))
     return drawn
 
 
 def _predicted(
-    base: Configured, predictions: Iterable[Predictions]
+    base: RunGroup, predictions: Iterable[Predictions]
 ) -> Mapping[str, Mapping[int, float]]:
     """`Curve.predicted`: a step of one device, and after it the fastest reduction."""
     speed = base.throughput.median
-    images = next((one.batch.global_ for one in base.good if one.batch is not None), None)
+    images = next((record.batch.global_ for record in base.good if record.batch is not None), None)
     if not speed or not images or base.devices != 1 or base.work != "training":
         return {}
-    found: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    for row in (row for one in predictions if one.model == base.model for row in one.rows):
+    speeds: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for row in (
+        row
+        for prediction in predictions
+        if prediction.model == base.model
+        for row in prediction.rows
+    ):
         if row.allreduce_seconds is not None:
             new = images * row.devices / (images / speed + row.allreduce_seconds)
-            of_links = found[row.parameters]
+            of_links = speeds[row.parameters]
             of_links[row.devices] = max(new, of_links.get(row.devices, 0.0))
-    return found
+    return speeds
 
 
 @introduced
@@ -237,7 +242,7 @@ def scaling(results: ReportSubject) -> Iterable[Content]:
             "Predicted are a step of one device and, after it, the fastest reduction of cnnbench "
             "allreduce --predict, which no backward pass hides."
         )
-    if any(one.device == "cpu" for curve in drawn for one in curve.members):
+    if any(group.device == "cpu" for curve in drawn for group in curve.members):
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
         message += "n times as fast. The cost of aggregation is the difference to 1/n."
         yield Text(message, "unsure")
@@ -246,17 +251,17 @@ def scaling(results: ReportSubject) -> Iterable[Content]:
     yield table(_row(curve, *point) for curve in drawn for point in curve.points)
 
 
-def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
+def _key(group: RunGroup, without: frozenset[str] = frozenset()) -> str:
     ignored = _FOLLOWING | without
-    flags = one.configuration.flags
+    flags = group.configuration.flags
     kept = [(name, flags[name]) for name in sorted(flags) if name not in ignored]
-    return json.dumps([kept, repr(one.origin), one.opponent])
+    return json.dumps([kept, repr(group.origin), group.opponent])
 
 
-def _name(members: Sequence[Configured]) -> str:
+def _name(members: Sequence[RunGroup]) -> str:
     last = members[-1]
     devices = f"{last.flag('num_gpus')} {last.device}"
-    named = labels(one.configuration for one in members)[last.configuration.key]
+    named = labels(group.configuration for group in members)[last.configuration.key]
     parts = [part for part in last.name.split(", ") if part != devices]
     return ", ".join(parts) or named
 
@@ -269,7 +274,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
             name=name,
             points=tuple((devices, speed) for devices, speed, _ in curve.points),
             hints=tuple(f"{of.name}: {number(speed)} images/sec" for _, speed, of in curve.points),
-            spans=tuple(one.throughput.interval for _, _, one in curve.points),
+            spans=tuple(group.throughput.interval for _, _, group in curve.points),
         )
         for name, curve in named
     ]
@@ -284,7 +289,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
     ticks = sorted({devices for curve in drawn for devices, _, _ in curve.points})
     devices = Axis(label="devices", log=True, base=2, ticks=tuple(ticks))
     share = Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER)
-    spans = any(span for one in speeds for span in one.spans)
+    spans = any(span for series in speeds for span in series.spans)
     return [
         Lines(
             title=f"{shared or family}: median images/sec over devices",
@@ -309,16 +314,16 @@ def _references(drawn: Sequence[Curve], devices: Sequence[float]) -> list[ChartS
         return []
     # On a logarithmic axis this is no straight line, so it has a point at each number of devices.
     linear = tuple((many, speed * many / first) for many in devices)
-    found = [ChartSeries(name="linear scaling", points=linear, reference=True)]
+    references = [ChartSeries(name="linear scaling", points=linear, reference=True)]
     for links, speeds in drawn[0].predicted.items():
         points = sorted({1: speed, **speeds}.items())
         shown = tuple((float(count), value) for count, value in points if count <= devices[-1])
         hints = tuple(f"predicted, {links}: {number(value)} images/sec" for _, value in shown)
-        found.append(ChartSeries(name=f"predicted, {links}", points=shown, hints=hints))
-    return found
+        references.append(ChartSeries(name=f"predicted, {links}", points=shown, hints=hints))
+    return references
 
 
-def _row(curve: Curve, devices: float, speed: float, one: Configured) -> Row:
+def _row(curve: Curve, devices: float, speed: float, group: RunGroup) -> Row:
     predicted = [of[int(devices)] for of in curve.predicted.values() if devices in of]
     texts = " or ".join(map(number, predicted))
     return {
@@ -327,6 +332,6 @@ def _row(curve: Curve, devices: float, speed: float, one: Configured) -> Row:
         "median images/sec": numeric(speed),
         "median images/sec per device": numeric(speed / devices),
         "predicted images/sec": numeric(max(predicted, default=None), texts),
-        "efficiency": numeric(curve.efficiency(one), percent),
+        "efficiency": numeric(curve.efficiency(group), percent),
         "against": curve.base.name,
     }
