@@ -23,7 +23,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.side import Side, check, measuring, refuse
 from cnnbench.campaigns.processes.campaign import Campaign, headline
-from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import words
 from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records
@@ -263,7 +263,7 @@ class Bench:
         return records, label
 
 
-def _check(side: Side, processes: int) -> Resolved:
+def _check(side: Side, processes: int) -> RunSummary:
     """Checks flags before anything is started; returns their resolved values."""
     refuse(side, ("result_json",), "cannot go with the fixture, which keeps the records")
     if processes > 1:

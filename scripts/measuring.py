@@ -13,7 +13,7 @@ from typing import Any
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.flags.declare import flag
 
 # A busy loop; with a seed in bursts of 4 s in the mean, and pauses as long (both exponential).
@@ -31,7 +31,9 @@ while True:
 """
 
 
-def measure(sides: Sequence[Side], timeout: float, turn_seconds: float = 0.0) -> list[Ended]:
+def measure(
+    sides: Sequence[Side], timeout: float, turn_seconds: float = 0.0
+) -> list[ProcessResult]:
     """Runs the sides' processes to their ends; a failed one has a message.
 
     Args:

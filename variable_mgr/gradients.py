@@ -96,9 +96,9 @@ class Column(NamedTuple):
     After a reduction to a single device, the column has one gradient and one variable.
 
     Attributes:
-      gradients: see `Gradient`, each on its tower's device. After `complete`, either all are dense
-        tensors with the variable's shape and the same dtype, or (if `sparse`) all are
-        tf.IndexedSlices with values in the compute dtype.
+      gradients: see `Gradient`, each on its tower's device. After `to_common_form`, either
+        all are dense tensors with the variable's shape and the same dtype, or (if `sparse`) all
+        are tf.IndexedSlices with values in the compute dtype.
       variables: the copy that each tower uses; the same object if towers share it.
     """
 
@@ -144,7 +144,7 @@ def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float3
     return cast(gradient, dtype)
 
 
-def complete(
+def to_common_form(
     columns: Sequence[Column],
     devices: Sequence[str],
     *,
@@ -206,7 +206,7 @@ def reduce_where_updated(
     """
     scale, reduced = spec.reduction_scale, []
     keep_sparse = not spec.aggregation.sparse_to_dense
-    for column in complete(columns, spec.devices, keep_sparse=keep_sparse):
+    for column in to_common_form(columns, spec.devices, keep_sparse=keep_sparse):
         variable = updated(column)
         home = column._replace(variables=[variable])
         if column.sparse:

@@ -84,7 +84,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads` and `VariableMgrSpec.aggregation`."""
         devices = self._spec.devices
-        complete = gradients.complete(
+        complete = gradients.to_common_form(
             columns,
             devices,
             keep_sparse=self._keep_sparse,

@@ -92,7 +92,7 @@ class StrategyVariableMgr(VariableMgr):
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
         """Results of `preprocess_device_grads`, and the reduction of one more tensor per tower."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
-        reduced = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
+        reduced = gradients.to_common_form(columns, self._spec.devices, keep_sparse=keep_sparse)
         reduced = [
             column.mapped(self._spec.devices, _in_float32) if column.sparse else column
             for column in reduced

@@ -509,7 +509,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
             sys.modules[module.__name__] = module
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
-            beside = _beside(file, module.__dict__.get("FILES", ()))
+            beside = _files_of_plugin(file, module.__dict__.get("FILES", ()))
         if module.__dict__.get(_INITIALISES) is True:
             _initialising.add(file)
         _files[file], digests[name] = (name, added, beside), digest
@@ -528,7 +528,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     return keys
 
 
-def _beside(file: Path, value: object) -> tuple[str, ...]:
+def _files_of_plugin(file: Path, value: object) -> tuple[str, ...]:
     """Absolute paths of a plug-in's FILES. Raises UsageError if one is not a file."""
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise UsageError("FILES must be a list of paths beside the plug-in")

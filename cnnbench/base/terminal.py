@@ -435,7 +435,7 @@ def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
     return [*map(inert, lines)] or [indent.rstrip()]
 
 
-def fitted(
+def fit_table(
     rows: Sequence[Sequence[str]],
     left: Sequence[int] = (0,),
     spare: Sequence[int] = (),

@@ -678,7 +678,7 @@ def _beginning(levels: Sequence[StepTimeLevel], last: float) -> int | None:
     """Start of the levels at the end that are similar to `last`; None if the last level is not."""
     start = None
     for level in reversed(levels):
-        if not _alike(level.seconds, last):
+        if not _is_close(level.seconds, last):
             break
         start = level.start
     return start
@@ -701,9 +701,9 @@ def _shape(levels: Sequence[StepTimeLevel], start: int, last: float) -> Shape:
     if start == 0:
         return Shape.FLAT
     before = [level.seconds for level in levels if level.stop <= start]
-    faster = any(seconds < last and not _alike(seconds, last) for seconds in before)
+    faster = any(seconds < last and not _is_close(seconds, last) for seconds in before)
     return Shape.SLOWDOWN if faster else Shape.WARM_UP
 
 
-def _alike(seconds: float, last: float) -> bool:
+def _is_close(seconds: float, last: float) -> bool:
     return abs(seconds - last) <= TOLERANCE * last

@@ -23,10 +23,10 @@ from cnnbench.base.document import Row, TableCell, Text, numeric, table, writers
 from cnnbench.base.inference import ANALYSIS_STEP, FIRST_ANALYSIS
 from cnnbench.base.text import NONE, count, duration, integer, number_of, percent, percents
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, NotExplainedError, Profiling
-from cnnbench.campaigns.ab.pairs import AB, SIDES, Begun, Experiment, Pairs, begun
+from cnnbench.campaigns.ab.pairs import AB, SIDES, Experiment, ExperimentState, Pairs, experiment_in
 from cnnbench.campaigns.ab.side import Side, check, turn_seconds, worktree
 from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, last_line
-from cnnbench.campaigns.processes.child import Command, end_of, execute
+from cnnbench.campaigns.processes.child import Command, execute, log_tail
 from cnnbench.campaigns.processes.results_dir import PROCESS, CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import (
@@ -262,7 +262,7 @@ def answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
     return _TO_SLOWER.get(result.verdict, SKIP)
 
 
-def settling_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
+def follow_up_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
     """Pairs per commit, above `most_pairs`, that should resolve the undecided steps.
 
     0 if more pairs would not help.
@@ -408,7 +408,7 @@ class CommitBench:
                 with ResultsFolder(AB, place, resume=True, within=self._results) as results:
                     yield from Pairs(experiment, results, self.campaign).policy()
                 burn_in = 0
-                state = begun(self._place(commit))
+                state = experiment_in(self._place(commit))
                 step = self._answer(commit, state)
         assert step is not None
         if step.good_fails:
@@ -460,16 +460,16 @@ class CommitBench:
         if done.timed_out:
             raise _UnusableError(f"does not build: takes more than {duration(done.seconds)}")
         if done.code != 0:
-            problem = f"exit status {done.code}; {last_line(end_of(log))}"
+            problem = f"exit status {done.code}; {last_line(log_tail(log))}"
             raise _UnusableError(f"does not build: {problem}")
 
-    def _begun(self, commit: str) -> tuple[Begun | None, Step | None]:
+    def _begun(self, commit: str) -> tuple[ExperimentState | None, Step | None]:
         """The measurements of a commit in earlier sessions, and its answer.
 
         The answer is None if the commit must be measured again, because processes were killed from
         outside, GOOD failed, or BAD failed when it was compared with GOOD.
         """
-        state = begun(self._place(commit))
+        state = experiment_in(self._place(commit))
         step = self._answer(commit, state)
         if step is not None and (step.lost or step.good_fails):
             step = None
@@ -477,7 +477,7 @@ class CommitBench:
             step = None
         return state, step
 
-    def _pairs_to_go(self, state: Begun | None, step: Step | None) -> int:
+    def _pairs_to_go(self, state: ExperimentState | None, step: Step | None) -> int:
         """Number of pairs up to which a commit is measured; 0 if its answer is final."""
         if state is None:
             return 1 if is_about_work(self.differ) else self.setting.experiment.most_pairs
@@ -494,7 +494,7 @@ class CommitBench:
             return policy
         return policy_between(self.differ, policy)
 
-    def _answer(self, commit: str, state: Begun | None) -> Step | None:
+    def _answer(self, commit: str, state: ExperimentState | None) -> Step | None:
         """The answer from the journal and the records of a commit; None if it is incomplete."""
         if state is None or state.end is None:
             return None

@@ -20,8 +20,16 @@ from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
 from cnnbench.base.rendezvous import REFUSED
 from cnnbench.base.terminal import Messages
 from cnnbench.base.text import error_line, fatal_message, one_line
-from cnnbench.campaigns.processes.child import Child, Command, Ended, end_of, program, start, stop
-from cnnbench.campaigns.processes.commands import Resolved, of_plan, stored
+from cnnbench.campaigns.processes.child import (
+    Child,
+    Command,
+    ProcessResult,
+    log_tail,
+    program,
+    start,
+    stop,
+)
+from cnnbench.campaigns.processes.commands import RunSummary, of_plan, stored
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import ParsedArgs, parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, named, specs_of, texts_of
@@ -163,7 +171,7 @@ def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None =
     )
 
 
-def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> Resolved:
+def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> RunSummary:
     """Resolves a run, or a job of runs, whose record the caller stores.
 
     Does not load TensorFlow.
@@ -275,7 +283,7 @@ class _Process:
     task: Task
     child: Child
     log: Path
-    ended: Ended | None = None
+    ended: ProcessResult | None = None
     shown: int = 0
 
     @property
@@ -434,7 +442,7 @@ class JobSession:
         return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
 
 
-def _ended(ended: Ended | None, log: Path) -> str:
+def _ended(ended: ProcessResult | None, log: Path) -> str:
     if ended is None or (ended.timed_out and ended.code == -signal.SIGKILL):
         return "did not end and was killed"
     if ended.error is not None:
@@ -442,6 +450,6 @@ def _ended(ended: Ended | None, log: Path) -> str:
     if ended.code is None:
         return "was killed together with its guard"
     if ended.code < 0:
-        reason = fatal_message(end_of(log))
+        reason = fatal_message(log_tail(log))
         return f"was ended by {name_of(-ended.code)}{reason and ': '}{reason}"
     return f"ended with exit status {ended.code}"

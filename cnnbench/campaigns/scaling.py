@@ -23,11 +23,11 @@ from cnnbench.base.text import integer, percent
 from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, command_words
 from cnnbench.campaigns.processes.campaign import RunPolicy, in_rounds, rounds, run_one
-from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
-    AskedPlan,
+    CampaignIdentity,
     CampaignKind,
-    Question,
+    PlanIdentity,
     ResultsFolder,
     identity_of,
 )
@@ -112,11 +112,11 @@ class Scaling:
     towers: int | None = None
     cores: int = 0
 
-    def question(self, facts: Mapping[str, Any]) -> Question:
+    def question(self, facts: Mapping[str, Any]) -> CampaignIdentity:
         """Identity of the campaign, without the number of repeats, which may be increased."""
-        return Question(
+        return CampaignIdentity(
             plans={
-                f"{n} workers": AskedPlan(
+                f"{n} workers": PlanIdentity(
                     identity_of(plan.identity), plan.to_json(), parts=plugins.parts(plan.config)
                 )
                 for n, plan in self.chiefs.items()
@@ -169,7 +169,7 @@ class Scaling:
             options = command_words({name: value for name, value in own.items() if value})
             side = Side(flags=self.command.words, layout=replace(layout, options=options))
         free = sorted(os.sched_getaffinity(0))[: self.cores * layout.size]
-        return replace(side, resolved=Resolved(config=chief.to_json()), cores=free or None)
+        return replace(side, resolved=RunSummary(config=chief.to_json()), cores=free or None)
 
 
 def points(

@@ -24,11 +24,11 @@ from cnnbench.campaigns.processes.campaign import (
     rounds,
     run_one,
 )
-from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
+    CampaignIdentity,
     CampaignKind,
-    Question,
     ResultsFolder,
     plan_of,
 )
@@ -177,7 +177,7 @@ class StrategyCase:
 
     name: str
     flags: Mapping[str, str]
-    resolved: Resolved
+    resolved: RunSummary
     apart: str = ""
     weights_flags: Mapping[str, str] = field(default_factory=dict)
 
@@ -275,7 +275,7 @@ def _refuse(values: Mapping[str, object]) -> None:
         raise FlagError("variable_consistency", values["variable_consistency"], _OTHERWISE)
 
 
-def _resolved(args: ParsedArgs, own: Mapping[str, str]) -> Resolved:
+def _resolved(args: ParsedArgs, own: Mapping[str, str]) -> RunSummary:
     try:
         return resolve_run(args.including(values_of(own, ACCEPTED)))
     except DataError as error:
@@ -284,10 +284,10 @@ def _resolved(args: ParsedArgs, own: Mapping[str, str]) -> Resolved:
 
 def question_of(
     cases: Sequence[StrategyCase], facts: Mapping[str, Any], weights_steps: int, seed: int
-) -> Question:
+) -> CampaignIdentity:
     """Identity of the campaign. The number of rounds is not included, so it may be increased."""
     names = [case.name for case in cases]
-    return Question(
+    return CampaignIdentity(
         plans={case.name: plan_of(case.resolved) for case in cases},
         facts=facts,
         policy={"name": "modes", "modes": names, "weights_steps": weights_steps, "seed": seed},

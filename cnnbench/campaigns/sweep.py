@@ -34,8 +34,8 @@ from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count, duration, first_few, labels_of, number, percent, unknown_key
 from cnnbench.campaigns.launch import command_words, resolve_run, run_words
 from cnnbench.campaigns.processes.campaign import (
+    BenchmarkCommand,
     Campaign,
-    Measuring,
     Record,
     Request,
     RunPolicy,
@@ -46,9 +46,9 @@ from cnnbench.campaigns.processes.campaign import (
     rounds,
     run_one,
 )
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.commands import (
-    Resolved,
+    RunSummary,
     digest_key,
     environment_identity,
     flags_of,
@@ -58,8 +58,8 @@ from cnnbench.campaigns.processes.commands import (
 )
 from cnnbench.campaigns.processes.results_dir import (
     PROCESS,
+    CampaignIdentity,
     CampaignKind,
-    Question,
     ResultsFolder,
     plan_of,
 )
@@ -113,7 +113,7 @@ class SweepCase:
     flags: Mapping[str, str]
     nodes: FlagNodes
     varied: tuple[str, ...]
-    resolved: Resolved = field(default_factory=Resolved)
+    resolved: RunSummary = field(default_factory=RunSummary)
     key: str = ""
     repeats: int = 1
 
@@ -283,9 +283,9 @@ def make_plan(
     return SweepPlan(suite.name, _repeated(cases.values()), listed, subject)
 
 
-def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Question:
+def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> CampaignIdentity:
     """Identity of the campaign. A resumed sweep may have more configurations and repeats."""
-    return Question(
+    return CampaignIdentity(
         plans={
             case.name: plan_of(case.resolved, search=_facts_of(case.entry.search))
             for case in plan.cases
@@ -447,7 +447,7 @@ def _facts_of(search: BatchSizeSearch | None) -> dict[str, int] | None:
     return None if search is None else vars(search)
 
 
-def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> Resolved:
+def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
     """Resolves the flags of a configuration. Errors name the line of the flag."""
     entry = configuration.entry
     try:
@@ -510,7 +510,7 @@ class SweepRun:
 
     item: Item
     path: Path
-    ended: Ended
+    ended: ProcessResult
 
 
 def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
@@ -582,7 +582,7 @@ class Sweep:
     def _earlier(self, item: Item) -> Record | None:
         """The record of an item that an earlier session ran successfully; None if there is none."""
         repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
-        records = (_good(self._target(item.case, repeat)) for repeat in repeats)
+        records = (_successful_record(self._target(item.case, repeat)) for repeat in repeats)
         return next((record for record in records if record), None)
 
     def _policy(self, items: Sequence[Item]) -> RunPolicy[list[SweepRun]]:
@@ -650,7 +650,7 @@ class Sweep:
         then: Sequence[Hashable],
         answers: Sequence[str] = ("ok",),
         name: str = "",
-    ) -> RunPolicy[Ended]:
+    ) -> RunPolicy[ProcessResult]:
         """Runs a process with a batch size; None uses the batch size in the flags.
 
         The record is written to `target`. For trials of a search, it is only written after a
@@ -664,7 +664,7 @@ class Sweep:
         request = Request(
             name=name or log.stem,
             label=f"{item.label}, {batch_size}" if trial else item.label,
-            command=Measuring(
+            command=BenchmarkCommand(
                 words=(*self.program, *words),
                 log=log,
                 record=record,
@@ -707,13 +707,13 @@ class Sweep:
         """Path for the record of a run. When resuming, it may be an existing record."""
         folder = self.store.folder
         there = found_records(folder, case.key, repeat) if self.store.resume else []
-        good = [path for path in there if _good(path)]
+        good = [path for path in there if _successful_record(path)]
         label = f"{self.plan.suite}-{case.name}"
         own = folder / record_name(label, case.key, repeat, self.stamp)
         return [own, *there, *good][-1]
 
 
-def _good(path: Path) -> Record | None:
+def _successful_record(path: Path) -> Record | None:
     """The record in a file if it is of a successful run; otherwise None."""
     record = read(path)
     return record if record is not None and record.status == "ok" else None

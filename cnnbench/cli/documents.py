@@ -321,6 +321,7 @@ def _metrics() -> dict[str, Json]:
 
 _NAMES = {
     "ComparedConfiguration": "EntryDocument",
+    "KilledProcess": "LostProcess",
     "LevelChange": "StepDocument",
     "MetricResult": "ResultDocument",
     "Outlier": "OutlierDocument",

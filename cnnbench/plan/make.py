@@ -143,7 +143,7 @@ def _resolved(params: Params, names: JobFlagNames) -> RunPlan:
 HOROVOD = "horovod"
 """The mode of tf_cnn_benchmarks that runs here without Horovod."""
 
-_INSTEAD_OF_HOROVOD = (
+_HOROVOD_NOTICE = (
     "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
 )
 _VARIABLES_OF_HOROVOD = {
@@ -204,7 +204,7 @@ def _implied_cluster(
         others = started_together(environ, flags.eval)
     if flags.variable_update == HOROVOD:
         flags = flags.replace(variable_update="collective_all_reduce")
-        notices += (_INSTEAD_OF_HOROVOD,)
+        notices += (_HOROVOD_NOTICE,)
         uses = [f"{b} for {a}" for a, b in _VARIABLES_OF_HOROVOD.items() if environ.get(a)]
         if uses:
             notices += (f"Horovod's variables have no effect; use {', '.join(uses)}",)

@@ -573,7 +573,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostProcess:
+class KilledProcess:
     """A process that did not end by itself: a signal or a time-out ended it.
 
     Attributes:
@@ -601,7 +601,7 @@ class AbPlace:
     seed: int
     pair: int | None = field(default=None, metadata=ABSENT)
     position: int | None = field(default=None, metadata=ABSENT)
-    lost: tuple[LostProcess, ...] | None = field(default=None, metadata=ABSENT)
+    lost: tuple[KilledProcess, ...] | None = field(default=None, metadata=ABSENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, chance
-from cnnbench.campaigns.bisect import BAD, GOOD, SKIP, Step, answer, policy_between, settling_pairs
+from cnnbench.campaigns.bisect import BAD, GOOD, SKIP, Step, answer, follow_up_pairs, policy_between
 from cnnbench.judge.compare import (
     Judgement,
     MetricResult,
@@ -124,7 +124,7 @@ def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, Step]:
     step = experiment.step(planned)
     if step.undecided and (step.judgement.needed or most + 1) <= most:
         step = experiment.step(most)
-    advised = settling_pairs([step], most) if step.undecided else 0
+    advised = follow_up_pairs([step], most) if step.undecided else 0
     return advised > 0, experiment.step(advised) if advised else step
 
 

@@ -21,9 +21,9 @@ from measuring import measure
 from cnnbench.base.slow_steps import disturbance_share
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.side import TURN_SECONDS, Side
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.judge.compare.disturbance import turn_means
+from cnnbench.judge.compare.disturbance import cpu_seconds_by_turn
 from cnnbench.judge.metrics.measurement import CPU_TIME
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import take
@@ -181,7 +181,7 @@ def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
     return mixed
 
 
-def _ended(place: Process, found: Ended, load: float) -> Process:
+def _ended(place: Process, found: ProcessResult, load: float) -> Process:
     record, conditions = found.record, found.record.conditions
     measured: dict[str, Any] = {}
     if not found.message and record.step_seconds:
@@ -190,7 +190,7 @@ def _ended(place: Process, found: Ended, load: float) -> Process:
             "disturbance": disturbance_share(record.step_seconds),
             "step_seconds": median(record.step_seconds),
             "cpu_seconds": CPU_TIME.value(record) or 0.0,
-            "turn_cpu_seconds": turn_means(record),
+            "turn_cpu_seconds": cpu_seconds_by_turn(record),
         }
     return dataclasses.replace(
         place,

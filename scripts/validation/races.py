@@ -42,7 +42,7 @@ def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
         race.add(Round(found))
         race.drop(10**6)
         processes += len(found)
-    lost = any(one.key == "0" and one.how == RACED_SLOWER for one in race.leavers)
+    lost = any(one.key == "0" and one.how == RACED_SLOWER for one in race.eliminated)
     return {"lost": lost, "processes": processes}
 
 

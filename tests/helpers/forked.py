@@ -33,7 +33,7 @@ import psutil
 
 from cnnbench.base import interrupts
 from cnnbench.campaigns.processes import child, guard
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.run.runtime.supervisor import GUARDED
 
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
@@ -381,7 +381,7 @@ def execute(
     command: child.Command,
     timeout: float,
     stand_ins: Server | None = None,
-) -> Ended:
+) -> ProcessResult:
     """Runs a command as `child.execute` does.
 
     Args:
@@ -407,7 +407,7 @@ def execute(
     place = command.log, command.log, command.folder, {**command.variables(), GUARDED: "1"}
     process = Forked(run, words[at:], *place, program=program, server=stand_ins, begins=False)
     code, late = process.end(timeout, interrupts.SHORTEST_GRACE)
-    return Ended(code=code, seconds=time.monotonic() - started, timed_out=late)
+    return ProcessResult(code=code, seconds=time.monotonic() - started, timed_out=late)
 
 
 def _first_argument(words: Sequence[str]) -> int | None:

@@ -22,8 +22,8 @@ from cnnbench.campaigns import bisect
 from cnnbench.campaigns.ab import side as side_flags
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes import campaign, results_dir
-from cnnbench.campaigns.processes.campaign import Measuring
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.campaign import BenchmarkCommand
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.cli import main
 from cnnbench.cli.commands import sides
 from cnnbench.flags import parse_args
@@ -42,7 +42,7 @@ class MadeUpMachine:
         self._make = make
         self._draw = random.Random(seed)
 
-    def execute(self, command: Measuring, timeout: float) -> Ended:
+    def execute(self, command: BenchmarkCommand, timeout: float) -> ProcessResult:
         """In place of a process: writes its record, or nothing."""
         words = [word for word in command.words if word.startswith("--")]
         values = dict(word[2:].partition("=")[::2] for word in words)
@@ -54,11 +54,11 @@ class MadeUpMachine:
         record = self._make(values, str(command.folder or ""), name)
         if record is None:
             command.log.write_text("no good\n")
-            return Ended(4, 1.0)
+            return ProcessResult(4, 1.0)
         config = {**command.blank.config, **record.config}
         record = replace(record, config=config, explicit_flags=command.blank.explicit_flags)
         Path(values["result_json"]).write_text(record.to_json())
-        return Ended(0, self._draw.uniform(1.0, 3.0), max_rss_bytes=2**30)
+        return ProcessResult(0, self._draw.uniform(1.0, 3.0), max_rss_bytes=2**30)
 
 
 _MACHINE = {"hostname": "box", "cpu_model": "Fast CPU", "logical_cpus": 8, "usable_cpus": 8}

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.variable_mgr.gradients import Column, add_up, complete, reduce_sparse
+from cnnbench.variable_mgr.gradients import Column, add_up, reduce_sparse, to_common_form
 
 ROWS, WIDTH = 5, 2
 
@@ -29,7 +29,7 @@ def completed(variables, cpu_devices):
     def call(*gradients, **options):
         count = len(gradients)
         column = Column([*gradients], variables[:count])
-        return complete([column], cpu_devices[:count], **options)[0]
+        return to_common_form([column], cpu_devices[:count], **options)[0]
 
     return call
 
@@ -68,7 +68,7 @@ def test_slices_beside_a_dense_gradient_become_dense(completed):
 
 def test_a_variable_without_gradients_is_left_out_when_slices_are_kept(variables, cpu_devices):
     columns = [Column([g], variables[:1]) for g in (None, tf.ones([ROWS, WIDTH]))]
-    (column,) = complete(columns, cpu_devices[:1], keep_sparse=True)
+    (column,) = to_common_form(columns, cpu_devices[:1], keep_sparse=True)
     assert not column.sparse
 
 
@@ -108,7 +108,9 @@ def test_the_update_does_not_depend_on_what_travels(rows, mean, variables, cpu_d
     grads = [None if r is None else slices(r, 10 * t) for t, r in enumerate(rows)]
     scale = 1 / count if mean else None
     columns = [Column(grads, variables[:count])]
-    (kept,), (dense,) = (complete(columns, devices, keep_sparse=keep) for keep in (True, False))
+    (kept,), (dense,) = (
+        to_common_form(columns, devices, keep_sparse=keep) for keep in (True, False)
+    )
     assert (kept.sparse, dense.sparse) == (True, False)
     total = add_up(dense.gradients) * (scale or 1)
     sums = reduce_sparse(kept, devices, scale)

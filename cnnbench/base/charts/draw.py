@@ -119,7 +119,7 @@ def _height(chart: Chart, width: float, captions: bool) -> float:
     if isinstance(chart, Lines):
         height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _legend_height(len(chart.series), width)
     elif isinstance(chart, Lanes):
-        layout = _Labels([label for label, _ in chart.lanes], width, _LANE, _LANE + 16)
+        layout = _RowLabelLayout([label for label, _ in chart.lanes], width, _LANE, _LANE + 16)
         height = _TOP + layout.height + _AXIS_HEIGHT + _legend_height(len(chart.kinds), width)
     else:
         height = _rows_top(chart) + _row_labels(chart, width).height + _AXIS_HEIGHT
@@ -128,7 +128,7 @@ def _height(chart: Chart, width: float, captions: bool) -> float:
     return height + NOTE_LINE * len(wrapped_note(chart.note)) + (4 if chart.note else 0)
 
 
-class _Labels:
+class _RowLabelLayout:
     """Positions of row labels: to the left if there is enough space, otherwise above the row.
 
     `middle` is the vertical centre of a row's drawing, from the top of the row.
@@ -162,9 +162,9 @@ class _Labels:
         return self._indent, top + first
 
 
-def _row_labels(chart: Rows, width: float) -> _Labels:
+def _row_labels(chart: Rows, width: float) -> _RowLabelLayout:
     indent = 0.0 if all(row.style is None for row in chart.rows) else 20.0
-    return _Labels([row.label for row in chart.rows], width, _WIDE_ROW, _ROW, indent)
+    return _RowLabelLayout([row.label for row in chart.rows], width, _WIDE_ROW, _ROW, indent)
 
 
 def _legend_height(entries: int, width: float) -> float:
@@ -425,7 +425,7 @@ def _draw_key(
 
 def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
     names = [label for label, _ in chart.lanes]
-    labels = _Labels(names, sheet.inner, _LANE, _LANE + 16)
+    labels = _RowLabelLayout(names, sheet.inner, _LANE, _LANE + 16)
     bottom = _TOP + labels.height
     axes = sheet.axes(labels.left, sheet.inner - _RIGHT, _TOP, bottom)
     ends = [span.end for _, spans in chart.lanes for span in spans]

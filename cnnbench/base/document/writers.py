@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.charts import draw, sheet
 from cnnbench.base.document import Block, Charts, Content, Report, Section, Table, TableCell, Text
-from cnnbench.base.terminal import Progress, fitted, wrapped
+from cnnbench.base.terminal import Progress, fit_table, wrapped
 from cnnbench.base.text import NONE, markdown, plain
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _table(block: Table, colour: bool, mark: str) -> Iterator[str]:
         cells.insert(0, [_UNIT.sub(" ", plain(title)) for title in titles])
         notes, signs = ["", *notes], [None, *signs]
     indent = block.indent + len(mark)
-    rows = fitted(cells, left, spare, indent, has_head=block.has_head)
+    rows = fit_table(cells, left, spare, indent, has_head=block.has_head)
     if block.title:
         yield mark + plain(block.title)
     for at, (lines, sign, note) in enumerate(zip_longest(rows, signs, notes)):

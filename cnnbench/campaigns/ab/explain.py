@@ -15,7 +15,7 @@ from cnnbench.base.files import read_json
 from cnnbench.campaigns.ab.pairs import AB, SIDES
 from cnnbench.campaigns.ab.side import Side, has_module, request
 from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_one
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
@@ -137,7 +137,7 @@ class Profiling:
         key: str | None,
         left: int,
         leaves: Path | None = None,
-    ) -> RunPolicy[Ended]:
+    ) -> RunPolicy[ProcessResult]:
         more = {"target": self.results.pending(stem), "answers": (), "leaves": leaves}
         process_request = request(self.results, stem, side, label=label, key=key, **more)
         return run_one(self.results, process_request, self.timeout, [key] * left)

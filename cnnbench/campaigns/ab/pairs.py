@@ -28,8 +28,8 @@ from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analy
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.side import Side, StepCount, request, side_differences
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy, read
-from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     END,
     LOGS,
@@ -54,7 +54,7 @@ from cnnbench.judge.metrics.measurement import CPU_TIME, THROUGHPUT, Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.profiles import Explanation
-from cnnbench.records.run import AbPlace, LostProcess, RunRecord, Subject, with_subject
+from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, with_subject
 
 # Results directory of an experiment, and the verdict on the pairs in it.
 
@@ -98,7 +98,7 @@ def complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
 
 
 @dataclass(frozen=True)
-class Begun:
+class ExperimentState:
     """An experiment after earlier sessions, from the events of each in its journal."""
 
     folder: Path
@@ -122,14 +122,14 @@ class Begun:
     @property
     def end(self) -> Mapping[str, Any] | None:
         """The event that ended the last session; None if it was killed."""
-        return _end_of(self.sessions[-1])
+        return _end_event(self.sessions[-1])
 
     @cached_property
     def _judged(self) -> dict[int, Mapping[str, Any]]:
         """The last of the analyses of all sessions, by number of pairs."""
         ends: dict[int, Mapping[str, Any]] = {}
         for events in self.sessions:
-            end = _end_of(events)
+            end = _end_event(events)
             # The analysis after the last pair of a killed session is made again.
             last = max(map(_pair_of, events)) if end is None else end["pairs"]
             ends |= {
@@ -196,7 +196,7 @@ class Begun:
         return comparison
 
 
-def _end_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _end_event(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The event that ended a session; None if it was killed."""
     return next((event for event in reversed(events) if event.get("event") == END), None)
 
@@ -214,7 +214,7 @@ def is_clear(verdicts: Sequence[str]) -> bool:
     return bool(measured) and all(verdict in CLEAR for verdict in measured)
 
 
-def begun(folder: Path) -> Begun | None:
+def experiment_in(folder: Path) -> ExperimentState | None:
     """The experiment in a results folder, or None; PathError for an unusable journal of 1.0.0."""
     journal = Journal(folder / AB.journal)
     sessions: list[list[Mapping[str, Any]]] = []
@@ -225,7 +225,7 @@ def begun(folder: Path) -> Begun | None:
             sessions[-1].append(event)
     if not any(session[0].get("looks") for session in sessions):
         return None
-    experiment = Begun(folder, sessions)
+    experiment = ExperimentState(folder, sessions)
     try:
         _ = (
             experiment.planned,
@@ -240,18 +240,18 @@ def begun(folder: Path) -> Begun | None:
     return experiment
 
 
-def resumable(folder: Path) -> Begun | None:
+def resumable(folder: Path) -> ExperimentState | None:
     """The experiment in a results folder, if `cnnbench ab --resume` can continue it; else None."""
-    experiment = begun(folder)
+    experiment = experiment_in(folder)
     return experiment if experiment is not None and experiment.goes_on else None
 
 
-def begun_below(folder: Path) -> Begun | None:
+def experiment_below(folder: Path) -> ExperimentState | None:
     """The only experiment in or directly below a folder, or None."""
     try:
         candidates = [folder, *(path for path in folder.iterdir() if path.is_dir())]
         experiments = [
-            experiment for experiment in map(begun, candidates) if experiment is not None
+            experiment for experiment in map(experiment_in, candidates) if experiment is not None
         ]
     except OSError:
         return None
@@ -351,7 +351,7 @@ class Experiment:
 
     sides: Mapping[str, Side]
     most_pairs: int
-    earlier: Begun | None = None
+    earlier: ExperimentState | None = None
     sequential: bool = True
     command: Sequence[str] = ()
     seed: int
@@ -653,7 +653,7 @@ class Pairs:
         busy = "other programs use the CPUs: " if disturbed else ""
         self.campaign.reporter.notice(f"{busy}{count}")
 
-    def _fail(self, prefix: str, what: str, failed: Mapping[str, Ended]) -> None:
+    def _fail(self, prefix: str, what: str, failed: Mapping[str, ProcessResult]) -> None:
         text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
         lost = all(ended.lost for ended in failed.values())
         if lost:
@@ -669,12 +669,12 @@ class Pairs:
         subject = started.subject or Subject(side=side)
         if self.records[side]:  # an earlier run tells what its flags mean
             like = self.records[side][-1]
-            flags = Resolved(config=like.config, explicit_flags=like.explicit_flags)
+            flags = RunSummary(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)
         if self._steps is not None:
             started = started.including({"num_batches": self._steps})
 
-        def placed(document: Mapping[str, Any], lost: Sequence[LostProcess]) -> dict[str, Any]:
+        def placed(document: Mapping[str, Any], lost: Sequence[KilledProcess]) -> dict[str, Any]:
             own = encode(replace(place, lost=tuple(lost) or None))
             return with_subject({**document, "ab": own}, subject)
 

@@ -27,10 +27,10 @@ from cnnbench.base.terminal import Reporter
 from cnnbench.base.text import duration
 from cnnbench.campaigns.ab import keeper
 from cnnbench.campaigns.launch import JobLayout, command_words, resolve_run, run_words
-from cnnbench.campaigns.processes.campaign import Measuring, Request, blank_record
+from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Request, blank_record
 from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
-from cnnbench.campaigns.processes.commands import NO_TURNS_OF_JOBS, Resolved
-from cnnbench.campaigns.processes.results_dir import AskedPlan, ResultsFolder, identity_of
+from cnnbench.campaigns.processes.commands import NO_TURNS_OF_JOBS, RunSummary
+from cnnbench.campaigns.processes.results_dir import PlanIdentity, ResultsFolder, identity_of
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, named, specs_of
@@ -162,7 +162,7 @@ class Side:
     checkout: Path | None = None
     revision: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    resolved: Resolved = field(default_factory=Resolved)
+    resolved: RunSummary = field(default_factory=RunSummary)
     subject: Subject | None = None
     cores: Collection[int] | None = None
 
@@ -232,7 +232,7 @@ class Side:
     def _config(self) -> Mapping[str, object]:
         return self.resolved.config or self.given
 
-    def plan(self) -> AskedPlan:
+    def plan(self) -> PlanIdentity:
         """Its plan, for a question, identified by flags, interpreter and variables."""
         shown = {name: text for name, text in self.variables.items() if may_be_shown(name)}
         identity = identity_of(
@@ -249,7 +249,7 @@ class Side:
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in identity.items()
         }
-        return AskedPlan(identity, self._config, self.checkout, self.resolved.parts)
+        return PlanIdentity(identity, self._config, self.checkout, self.resolved.parts)
 
     def _holds_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
@@ -303,10 +303,10 @@ def request(folder: ResultsFolder, name: str, side: Side, **more: Any) -> Reques
     return Request(name=name, command=command, **{"label": name, **more})
 
 
-def measuring(side: Side, record: Path, log: Path) -> Measuring:
+def measuring(side: Side, record: Path, log: Path) -> BenchmarkCommand:
     """Description of a process of a side, which writes a record and a log."""
     command = ("cnnbench", *run_words(side.layout, side.flags))
-    return Measuring(
+    return BenchmarkCommand(
         words=side.command(record.absolute()),
         log=log,
         environment=side.environment,
@@ -346,16 +346,16 @@ def refuse(side: Side, names: Sequence[str], reason: str) -> None:
             raise FlagError(name, value, reason)
 
 
-def check(side: Side) -> Resolved:
+def check(side: Side) -> RunSummary:
     """Resolves those flags of a side that this version of cnnbench knows; UsageError if wrong."""
     try:
         layout = json.dumps(None if side.layout is None else vars(side.layout))
         done = ask(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
-        error, resolved = answer["error"], decode(Resolved, answer["resolved"])
+        error, resolved = answer["error"], decode(RunSummary, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         # A plug-in that ends its process, or prints after the answer; the run will report it.
-        return Resolved()
+        return RunSummary()
     if not side.is_this_cnnbench:
         return replace(resolved, notices=())
     if error is not None:
@@ -384,7 +384,7 @@ def check_early(side: Side, commit: str, folder: str | Path = ".") -> None:
 
 def print_answer(job: str, *flags: str) -> None:
     """The child process of `check`: prints resolved flags; `job` is a JSON `JobLayout` or null."""
-    error, resolved = None, Resolved()
+    error, resolved = None, RunSummary()
     try:
         fields = json.loads(job)
         layout = None if fields is None else JobLayout(**fields)

@@ -45,13 +45,21 @@ from cnnbench.base.interrupts import (
 )
 from cnnbench.base.terminal import Reporter, print_notice
 from cnnbench.base.text import fatal_message, notice_line, number, plain
-from cnnbench.campaigns.processes.child import Child, Command, Ended, end_of, execute, start, stop
-from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.child import (
+    Child,
+    Command,
+    ProcessResult,
+    execute,
+    log_tail,
+    start,
+    stop,
+)
+from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     LOST,
     PROCESS,
+    CampaignIdentity,
     ChangedError,
-    Question,
     ResultsFolder,
 )
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
@@ -60,7 +68,7 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.result_files import record_of
-from cnnbench.records.run import ErrorInfo, LostProcess, RunRecord, Subject
+from cnnbench.records.run import ErrorInfo, KilledProcess, RunRecord, Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
 # Records of ended processes: the process's record if it is valid, otherwise a record of the error.
@@ -75,7 +83,7 @@ _SENT_FROM_OUTSIDE = (signal.SIGKILL, *SIGNALS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measuring(Command):
+class BenchmarkCommand(Command):
     """Command of a process that writes a record to a file.
 
     If the record is missing, `blank` (see `blank_record`) is used.
@@ -89,7 +97,7 @@ class Measuring(Command):
         return {**super().variables(), SCRATCH_OF_PARENT: os.path.realpath(self.record.parent)}
 
 
-def blank_record(kind: str, command: Sequence[str], resolved: Resolved | Record) -> Record:
+def blank_record(kind: str, command: Sequence[str], resolved: RunSummary | Record) -> Record:
     """Record ("run" or "allreduce") without measurements, of a process that has not started."""
     make = RunRecord if kind == RunRecord.kind else AllReduceRecord
     return make(
@@ -102,13 +110,15 @@ def blank_record(kind: str, command: Sequence[str], resolved: Resolved | Record)
     )
 
 
-def judge(command: Measuring, ended: Ended, facts: Mapping[str, Any]) -> Ended:
+def judge(
+    command: BenchmarkCommand, ended: ProcessResult, facts: Mapping[str, Any]
+) -> ProcessResult:
     """Adds the record, status and error to an ended process. A failure raises no exception.
 
     `facts` describes this machine. It is used if the process left no record.
     """
     document, defect, unusable = _read(command)
-    problem = _problem(ended, document, defect, end_of(command.log) or full_disk(command.log))
+    problem = _problem(ended, document, defect, log_tail(command.log) or full_disk(command.log))
     if problem is None:
         assert document is not None
         return replace(ended, status="ok", document=document)
@@ -153,9 +163,9 @@ def headline(record: Record) -> str:
 
 
 def _problem(
-    ended: Ended, document: Mapping[str, Any] | None, defect: str | None, tail: str
+    ended: ProcessResult, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo, str] | None:
-    """Status, error and `lost` of an unsuccessful run (see `Ended`); None if it succeeded."""
+    """Status, error and `ProcessResult.lost` of an unsuccessful run; None if it succeeded."""
     if ended.timed_out:
         text = f"killed after {ended.seconds:.0f} s; {last_line(tail)}"
         return "timed_out", _error("TimedOut", text), "ended by its time-out"
@@ -193,7 +203,7 @@ def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, st
     return "killed", _error("Killed", text), lost if code in _SENT_FROM_OUTSIDE else ""
 
 
-def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
+def _read(command: BenchmarkCommand) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
     """The child's record; or the reason why there is none, and the invalid content of its file."""
     try:
         data = command.record.read_bytes()
@@ -241,7 +251,7 @@ _Result = TypeVar("_Result")
 
 def execute_in_turn(
     commands: Sequence[Command], timeout: float, turn_seconds: float
-) -> list[Ended]:
+) -> list[ProcessResult]:
     """Runs commands in turns until they end, each in its own process group.
 
     The first command gets the first turn. A command is stopped after `timeout` seconds, not
@@ -271,7 +281,7 @@ class _Member:
     def __init__(self, child: Child, link: socket.socket) -> None:
         self.child = child
         self.link: socket.socket | None = link
-        self.ended: Ended | None = None
+        self.ended: ProcessResult | None = None
         self.waits = self.steps_done = False
         self._used = 0.0
         self._since = time.monotonic()
@@ -358,13 +368,13 @@ class Request:
 
     name: str
     label: str
-    command: Measuring
+    command: BenchmarkCommand
     key: Hashable = None
     target: Path | None = None
     failed: Path | None = None
     answers: Sequence[str] = ("ok",)
     leaves: Path | None = None
-    place: Callable[[Mapping[str, Any], Sequence[LostProcess]], Mapping[str, Any]] = (
+    place: Callable[[Mapping[str, Any], Sequence[KilledProcess]], Mapping[str, Any]] = (
         lambda document, lost: document
     )
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -399,12 +409,12 @@ class RequestBatch:
     most_repeats: int = 0
 
 
-RunPolicy: TypeAlias = Generator[RequestBatch, Sequence[Ended], _Result]
+RunPolicy: TypeAlias = Generator[RequestBatch, Sequence[ProcessResult], _Result]
 
 
 def run_one(
     folder: ResultsFolder, request: Request, timeout: float, then: Sequence[Hashable] = ()
-) -> RunPolicy[Ended]:
+) -> RunPolicy[ProcessResult]:
     """Runs a single process; see `RequestBatch`."""
     (ended,) = yield RequestBatch(folder=folder, requests=[request], then=then, timeout=timeout)
     return ended
@@ -459,7 +469,7 @@ class Campaign:
         reporter: Reporter,
         facts: Mapping[str, Any] | None = None,
         cool_down: float = 0.0,
-        question: Question | None = None,
+        question: CampaignIdentity | None = None,
     ) -> None:
         self.reporter = reporter
         self.facts = facts or {}
@@ -491,7 +501,7 @@ class Campaign:
             result: _Result = end.value
             return result
 
-    def _results_of(self, batch: RequestBatch) -> list[Ended]:
+    def _results_of(self, batch: RequestBatch) -> list[ProcessResult]:
         """The results of a batch, from its folder or by running the processes."""
         obey()
         folder = batch.folder
@@ -526,11 +536,11 @@ class Campaign:
                         folder.move(pending, target)
         return [done[request.name] for request in batch.requests]
 
-    def _run(self, batch: RequestBatch, todo: Sequence[Request]) -> dict[str, Ended]:
+    def _run(self, batch: RequestBatch, todo: Sequence[Request]) -> dict[str, ProcessResult]:
         """Runs processes in turns or one after the other, and stores their records."""
         in_turn = batch.turn_seconds if len(todo) > 1 else 0.0
         groups = [todo] if in_turn else [[request] for request in todo]
-        done: dict[str, Ended] = {}
+        done: dict[str, ProcessResult] = {}
         for at, group in enumerate(groups):
             later = [
                 *(request.key for later_group in groups[at + 1 :] for request in later_group),
@@ -576,7 +586,7 @@ class Campaign:
                 self.reporter.ended(self._done, total, request.label, outcome, end.seconds, seconds)
         return done
 
-    def _keep(self, batch: RequestBatch, request: Request, ended: Ended) -> Ended:
+    def _keep(self, batch: RequestBatch, request: Request, ended: ProcessResult) -> ProcessResult:
         """Stores the record of a process.
 
         If the batch is only valid as a whole, the record is pending until all processes have ended.
@@ -601,7 +611,7 @@ class Campaign:
         folder.keep(ended.document, target)
         return ended
 
-    def _repeats(self, batch: RequestBatch, done: Mapping[str, Ended]) -> bool:
+    def _repeats(self, batch: RequestBatch, done: Mapping[str, ProcessResult]) -> bool:
         """Decides whether a batch is run again. If so, moves its records and logs away."""
         failed = [request for request in batch.requests if done[request.name].status != "ok"]
         if (
@@ -612,7 +622,8 @@ class Campaign:
             return False
         names = dict(zip([request.name for request in batch.requests], batch.sides, strict=True))
         lost = [
-            LostProcess(side=names[request.name], how=done[request.name].lost) for request in failed
+            KilledProcess(side=names[request.name], how=done[request.name].lost)
+            for request in failed
         ]
         lost.sort(key=lambda process: process.side)
         folder = batch.folder
@@ -635,8 +646,8 @@ class Campaign:
         return again
 
     def run(
-        self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
-    ) -> list[Ended]:
+        self, commands: Sequence[BenchmarkCommand], timeout: float, turn_seconds: float = 0.0
+    ) -> list[ProcessResult]:
         """Runs processes until they end. A failure of a process raises no exception.
 
         A process may run for `timeout` seconds, not including its waits. Simultaneous processes
@@ -656,7 +667,7 @@ class Campaign:
             for judged in zip(commands, ended, strict=True)
         ]
 
-    def _judged(self, command: Measuring, ended: Ended) -> Ended:
+    def _judged(self, command: BenchmarkCommand, ended: ProcessResult) -> ProcessResult:
         """Adds the record to an ended process, and warns if its commit is unknown.
 
         Raises ChangedError if the state of the code differs from the state in an earlier process.
@@ -699,7 +710,7 @@ class Campaign:
         return total
 
 
-def _kept(folder: ResultsFolder, request: Request) -> Ended | None:
+def _kept(folder: ResultsFolder, request: Request) -> ProcessResult | None:
     """The result of a process that is complete in a folder; otherwise None."""
     event = folder.processes.get(request.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
@@ -707,7 +718,7 @@ def _kept(folder: ResultsFolder, request: Request) -> Ended | None:
         return None
     status = str(event.get("status", ""))
     if request.target is None and status in request.answers:
-        return Ended(0, seconds, status=status, group=group)
+        return ProcessResult(0, seconds, status=status, group=group)
     for path in (request.target, folder.pending(request.name)):
         record = None if path is None else read(path)
         if record is not None:
@@ -715,13 +726,13 @@ def _kept(folder: ResultsFolder, request: Request) -> Ended | None:
             text, document = str(event.get("problem", "")), record.to_dict()
             if status in request.answers:
                 text = "" if status == "ok" else text
-                return Ended(
+                return ProcessResult(
                     0, seconds, status=status, message=text, document=document, group=group
                 )
     return None
 
 
-def _note(folder: ResultsFolder, request: Request, ended: Ended) -> None:
+def _note(folder: ResultsFolder, request: Request, ended: ProcessResult) -> None:
     record = record_of(ended.document)
     folder.journal.add(
         PROCESS,

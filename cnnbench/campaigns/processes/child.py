@@ -80,7 +80,7 @@ def program() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """Result of a process. `campaign.judge` adds the record of a measurement.
 
     Attributes:
@@ -140,7 +140,7 @@ class Command:
         return {GUARDED: "1", **self.environment}
 
 
-def execute(command: Command, timeout: float) -> Ended:
+def execute(command: Command, timeout: float) -> ProcessResult:
     """Runs a command in its own process group until it ends.
 
     The command is stopped after `timeout` seconds, or on KeyboardInterrupt. Raises BenchmarkError
@@ -163,7 +163,7 @@ def stop(
     children: Sequence[Child],
     tell: Callable[[str], None] = lambda line: None,
     seconds: float | None = None,
-) -> list[Ended]:
+) -> list[ProcessResult]:
     """Interrupts children, and kills those that still run after `seconds` (or a short grace).
 
     If a child announces in its log that it needs longer, the announcement is passed to `tell`, and
@@ -177,7 +177,7 @@ def stop(
     try:
         for child in children:
             while child.wait(_LOOK_SECONDS) is None and time.monotonic() < due:
-                announcement = announced(end_of(child.log))
+                announcement = announced(log_tail(child.log))
                 if announcement is not None and begun + int(announcement[1]) + AT_ONCE > due:
                     due = begun + int(announcement[1]) + AT_ONCE
                     tell(announcement.group())
@@ -281,7 +281,7 @@ class Child:
         """Descriptor for `select`; readable when the process has ended."""
         return self._link.fileno()
 
-    def wait(self, seconds: float) -> Ended | None:
+    def wait(self, seconds: float) -> ProcessResult | None:
         """The result of the process; None if it still runs after `seconds`."""
         deadline = time.monotonic() + seconds
         while self._report is None:
@@ -305,17 +305,17 @@ class Child:
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
 
-    def stopped(self) -> Ended:
+    def stopped(self) -> ProcessResult:
         """The result of an interrupted process. The process is killed if it still runs."""
         self.send(signal.SIGKILL)
         return self._ended(self._report or b"", timed_out=True)
 
-    def _ended(self, report: bytes, timed_out: bool) -> Ended:
+    def _ended(self, report: bytes, timed_out: bool) -> ProcessResult:
         facts = json.loads(report) if report else {}
         code = -signal.SIGKILL if timed_out else None
         if "status" in facts:
             code = os.waitstatus_to_exitcode(facts["status"])
-        return Ended(
+        return ProcessResult(
             code=code,
             seconds=time.monotonic() - self._started,
             timed_out=timed_out,
@@ -325,7 +325,7 @@ class Child:
         )
 
 
-def end_of(log: Path) -> str:
+def log_tail(log: Path) -> str:
     """The last eight kilobytes of a log; "" if it cannot be read."""
     try:
         with open(log, "rb") as file:

@@ -68,7 +68,7 @@ OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
 
 
 @dataclass(frozen=True)
-class Resolved:
+class RunSummary:
     """The resolved flags of one run. The defaults mean that nothing is known.
 
     Attributes:
@@ -130,11 +130,11 @@ def refuse_in_sweep(values: Mapping[str, Any]) -> None:
         )
 
 
-def of_plan(plan: RunPlan) -> Resolved:
-    """The `Resolved` of a plan. Raises FlagError for outputs that cannot be written."""
+def of_plan(plan: RunPlan) -> RunSummary:
+    """The `RunSummary` of a plan. Raises FlagError for outputs that cannot be written."""
     check_outputs(preflight.files(plan))
     preflight.prepare_folders(plan)
-    return Resolved(
+    return RunSummary(
         config=plan.to_json(),
         explicit_flags=plan.explicit_flags,
         notices=plan.notices,
@@ -200,7 +200,7 @@ def source_digest() -> str:
     return digest.hexdigest()[:KEY_LENGTH]
 
 
-def resolve_all_reduce(values: Mapping[str, Any]) -> Resolved:
+def resolve_all_reduce(values: Mapping[str, Any]) -> RunSummary:
     """Checks the flags (by name) of an all-reduce benchmark.
 
     Raises UsageError if they are invalid.
@@ -212,7 +212,7 @@ def resolve_all_reduce(values: Mapping[str, Any]) -> Resolved:
     config["sizes"] = [workload.name for workload in plan.workloads]
     # All algorithms are measured unless specs are given.
     cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
-    return Resolved(
+    return RunSummary(
         config=config,
         explicit_flags=tuple(values),
         identity=identity_here(config),

@@ -1,8 +1,8 @@
 """The results directory of a campaign: identity, journal and files.
 
-Every journal begins with the identity of the campaign (`Question`). It consists of the flags of all
-plans, the measured code with uncommitted changes, software and machine, the decision thresholds and
-the seed. The code is checked again before each process.
+Every journal begins with the identity of the campaign (`CampaignIdentity`). It consists of the
+flags of all plans, the measured code with uncommitted changes, software and machine, the decision
+thresholds and the seed. The code is checked again before each process.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from cnnbench.base import plugins
 from cnnbench.base.files import FILE, Scratch, hold, parse_json, read_file
 from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import first_few, labels_of
-from cnnbench.campaigns.processes.commands import Resolved, environment_identity, source_digest
+from cnnbench.campaigns.processes.commands import RunSummary, environment_identity, source_digest
 from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository
 from cnnbench.records.codec import TIME, encode, to_text
 from cnnbench.records.files import remove_abandoned, write_all, write_whole
-from cnnbench.records.run import LostProcess, Subject
+from cnnbench.records.run import KilledProcess, Subject
 
 # Identity of a campaign, which `--resume` must match.
 
@@ -54,7 +54,7 @@ class ChangedError(BenchmarkError):
 
 
 @dataclass(frozen=True)
-class AskedPlan:
+class PlanIdentity:
     """A plan in the identity of a campaign.
 
     Attributes:
@@ -79,7 +79,7 @@ class AskedPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class CampaignIdentity:
     """Identity of a campaign, which `--resume` must match.
 
     Attributes:
@@ -90,7 +90,7 @@ class Question:
       own: whether the processes run the code of this cnnbench installation.
     """
 
-    plans: Mapping[str, AskedPlan]
+    plans: Mapping[str, PlanIdentity]
     facts: Mapping[str, Any]
     policy: Mapping[str, Any]
     own: bool = True
@@ -119,7 +119,7 @@ class Question:
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
-        places: dict[str, AskedPlan] = {}  # keys are names for messages
+        places: dict[str, PlanIdentity] = {}  # keys are names for messages
         for name, plan in self.plans.items():
             files = ", ".join(path for _, path in plugins.files(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
@@ -131,10 +131,10 @@ class Question:
         return state
 
 
-def plan_of(resolved: Resolved, /, **more: object) -> AskedPlan:
+def plan_of(resolved: RunSummary, /, **more: object) -> PlanIdentity:
     """The plan of runs in the working directory; `more` are additional values of its identity."""
     identity = identity_of(resolved.identity, **more)
-    return AskedPlan(identity, resolved.config, parts=resolved.parts)
+    return PlanIdentity(identity, resolved.config, parts=resolved.parts)
 
 
 def identity_of(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class ResultsFolder:
         self,
         kind: CampaignKind,
         folder: str | Path,
-        question: Question | None = None,
+        question: CampaignIdentity | None = None,
         *,
         resume: bool = False,
         within: ResultsFolder | None = None,
@@ -342,7 +342,7 @@ class ResultsFolder:
     def _refused(self, reason: str) -> FlagError:
         return FlagError("results", str(self.folder), reason)
 
-    def _refuse_other(self, question: Question) -> None:
+    def _refuse_other(self, question: CampaignIdentity) -> None:
         now, kind = question.to_json(), self.kind
         begun = kind.question(self.earlier, now["policy"].get("suite"))
         if begun is None and kind.shared:
@@ -392,13 +392,13 @@ class ResultsFolder:
         }
 
     @cached_property
-    def lost(self) -> dict[str, list[list[LostProcess]]]:
+    def lost(self) -> dict[str, list[list[KilledProcess]]]:
         """For each batch, the processes that were killed from outside in each repeated attempt."""
-        lost_by_pair: dict[str, list[list[LostProcess]]] = {}
+        lost_by_pair: dict[str, list[list[KilledProcess]]] = {}
         for event in self.earlier:
             if event.get("event") == LOST and event.get("again"):
                 lost = [
-                    LostProcess(side=process["side"], how=process["how"])
+                    KilledProcess(side=process["side"], how=process["how"])
                     for process in event["lost"]
                 ]
                 lost_by_pair.setdefault(event["pair"], []).append(lost)

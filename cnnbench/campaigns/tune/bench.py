@@ -44,8 +44,8 @@ from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.pairs import AB
 from cnnbench.campaigns.ab.side import LENGTHS, TURN_SECONDS, Side, StepCount, request
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
-from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
     PROCESS,
@@ -79,7 +79,7 @@ MOST_ROUNDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaver:
+class Eliminated:
     """A candidate that was eliminated.
 
     Attributes:
@@ -148,7 +148,7 @@ class Race:
         self.remaining = [candidate.key for candidate in entered]
         self.rounds: list[dict[str, float]] = []
         self.blocks: list[list[dict[str, float]]] = []
-        self.leavers: list[Leaver] = []
+        self.eliminated: list[Eliminated] = []
         self._worth = math.log1p(threshold)
         self._short = False
 
@@ -188,7 +188,7 @@ class Race:
         for key in [key for key in self.remaining if key in round_.failed]:
             self._leave(key, FAILED, problem=round_.failed[key])
 
-    def drop(self, affordable: int) -> list[Leaver]:
+    def drop(self, affordable: int) -> list[Eliminated]:
         """Eliminates (and returns) slower candidates, and candidates for which there is no time.
 
         `affordable` is the number of processes that fit into the remaining time.
@@ -200,7 +200,7 @@ class Race:
             for place, key in enumerate(self.ranked(fitted)[most:], start=most + 1):
                 self._leave(key, BEHIND, place=place)
         self._short = affordable < len(self.remaining)
-        return [leaver for leaver in self.leavers if leaver.after == len(self.rounds)]
+        return [leaver for leaver in self.eliminated if leaver.after == len(self.rounds)]
 
     @property
     def leader(self) -> Candidate:
@@ -245,7 +245,7 @@ class Race:
 
     def _leave(self, key: str, how: str, **why: Any) -> None:
         self.remaining.remove(key)
-        self.leavers.append(Leaver(key=key, after=len(self.rounds), how=how, **why))
+        self.eliminated.append(Eliminated(key=key, after=len(self.rounds), how=how, **why))
 
 
 def _ordinal(number: int) -> str:
@@ -284,9 +284,9 @@ class SearchOutcome:
         return len(self.candidates) <= 1 and any(race.untried for race in self.races)
 
     @property
-    def leavers(self) -> dict[str, Leaver]:
+    def eliminated(self) -> dict[str, Eliminated]:
         """Eliminated candidates by key, each with the result of its last race."""
-        return {leaver.key: leaver for race in self.races for leaver in race.leavers}
+        return {leaver.key: leaver for race in self.races for leaver in race.eliminated}
 
 
 # Measures candidates in processes while time remains.
@@ -387,7 +387,7 @@ class TuneQuestion:
     seed: int = 0
     lanes: int = 1
 
-    def side(self, flags: Mapping[str, object], resolved: Resolved) -> Side:
+    def side(self, flags: Mapping[str, object], resolved: RunSummary) -> Side:
         """The `Side` that runs with these flags."""
         return Side(layout=self.space.layout, resolved=resolved).including(flags)
 
@@ -538,7 +538,7 @@ class RaceBench:
             others.sort(key=lambda candidate: len(candidate.settings))
         return [first, *others]
 
-    def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
+    def closed(self, group: str, number: int, left: Sequence[Eliminated], best: str) -> None:
         """Reports the end of a round, the eliminated candidates, and the name of the best one."""
         if left:
             hows = Counter(leaver.how for leaver in left)
@@ -567,7 +567,7 @@ class RaceBench:
         chunk: Mapping[str, Candidate],
         flags: Mapping[str, int] | None,
         then: Sequence[Hashable],
-    ) -> RunPolicy[list[Ended]]:
+    ) -> RunPolicy[list[ProcessResult]]:
         """Runs processes. Several processes take turns. A killed process is run once more.
 
         If `flags` is None, processes have the length for a race.

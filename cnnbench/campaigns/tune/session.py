@@ -26,11 +26,11 @@ from cnnbench.base.text import count, duration, first_few, percent, selected
 from cnnbench.campaigns.ab.pairs import (
     AB,
     SIDES,
-    Begun,
     Experiment,
+    ExperimentState,
     PairFailedError,
     Pairs,
-    begun,
+    experiment_in,
 )
 from cnnbench.campaigns.ab.side import request
 from cnnbench.campaigns.launch import command_words, run_words
@@ -403,7 +403,7 @@ class Final:
     def _measure(self, leader: Candidate, most: int, number: int) -> RunPolicy[Proof]:
         place = self.folder.folder / (FINALS if number == 1 else f"{FINALS}-{number}")
         with ResultsFolder(AB, place, resume=True, within=self.folder) as results:
-            earlier = begun(results.folder)
+            earlier = experiment_in(results.folder)
             experiment = self._experiment(leader, most, self._alpha(number), earlier)
             pairs = _TimedPairs(experiment, results, self.bench)
             yield from pairs.policy()
@@ -456,7 +456,7 @@ class Final:
         return most
 
     def _experiment(
-        self, leader: Candidate, most: int, alpha: float, earlier: Begun | None
+        self, leader: Candidate, most: int, alpha: float, earlier: ExperimentState | None
     ) -> Experiment:
         sides = {}
         for name, candidate in zip(SIDES, (self.question.first, leader), strict=True):
@@ -645,7 +645,7 @@ def _run(
 def _enough(outcome: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
     """Minutes that would be enough for the whole search; None if more time would not help."""
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
-    waiting |= {key for key, leaver in outcome.leavers.items() if leaver.how == BEHIND}
+    waiting |= {key for key, leaver in outcome.eliminated.items() if leaver.how == BEHIND}
     is_open = proof.verdict == OPEN
     if proof.failure or (is_open and not proof.more) or not (waiting or is_open):
         return None
@@ -699,7 +699,7 @@ def _rows(outcome: SearchOutcome, fitted: Additive | None, first: Candidate) -> 
         for race in reversed(outcome.races)
         for candidate in race.candidates
     }
-    leavers = outcome.leavers
+    leavers = outcome.eliminated
     rows = []
     for candidate in outcome.candidates:
         speeds = [

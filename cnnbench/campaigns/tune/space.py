@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from cnnbench.base.text import binary
 from cnnbench.campaigns.launch import JobLayout, chief_setup
-from cnnbench.campaigns.processes.commands import Resolved, digest_key, of_plan, stored
+from cnnbench.campaigns.processes.commands import RunSummary, digest_key, of_plan, stored
 from cnnbench.campaigns.suite import SuiteEntry, check, load
 from cnnbench.campaigns.sweep import expand
 from cnnbench.errors import DataError, FlagError, UsageError
@@ -77,7 +77,7 @@ def _all_reduces(mode: Mode) -> bool:
 
 
 def dimensions(
-    resolved: Resolved, workers: int, *, on_gpu: bool, cpus: int
+    resolved: RunSummary, workers: int, *, on_gpu: bool, cpus: int
 ) -> dict[str, list[Dimension]]:
     """The dimensions that apply to the given flags, by group, in the order of the search."""
     config, batch = resolved.config, resolved.batch_size
@@ -189,7 +189,7 @@ class Candidate:
     flags: Settings
     key: str
     changes: tuple[str, ...] = ()
-    resolved: Resolved = field(default_factory=Resolved, repr=False)
+    resolved: RunSummary = field(default_factory=RunSummary, repr=False)
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,21 @@ from cnnbench.campaigns.ab.pairs import (
     AB,
     EXPLANATION,
     PROFILES,
-    Begun,
     Experiment,
+    ExperimentState,
     Pairs,
-    begun,
+    experiment_in,
     resumable,
     rules_of,
 )
 from cnnbench.campaigns.ab.side import LENGTHS, Side, turn_seconds
 from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import Question, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder
 from cnnbench.cli.commands import results_folder, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
-from cnnbench.cli.commands.sides import resumption, settling_pairs
+from cnnbench.cli.commands.sides import follow_up_pairs, resumption
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
@@ -193,10 +193,10 @@ def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
     return given, common
 
 
-def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
+def _earlier(given: dict[str, Any], common: Sequence[str]) -> ExperimentState:
     """The experiment to continue; refuses another one, and one that cannot be continued."""
     folder = results_folder(given.get("results"), "ab", resume=True)
-    found = begun(Path(folder))
+    found = experiment_in(Path(folder))
     if found is None:
         raise FlagError("results", folder, AB.nothing)
     if "command" not in found.facts:
@@ -221,7 +221,7 @@ def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
     return found
 
 
-def _pairs_to_go(earlier: Begun) -> int:
+def _pairs_to_go(earlier: ExperimentState) -> int:
     """Maximum number of pairs of --resume without --pairs: as planned, or as needed to decide."""
     there = earlier.made[-1].pairs if earlier.made else 0
     if earlier.clear or there < earlier.pairs:
@@ -236,7 +236,7 @@ def _experiment(
     both: Mapping[str, Side],
     campaign: Campaign,
     command: Sequence[str],
-    earlier: Begun | None,
+    earlier: ExperimentState | None,
     rules: Rules,
 ) -> Experiment:
     """The experiment. Its command leaves out environment variables: they may be secrets."""
@@ -320,7 +320,7 @@ def _run(
         next_step = resumption(results.folder, enough, earlier, options.variables)
     elif enough:
         others = sides.without(argv, _SPECS, _OF_ONE_EXPERIMENT)
-        next_step = sides.again("ab", others, _SPECS, pairs=enough)
+        next_step = sides.command_line_with("ab", others, _SPECS, pairs=enough)
     comparison = replace(
         judged,
         ends_with=code,
@@ -352,10 +352,10 @@ def _run(
     return code
 
 
-def _question(experiment: Experiment, facts: Mapping[str, Any]) -> Question:
+def _question(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdentity:
     """What a later session has to agree with, and which code must not change."""
     sides = experiment.sides
-    return Question(
+    return CampaignIdentity(
         plans={name: side.plan() for name, side in sides.items()},
         facts=facts,
         policy={"name": "pairs", "seed": experiment.seed, **experiment.policy.constants},
@@ -394,7 +394,7 @@ def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
 
 def _enough(comparison: Comparison) -> int:
     """Pairs for a clear verdict, in this or a new experiment; 0 if more pairs would not help."""
-    return next((settling_pairs(*one) for one in undecided(comparison)), 0)
+    return next((follow_up_pairs(*one) for one in undecided(comparison)), 0)
 
 
 def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from cnnbench.base.terminal import LineWriter, Messages, Progress
-from cnnbench.cli.commands.run import lend
+from cnnbench.cli.commands.run import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import parted, sections_of
@@ -17,7 +17,7 @@ from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.flags.params import Params, obsolete_notices
 from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan, run_plan, translated
-from cnnbench.lab.all_reduce.session import AllReduceBench, complete
+from cnnbench.lab.all_reduce.session import AllReduceBench, complete_record
 from cnnbench.lab.predict import command
 from cnnbench.plan.run_plan import agreed_facts, digest_of
 from cnnbench.plan.setup import MachinePlan
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     def leave_record(error: BenchmarkError | None) -> None:
         record = begun.get()
         if record is not None:
-            complete(record, results, error, messages)
+            complete_record(record, results, error, messages)
 
     in_run = partial(run_plan, params, max(params.num_gpus, default=1), None)
     measures_here(partial(supervised, leave_record), MachinePlan(Params()), in_run)
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
         facts = agreed_facts(vars(params), ALL_REDUCE_FLAGS)
         facts["digest of the tensors"] = digest_of(plan.workloads)
     if plan.job.serves:
-        return lend(plan.run, facts, messages)
+        return serve_devices(plan.run, facts, messages)
 
     def lost(message: str) -> None:
         bench.lost(BenchmarkError(message))

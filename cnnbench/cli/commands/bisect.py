@@ -21,13 +21,13 @@ from cnnbench.campaigns.bisect import (
     History,
     Setting,
     ends_of,
+    follow_up_pairs,
     no_difference,
     repository_of,
-    settling_pairs,
     text_of,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import AskedPlan, Question, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity, PlanIdentity, ResultsFolder
 from cnnbench.cli.commands import sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     setting = _setting(options, ends, flags)
     reporter = Reporter(sys.stderr)
-    line = sides.again("bisect", argv, _SPECS, resume=True)
+    line = sides.command_line_with("bisect", argv, _SPECS, resume=True)
     with sides.telling_how_to_go_on(reporter, line):
         bisection, explanation = _run(setting, options, reporter)
     code = _report(bisection, reporter, argv)
@@ -175,8 +175,8 @@ def _run(
             with contextlib.suppress(UsageError):  # the measured processes will report the error
                 plugins.load(path, name)
             parts = plugins.parts({name: path})
-            plans[path] = AskedPlan({}, {plugins.FLAG: path}, Path(path).parent, parts)
-    question = Question(
+            plans[path] = PlanIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
+    question = CampaignIdentity(
         plans=plans,
         facts=facts.collect(),
         policy=policy,
@@ -213,11 +213,11 @@ def _advice(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
     undecided = [step for step in steps if step.undecided]
     if not undecided:
         if any(step.lost for step in steps):
-            yield f"to go on: {sides.again('bisect', argv, _SPECS, resume=True)}"
+            yield f"to go on: {sides.command_line_with('bisect', argv, _SPECS, resume=True)}"
         return
-    pairs = settling_pairs(undecided, bisection.setting.most_pairs)
+    pairs = follow_up_pairs(undecided, bisection.setting.most_pairs)
     if not 0 < pairs <= sides.MOST_PAIRS:
         yield "for a verdict, first find what disturbs the machine: cnnbench env --check"
     else:
-        command = sides.again("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
+        command = sides.command_line_with("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
         yield f"to go on, with more pairs: {command}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from cnnbench.base.terminal import print_notice
-from cnnbench.campaigns.ab.pairs import Begun
+from cnnbench.campaigns.ab.pairs import ExperimentState
 from cnnbench.cli.commands.judging import JudgingFlags, load, warn_of_skipped, warn_of_unknown
 from cnnbench.cli.commands.sides import continued, next_experiment, with_next_step
 from cnnbench.errors import UsageError
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _compare(
-    sides: Sequence[str], options: CompareFlags, earlier: Begun | None, rules: Rules
+    sides: Sequence[str], options: CompareFlags, earlier: ExperimentState | None, rules: Rules
 ) -> Comparison:
     base, new = (load(path) for path in sides)
     aa = options.load_aa()

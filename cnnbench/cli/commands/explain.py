@@ -143,5 +143,7 @@ def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
                 timeout=options.timeout,
             ).explain()
         words = (f"{name}/a", f"{name}/b")
-        reporter.notice(f"to judge the records again: {sides.again('explain', words, ())}")
+        reporter.notice(
+            f"to judge the records again: {sides.command_line_with('explain', words, ())}"
+        )
         return explanation

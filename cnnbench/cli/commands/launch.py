@@ -35,7 +35,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, Scaling, ScalingPoint
 from cnnbench.cli.commands import OutputFlags, output_flag
-from cnnbench.cli.commands.sides import CampaignFlags, again, telling_how_to_go_on
+from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, telling_how_to_go_on
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
@@ -284,7 +284,7 @@ def _measured(
     reporter = Reporter(sys.stderr)
     with ResultsFolder(SCALING, options.results, question, resume=options.resume) as folder:
         folder.begin()
-        line = again("launch", argv, specs_of(LaunchFlags), resume=True)
+        line = command_line_with("launch", argv, specs_of(LaunchFlags), resume=True)
         with telling_how_to_go_on(reporter, line):
             campaign = Campaign(reporter, question.facts, question=question)
             return campaign.follow(jobs.policy(folder, options.repeats))

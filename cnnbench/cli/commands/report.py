@@ -11,7 +11,7 @@ from pathlib import Path
 from cnnbench.base.document import Answer, Section
 from cnnbench.base.terminal import LineWriter, Progress
 from cnnbench.base.text import integer
-from cnnbench.campaigns.ab.pairs import begun_below
+from cnnbench.campaigns.ab.pairs import experiment_below
 from cnnbench.cli.commands import output_flag, write_output
 from cnnbench.cli.commands.history import HistoryFlags, commits_of
 from cnnbench.cli.commands.judging import (
@@ -212,7 +212,7 @@ def _gather(
 ) -> ReportSubject:
     if options.baseline is None:
         # The verdict of an experiment, if its results folder is the only path.
-        earlier = begun_below(Path(paths[0])) if len(paths) == 1 else None
+        earlier = experiment_below(Path(paths[0])) if len(paths) == 1 else None
         comparison = None if earlier is None else earlier.verdict()
         if comparison is None and options.table == "comparison":
             raise FlagError("table", "comparison", _NO_VERDICT)

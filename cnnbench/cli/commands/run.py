@@ -57,11 +57,11 @@ def main(argv: Sequence[str]) -> int:
     keeps_variables = job.serves and job.task.job == PS
     plan = make_plan(plan, os.environ, messages.notice, data=not keeps_variables)
     if keeps_variables:  # the only flags that it needs are the addresses
-        return lend(plan, agreed_facts({}, ()), messages)
+        return serve_devices(plan, agreed_facts({}, ()), messages)
     if not argv and is_terminal(sys.stderr):
         messages.notice(_without_flags(plan))
     if job.serves:
-        return lend(plan, plan.agreed, messages)
+        return serve_devices(plan, plan.agreed, messages)
     # Imported late: parsing and refusing flags should not take its import time.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
@@ -179,7 +179,7 @@ def _without_flags(plan: RunPlan) -> str:
     )
 
 
-def lend(plan: RunPlan, facts: Mapping[str, str], messages: Messages) -> int:
+def serve_devices(plan: RunPlan, facts: Mapping[str, str], messages: Messages) -> int:
     """Runs a TensorFlow server for the chief; nothing goes to standard output.
 
     The facts must be equal in all processes.

@@ -17,7 +17,7 @@ from cnnbench.base import text as labels
 from cnnbench.base.inference import Continuation
 from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.pairs import SIDES, Begun, resumable
+from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, resumable
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     Side,
@@ -180,7 +180,9 @@ def without(
     return [*arguments, *before, *added, *(("--", *behind) if behind else ())]
 
 
-def again(command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object) -> str:
+def command_line_with(
+    command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object
+) -> str:
     """The command line with other values of some flags; True stands for a flag without a value.
 
     These come after the other flags, because the last value counts and a flag file may set them.
@@ -289,7 +291,7 @@ _HOSTS = ("worker_hosts", "ps_hosts")
 _LEFT_OUT = (*RESERVED, *named(FLAGS, Role.OUTPUT), labels.FLAG, *ADDRESSES)
 
 
-def settling_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
+def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
     """Pairs, or processes per side, with which an inconclusive result is expected to be decided.
 
     0 where more would not help, or `cnnbench ab` and `run` cannot measure them.
@@ -316,7 +318,7 @@ def next_experiment(policy: Policy) -> PlanOf:
     return plan
 
 
-def continued(base: str, new: str) -> Begun | None:
+def continued(base: str, new: str) -> ExperimentState | None:
     """The experiment whose sides are these two paths, if it can be continued; else None."""
     folder = Path(base).parent
     if [base, new] != [str(folder / side) for side in SIDES]:
@@ -324,7 +326,9 @@ def continued(base: str, new: str) -> Begun | None:
     return resumable(folder)
 
 
-def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Comparison, list[str]]:
+def with_next_step(
+    comparison: Comparison, earlier: ExperimentState | None
+) -> tuple[Comparison, list[str]]:
     """Adds a next step to a comparison of saved records; returns lines with commands beside it.
 
     The next step is for the configuration that the advice is about. The lines name a command for
@@ -338,7 +342,7 @@ def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Compa
         if earlier is not None
         else _command(entry, result, comparison, pairs)
         for entry, result in undecided(comparison)
-        if (pairs := settling_pairs(entry, result))
+        if (pairs := follow_up_pairs(entry, result))
     }
     several = len(comparison.entries) > 1
     lines = [
@@ -356,7 +360,7 @@ def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Compa
 def resumption(
     folder: Path,
     pairs: int,
-    earlier: Begun,
+    earlier: ExperimentState,
     variables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """The command that continues an experiment; see `shown` for values of variables."""

@@ -122,7 +122,7 @@ def _run(
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
         session = StrategiesSession(cases, folder)
         campaign = Campaign(reporter, facts, question=question)
-        again = sides.again("strategies", argv, _ALL, results=name, resume=True)
+        again = sides.command_line_with("strategies", argv, _ALL, results=name, resume=True)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
         distances: Mapping[str, tuple[float, str]] = {}
         try:

@@ -35,7 +35,7 @@ from cnnbench.campaigns.sweep import (
     table_text,
 )
 from cnnbench.cli.commands import write_output
-from cnnbench.cli.commands.sides import CampaignFlags, again, telling_how_to_go_on
+from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, telling_how_to_go_on
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
 from cnnbench.flags.declare import flag, sections_of, specs_of, texts_of
@@ -186,11 +186,13 @@ def _sweep(
 def _run(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
     plan, reporter = sweep.plan, sweep.campaign.reporter
     known = {"results": options.results, "resume": True}
-    with telling_how_to_go_on(reporter, again("sweep", argv, _SPECS, **known)):
+    with telling_how_to_go_on(reporter, command_line_with("sweep", argv, _SPECS, **known)):
         rows = summarise(plan.cases, sweep.run())
     write_output(None, table_text(rows))
     advised = advice(
-        rows, plan.cases, lambda repeats: again("sweep", argv, _SPECS, **known, repeats=repeats)
+        rows,
+        plan.cases,
+        lambda repeats: command_line_with("sweep", argv, _SPECS, **known, repeats=repeats),
     )
     if advised:
         reporter.notice(advised)

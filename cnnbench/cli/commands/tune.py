@@ -12,7 +12,7 @@ from cnnbench.base.terminal import Reporter
 from cnnbench.base.text import count, duration
 from cnnbench.campaigns.ab.side import RESERVED, takes_turns
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import Question, ResultsFolder, plan_of
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_of
 from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, TuneQuestion
 from cnnbench.campaigns.tune.session import chart, listed, policy
@@ -199,7 +199,7 @@ def _run(
     otherwise = "processes run one after the other"
     in_turn = takes_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
     question = replace(question, seed=seed, lanes=_LANES if in_turn else 1)
-    asked = Question(
+    asked = CampaignIdentity(
         plans={"": plan_of(resolved, flags=dict(question.space.fixed))},
         facts=facts,
         policy={
@@ -226,12 +226,14 @@ def _run(
             f"{count(len(question.space.groups), 'group', 'groups')}, about "
             f"{duration(question.seconds)}, seed {seed}, in {folder.folder}"
         )
-        line = sides.again(*again, results=name, resume=True)
+        line = sides.command_line_with(*again, results=name, resume=True)
         with sides.telling_how_to_go_on(reporter, line):
             campaign = Campaign(reporter, facts, question=asked)
             outcome, search = campaign.follow(policy(question, folder, campaign))
     if outcome.enough_minutes is not None:
-        line = sides.again(*again, results=name, minutes=outcome.enough_minutes, resume=True)
+        line = sides.command_line_with(
+            *again, results=name, minutes=outcome.enough_minutes, resume=True
+        )
         reporter.notice(f"to continue with more time: {line}")
     if options.plot is not None:
         config = question.first.resolved.config

@@ -260,10 +260,10 @@ def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...]
     pairs: _Pairs = []
     for kind in KINDS:
         left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
-        matched = _alike(left, right, lambda group: group.configuration.key)
+        matched = _pair_by_key(left, right, lambda group: group.configuration.key)
         if patterns:
             rest = _rest(left, right, matched)
-            matched += _alike(*rest, lambda group: _flags_but_for(group, patterns))
+            matched += _pair_by_key(*rest, lambda group: _flags_but_for(group, patterns))
         matched += _nearest(*_rest(left, right, matched))
         alone, other = _rest(left, right, matched)
         pairs += [*matched, *((group, Group(group.configuration)) for group in alone)]
@@ -391,7 +391,9 @@ def _rest(
     ]
 
 
-def _alike(left: Sequence[Group], right: Sequence[Group], key: Callable[[Group], str]) -> _Pairs:
+def _pair_by_key(
+    left: Sequence[Group], right: Sequence[Group], key: Callable[[Group], str]
+) -> _Pairs:
     """Pairs of groups with a key that no other group of their sides has."""
     first, second = (grouped(side, key) for side in (left, right))
     return [

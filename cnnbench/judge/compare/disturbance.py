@@ -182,18 +182,22 @@ def cpu_time_cases(
         new=values[pairs:],
         metric=CPU_TIME,
         noise=spread_of(of_aa, CPU_TIME, policy),
-        differences=[difference(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)],
+        differences=[
+            log_cpu_time_ratio(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)
+        ],
     )
     return with_shared_level(throughput, cpu_time, policy)
 
 
-def difference(base: RunRecord, new: RunRecord) -> float:
+def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
     """Logarithm of the ratio of CPU time per step, NEW to BASE; from turns if there are any."""
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
-    return difference_of_turns(turn_means(base), turn_means(new), math.log(means[1] / means[0]))
+    return log_ratio_of_turns(
+        cpu_seconds_by_turn(base), cpu_seconds_by_turn(new), math.log(means[1] / means[0])
+    )
 
 
-def difference_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
+def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
     """The Hodges-Lehmann centre of differences of turns; `of_means` with too few turns."""
     turns = [
         math.log(after / before)
@@ -203,7 +207,7 @@ def difference_of_turns(base: Sequence[float], new: Sequence[float], of_means: f
     return paired_shift(turns, 0.5).estimate if len(turns) >= _FEWEST_TURNS else of_means
 
 
-def turn_means(run: RunRecord) -> tuple[float, ...]:
+def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
     """CPU seconds per step of each turn of a run; empty without turns."""
     if run.turns is None:
         return ()

@@ -106,7 +106,7 @@ def _recurring(
     processes of one side have significantly more slow steps.
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
-    usual = [_ordinary(profile.record.step_seconds) for profile in profiles]
+    usual = [_mean_of_faster_half(profile.record.step_seconds) for profile in profiles]
     series = [_around(base, runs) for base, runs in zip(usual, each, strict=True)]
     # Saves time: in most rows, slow steps cannot have a large enough effect.
     if max(fmean(values) - min(values) for values in series) < SMALLEST * sides.step.usual[0]:
@@ -155,7 +155,7 @@ def _are_most(slow: Sequence[Sequence[int]], ordinary: Sequence[Sequence[int]]) 
     return more > len(slow)
 
 
-def _ordinary(seconds: Sequence[float]) -> float:
+def _mean_of_faster_half(seconds: Sequence[float]) -> float:
     return fmean(seconds[step] for step in faster_half(seconds))
 
 
@@ -163,7 +163,7 @@ def _around(usual: float, runs: Runs) -> list[float]:
     """Seconds of the steps of several runs, shifted so that ordinary steps take `usual`."""
     steps = []
     for run in runs:
-        ordinary = _ordinary(run)
+        ordinary = _mean_of_faster_half(run)
         steps += [max(usual / 2, usual + value - ordinary) for value in run]
     return steps
 
@@ -182,7 +182,9 @@ def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[
         profiled = range(len(profile.step_seconds))
         steps = [index for index in slow.indices if index in profiled] if slow else []
         for row in profile.rows if steps else ():
-            extra[row.part] += [row.seconds[index] - _ordinary(row.seconds) for index in steps]
+            extra[row.part] += [
+                row.seconds[index] - _mean_of_faster_half(row.seconds) for index in steps
+            ]
     total = sum(map(sum, extra.values()))
     if total <= 0:
         return "steps that were not profiled", ()
@@ -210,7 +212,8 @@ def _computing(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
         slow = slow_steps(seconds)
         if slow is not None and cpu and len(cpu) == len(seconds):
             shares.append(
-                (fmean(cpu[index] for index in slow.indices) - _ordinary(cpu)) / slow.extra
+                (fmean(cpu[index] for index in slow.indices) - _mean_of_faster_half(cpu))
+                / slow.extra
             )
     if not shares:
         return ()
@@ -609,7 +612,7 @@ def everything(sides: Sides) -> Iterator[Claim]:
     parts = sides.operations
     factors = sides.factors
     least = CERTAIN * factors.error(_LOAD)
-    if parts and factors.apart and abs(factors.difference) > least and sides.stands_out(parts):
+    if parts and factors.separated and abs(factors.difference) > least and sides.stands_out(parts):
         text = _slower(sides, parts)
         is_effect = any(_differs(sides, part) for part in sides.times if part not in sides.free)
         if is_effect:

@@ -348,7 +348,7 @@ class Times:
         return max(CERTAIN, student_quantile(CHANCE, freedom)) * self.error_of(math.sqrt(variance))
 
     @property
-    def apart(self) -> bool:
+    def separated(self) -> bool:
         """Whether all processes of one side are above all processes of the other side."""
         base, new = self.each
         return min(new) > max(base) or min(base) > max(new)
@@ -582,7 +582,7 @@ class Sides:
         scales = [times.logarithms() or times]
         if max(times.usual) > _HARDLY_ANY * min(times.usual):
             scales.append(times)
-        return times.apart and any(abs(scale.difference) > scale.chance for scale in scales)
+        return times.separated and any(abs(scale.difference) > scale.chance for scale in scales)
 
     def is_large(self, times: Times) -> bool:
         """Whether the difference is at least the share `SMALLEST` of the step time."""

@@ -325,7 +325,7 @@ class ValueTable:
             with self._opened("ro") as database:
                 wanted = FILES, *metrics
                 where = f"name IN ({', '.join('?' * len(wanted))})"
-                for block, columns in _sound(database, where, *wanted):
+                for block, columns in _undamaged_blocks(database, where, *wanted):
                     if len(columns) < len(wanted):
                         self._useless.add(block)
                         continue
@@ -402,7 +402,7 @@ class ValueTable:
     def _take(self, database: sqlite3.Connection, blocks: Iterable[str]) -> Iterator[FileRow]:
         """Removes blocks from the table, and yields their files."""
         for block in blocks:
-            for _, columns in [*_sound(database, "block = ?", block)]:
+            for _, columns in [*_undamaged_blocks(database, "block = ?", block)]:
                 if len(columns) > len(HISTORY):
                     rows = unpacked(columns)
                     yield from (row for row in rows if self._blocks.get(row.path) == block)
@@ -432,7 +432,7 @@ def _shows_damage(error: Exception) -> bool:
     return not is_operational or any(word in str(error) for word in ("no such", "column"))
 
 
-def _sound(
+def _undamaged_blocks(
     database: sqlite3.Connection, where: str, *values: str
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yields blocks with their undamaged columns."""

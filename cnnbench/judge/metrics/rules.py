@@ -181,13 +181,13 @@ class Rules:
           asked: the metrics that divide alpha, if `divides`; `metric` may be another one.
         """
         _, rule = self.of(configuration)
-        own = _of(rule, metric)
+        own = _rule_metric(rule, metric)
         threshold, fail_on = rule.threshold if metric.threshold is None else None, rule.fail_on
         share = 1 / len(asked) if self.divides and metric in asked else None
         if own is not None:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
-            if share is not None and all(_of(rule, metric) for metric in asked):
+            if share is not None and all(_rule_metric(rule, metric) for metric in asked):
                 share = rule.shares()[own.name]
         scaled = None if threshold is None else threshold * metric.scale
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
@@ -232,7 +232,7 @@ def _names(metric: Metric) -> set[str]:
     return {metric.name, *metric.judged.values()}
 
 
-def _of(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
+def _rule_metric(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
     return next(
         (rule_metric for rule_metric in rule.metrics if rule_metric.name in _names(metric)), None
     )

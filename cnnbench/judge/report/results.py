@@ -230,7 +230,7 @@ def with_highest_peaks(
     return chosen
 
 
-def apart(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
+def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
     """Shared parts of several names, joined, and the other parts of each; "" for a single name."""
     shared = [part for part in names[0] if all(part in name for name in names)]
     own = [[part for part in name if part not in shared] for name in names]
@@ -239,14 +239,14 @@ def apart(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, l
     return separator.join(shared), [separator.join(parts) for parts in own]
 
 
-def told_apart(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
+def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
     """Shared parts of the names of some configurations, and the other parts of each."""
     parts = [group.name.split(", ") for group in members]
     formats = [str(group.flag("precision")) for group in members]
     for own, format in zip(parts, formats, strict=True):
         # Names leave out the default.
         own += [format] if len(set(formats)) > 1 and format not in own else []
-    return apart(parts)
+    return split_names(parts)
 
 
 def newest(configured: Sequence[RunGroup], most: int, first: Container[str] = ()) -> list[RunGroup]:

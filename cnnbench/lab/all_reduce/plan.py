@@ -358,10 +358,10 @@ def _size(piece: str) -> int:
 
 def _lacks(algorithm: str, plan: AllReducePlan) -> bool:
     """Whether an algorithm is not measured. All are measured if no spec is given."""
-    return plan.specs is not None and algorithm not in _running(plan)
+    return plan.specs is not None and algorithm not in _used_algorithms(plan)
 
 
-def _running(plan: AllReducePlan) -> frozenset[str]:
+def _used_algorithms(plan: AllReducePlan) -> frozenset[str]:
     """Algorithms in the specs that are used for at least one number of devices."""
     return frozenset(
         name
@@ -395,7 +395,7 @@ UNUSED: tuple[Rule[AllReducePlan], ...] = (
         )
     ),
     *idle_reductions(
-        lambda plan: None if plan.specs is None else _running(plan),
+        lambda plan: None if plan.specs is None else _used_algorithms(plan),
         _has_two_levels,
         lambda plan: [len(_groups(plan, count)) for count in plan.counts],
         lambda plan: plan.params.all_reduce_group_size == 1,

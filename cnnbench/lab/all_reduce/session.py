@@ -217,7 +217,7 @@ _BUILD: tuple[Column, ...] = (
 )
 
 
-def complete(
+def complete_record(
     begun: AllReduceRecord, results: ResultFiles, error: BenchmarkError | None, messages: Messages
 ) -> None:
     """Completes the record of a process that ended early by an error (None: an interrupt).
@@ -316,7 +316,7 @@ class AllReduceBench:
 
     def lost(self, error: BenchmarkError | None) -> None:
         """Completes this process's record, which ends early by an error (None: an interrupt)."""
-        complete(self.record("interrupted"), self._results, error, self._messages)
+        complete_record(self.record("interrupted"), self._results, error, self._messages)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """A record of the measurements so far. `status` is "ok", "failed" or "interrupted"."""

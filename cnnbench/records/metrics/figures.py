@@ -210,7 +210,7 @@ def cpu_time(record: RunRecord) -> float | None:
 
 
 def _loop_cpu_seconds(record: RunRecord) -> float | None:
-    return _sum(record.measured.loop_user_seconds, record.measured.loop_system_seconds)
+    return _sum_of_known(record.measured.loop_user_seconds, record.measured.loop_system_seconds)
 
 
 @register_metric("CPUs", **LESS)
@@ -271,7 +271,7 @@ def _energy_line(summary: Summary) -> str:
 @register_metric("J", always=True, line=_energy_line, **LESS)
 def energy_joules(record: RunRecord) -> float | None:
     """Energy of processors and GPUs in the timed loop, as far as known."""
-    return _sum(record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
+    return _sum_of_known(record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
 
 
 @register_metric("J", always=True, **LESS)
@@ -311,6 +311,6 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def _sum(*parts: float | None) -> float | None:
+def _sum_of_known(*parts: float | None) -> float | None:
     known = [part for part in parts if part is not None]
     return sum(known) if known else None

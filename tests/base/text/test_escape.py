@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from cnnbench.base.terminal import LineWriter, aligned, fitted, wrapped
+from cnnbench.base.terminal import LineWriter, aligned, fit_table, wrapped
 from cnnbench.base.text import markdown, plain, spreadsheet
 
 HOSTILE = [
@@ -54,7 +54,7 @@ def test_no_line_begins_with_a_command_of_a_ci_service(text, monkeypatch):
     lines = stream.getvalue().splitlines()
     for before in ("", "m" * 35 + " ", "m" * 35 + "/"):  # where the line or the cell is broken
         rows = [[before + text, "1"], ["m" * 90, "2"]]
-        lines += [*aligned(rows), *itertools.chain(*fitted(rows)), *wrapped(before + text, "  ")]
+        lines += [*aligned(rows), *itertools.chain(*fit_table(rows)), *wrapped(before + text, "  ")]
     assert not [one for one in lines if re.search(r"##[\w.]*\[|^\s*::[\w-]+( .*)?::", one)]
 
 

@@ -6,7 +6,7 @@ from cnnbench.base import terminal
 from cnnbench.base.terminal import (
     aligned,
     csv_text,
-    fitted,
+    fit_table,
     markdown_table,
     natural_key,
     parts,
@@ -24,7 +24,7 @@ ROWS = (
 
 
 def lines_of(*rows, **layout):
-    return [line for lines in fitted(*rows, **layout) for line in lines]
+    return [line for lines in fit_table(*rows, **layout) for line in lines]
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_texts_get_the_width_of_columns_that_are_left_out(columns):
 
 def test_lines_belong_to_rows(columns):
     columns(60)
-    head, first, second = fitted(ROWS, (0, 1))
+    head, first, second = fit_table(ROWS, (0, 1))
     assert [line[:24].rstrip() for line in first] == [
         "conv4_block23/     convo",
         "  bottleneck_12/",

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cnnbench.campaigns.ab.side import Side, check
-from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.errors import UsageError
 
 PLUGIN = """
@@ -25,7 +25,7 @@ register_model("ours", "imagenet", Ours)
 
 @pytest.mark.usefixtures("quick_answers")
 def test_of_another_cnnbench_nothing_is_known():
-    assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == Resolved()
+    assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == RunSummary()
     known = check(Side(flags=("--model=lenet",), python="/opt/python"))
     assert (known.config["model"], known.explicit_flags[0]) == ("lenet", "model")
 
@@ -52,7 +52,7 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
 
 def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
     (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
-    assert check(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == Resolved()
+    assert check(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == RunSummary()
     (tmp_path / "net.py").write_text("print('{}')\n" + PLUGIN)
     flags = ("--model_plugin=net.py", "--model=ourz")
     with pytest.raises(UsageError, match="--model=ourz: unknown; did you mean ours"):

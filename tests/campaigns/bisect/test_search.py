@@ -19,8 +19,8 @@ from cnnbench.campaigns.bisect import (
     Step,
     answer,
     ends_of,
+    follow_up_pairs,
     policy_between,
-    settling_pairs,
     text_of,
 )
 from cnnbench.errors import UsageError
@@ -129,7 +129,7 @@ def test_the_pairs_to_settle_steps_are_those_of_their_sentences_or_the_smallest_
         replace(open, pairs=32, judgement=replace(open.judgement, needed=number))
         for number in needed
     ]
-    assert settling_pairs(steps, most_pairs=32) == pairs
+    assert follow_up_pairs(steps, most_pairs=32) == pairs
 
 
 def test_every_commit_of_a_real_history_is_found(tmp_path, git):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cnnbench.base.job import Task
 from cnnbench.campaigns import launch
 from cnnbench.campaigns.launch import shares_of_cores
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 
 
 def test_processors_are_divided(cpus):
@@ -20,6 +20,6 @@ def test_output_is_shown_in_whole_lines(tmp_path):
         with open(process.log, "ab") as log:
             log.write(part)
         shown.append([line.removeprefix("[worker:0] ") for line in process.news()])
-    process.ended = Ended(0, 1.0)
+    process.ended = ProcessResult(0, 1.0)
     assert shown == [["first"], [], ["second line"], ["20 %"], [], []]
     assert process.news() == ["[worker:0] last"]

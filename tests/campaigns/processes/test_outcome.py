@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.text import library_lines
-from cnnbench.campaigns.processes.campaign import Measuring, blank_record, judge
-from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.campaign import BenchmarkCommand, blank_record, judge
+from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord
@@ -38,9 +38,9 @@ def outcome(tmp_path):
             record.write_text(written)
         log.write_text(said)
         command = ("cnnbench", "run", "--model=lenet")
-        resolved = Resolved(config={"model": "trivial"}, explicit_flags=("model",))
+        resolved = RunSummary(config={"model": "trivial"}, explicit_flags=("model",))
         blank = blank_record(kind, command, resolved)
-        process = Measuring(words=(), log=log, record=record, blank=blank)
+        process = BenchmarkCommand(words=(), log=log, record=record, blank=blank)
         return judge(process, ended, {"hostname": "here"})
 
     return outcome
@@ -55,13 +55,13 @@ def error_of(result):
 
 def test_a_sound_record_is_kept_as_it_is(outcome, make_record):
     written = make_record().to_dict()
-    result = outcome(Ended(0, 1.0, max_rss_bytes=7), json.dumps({**written, "later": 1}))
+    result = outcome(ProcessResult(0, 1.0, max_rss_bytes=7), json.dumps({**written, "later": 1}))
     assert (result.status, result.message, result.max_rss_bytes) == ("ok", "", 7)
     assert result.document == {**written, "later": 1}
 
 
 def test_the_record_of_a_run_without_one_says_what_was_run(outcome):
-    record = RunRecord.from_dict(outcome(Ended(3, 1.0)).document)
+    record = RunRecord.from_dict(outcome(ProcessResult(3, 1.0)).document)
     assert record.command == ("cnnbench", "run", "--model=lenet")
     assert record.explicit_flags == ("model",)
     assert record.config["model"] == "trivial"
@@ -82,7 +82,7 @@ def test_the_record_of_a_run_without_one_says_what_was_run(outcome):
 )
 def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, message):
     record = make_record(error=error)
-    result = outcome(Ended(4, 1.0), record)
+    result = outcome(ProcessResult(4, 1.0), record)
     assert (result.status != "ok", result.message) == (True, message)
     assert result.document == record.to_dict()
 
@@ -99,7 +99,7 @@ def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, messa
 )
 def test_what_is_no_record_is_kept_aside(outcome, make_record, cut, message):
     text = cut(make_record().to_json())
-    result = outcome(Ended(0, 1.0), text)
+    result = outcome(ProcessResult(0, 1.0), text)
     assert result.status == "failed"
     assert error_of(result).message.startswith("not a valid record: ")
     assert message in result.message
@@ -116,12 +116,24 @@ SIGNAL = "interrupted by a signal"
 @pytest.mark.parametrize(
     ("ended", "written", "status", "message", "lost"),
     [
-        (Ended(4, 1.0), NAN, ("failed", "NonFiniteLossError"), "loss is nan", ""),
-        (Ended(4, 1.0), OWN, ("failed", "Interrupted"), "own", ""),
-        (Ended(4, 1.0), {}, ("failed", "ExitStatus"), "exit status 4; last log line: last", ""),
-        (Ended(130, 1.0), {}, ("killed", "Interrupted"), "interrupted by", SIGNAL),
-        (Ended(130, 61.0, timed_out=True), CUT, LATE, "killed after 61 s", STOPPED),
-        (Ended(130, 1.0), CUT, ("killed", "Interrupted"), "interrupted by an external", SIGNAL),
+        (ProcessResult(4, 1.0), NAN, ("failed", "NonFiniteLossError"), "loss is nan", ""),
+        (ProcessResult(4, 1.0), OWN, ("failed", "Interrupted"), "own", ""),
+        (
+            ProcessResult(4, 1.0),
+            {},
+            ("failed", "ExitStatus"),
+            "exit status 4; last log line: last",
+            "",
+        ),
+        (ProcessResult(130, 1.0), {}, ("killed", "Interrupted"), "interrupted by", SIGNAL),
+        (ProcessResult(130, 61.0, timed_out=True), CUT, LATE, "killed after 61 s", STOPPED),
+        (
+            ProcessResult(130, 1.0),
+            CUT,
+            ("killed", "Interrupted"),
+            "interrupted by an external",
+            SIGNAL,
+        ),
     ],
 )
 def test_the_record_of_a_failed_child_keeps_what_was_measured(
@@ -143,29 +155,59 @@ FULL = ("out_of_memory", "OutOfMemory")
 @pytest.mark.parametrize(
     ("ended", "said", "status", "message", "lost"),
     [
-        (Ended(0, 1.0), "x", ("failed", "UnusableRecord"), "no record was written", ""),
+        (ProcessResult(0, 1.0), "x", ("failed", "UnusableRecord"), "no record was written", ""),
         (
-            Ended(2, 1.0),
+            ProcessResult(2, 1.0),
             "x\ny\n\n",
             ("failed", "ExitStatus"),
             "exit status 2; last log line: y",
             "",
         ),
-        (Ended(2, 1.0), "y\ncnnbench: at /a.py:1: 1", ("failed", "ExitStatus"), "line: y", ""),
-        (Ended(-9, 61.0, True), "", LATE, "killed after 61 s; no output", STOPPED),
-        (Ended(-9, 61.0, True, oom_kills=1), "", LATE, "killed after", STOPPED),
-        (Ended(-9, 1.0), "", KILLED, "ended by SIGKILL; no output", LOST),
-        (Ended(-9, 1.0, oom_kills=1), "", FULL, "OOM killer", "killed by the OOM killer (SIGKILL)"),
-        (Ended(-15, 1.0), "", KILLED, "ended by SIGTERM", "ended by SIGTERM"),
-        (Ended(-64, 1.0), "", KILLED, "ended by SIGRTMAX", ""),
-        (Ended(130, 1.0), "", ("killed", "Interrupted"), "interrupted by", SIGNAL),
-        (Ended(-11, 1.0, oom_kills=1), "x", KILLED, "by SIGSEGV; last log line: x", ""),
-        (Ended(-11, 1.0), ABORTED, KILLED, "SIGSEGV", ""),
-        (Ended(-6, 1.0), ABORTED, FULL, "SIGABRT, std::bad_alloc", ""),
-        (Ended(-6, 1.0), FATAL, KILLED, "SIGABRT; Check failed: a == b (1 vs. 2)", ""),
-        (Ended(-6, 1.0), library_lines(FATAL), KILLED, "SIGABRT; Check failed: a == b (1", ""),
-        (Ended(None, 1.0), "", KILLED, "and its guard were killed", "killed with its guard"),
-        (Ended(None, 1.0, error="x: No such"), "", ("failed", "NotStarted"), "x: No such", ""),
+        (
+            ProcessResult(2, 1.0),
+            "y\ncnnbench: at /a.py:1: 1",
+            ("failed", "ExitStatus"),
+            "line: y",
+            "",
+        ),
+        (ProcessResult(-9, 61.0, True), "", LATE, "killed after 61 s; no output", STOPPED),
+        (ProcessResult(-9, 61.0, True, oom_kills=1), "", LATE, "killed after", STOPPED),
+        (ProcessResult(-9, 1.0), "", KILLED, "ended by SIGKILL; no output", LOST),
+        (
+            ProcessResult(-9, 1.0, oom_kills=1),
+            "",
+            FULL,
+            "OOM killer",
+            "killed by the OOM killer (SIGKILL)",
+        ),
+        (ProcessResult(-15, 1.0), "", KILLED, "ended by SIGTERM", "ended by SIGTERM"),
+        (ProcessResult(-64, 1.0), "", KILLED, "ended by SIGRTMAX", ""),
+        (ProcessResult(130, 1.0), "", ("killed", "Interrupted"), "interrupted by", SIGNAL),
+        (ProcessResult(-11, 1.0, oom_kills=1), "x", KILLED, "by SIGSEGV; last log line: x", ""),
+        (ProcessResult(-11, 1.0), ABORTED, KILLED, "SIGSEGV", ""),
+        (ProcessResult(-6, 1.0), ABORTED, FULL, "SIGABRT, std::bad_alloc", ""),
+        (ProcessResult(-6, 1.0), FATAL, KILLED, "SIGABRT; Check failed: a == b (1 vs. 2)", ""),
+        (
+            ProcessResult(-6, 1.0),
+            library_lines(FATAL),
+            KILLED,
+            "SIGABRT; Check failed: a == b (1",
+            "",
+        ),
+        (
+            ProcessResult(None, 1.0),
+            "",
+            KILLED,
+            "and its guard were killed",
+            "killed with its guard",
+        ),
+        (
+            ProcessResult(None, 1.0, error="x: No such"),
+            "",
+            ("failed", "NotStarted"),
+            "x: No such",
+            "",
+        ),
     ],
 )
 def test_without_a_record(outcome, ended, said, status, message, lost):
@@ -179,7 +221,7 @@ def test_the_driver_s_own_report_of_too_little_memory_is_one(outcome, make_recor
     full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
     error = _as_benchmark_error(make_plan(Params()), full)
     record = make_record(error=(type(error).__name__, str(error)))
-    assert outcome(Ended(4, 1.0), record).status == "out_of_memory"
+    assert outcome(ProcessResult(4, 1.0), record).status == "out_of_memory"
 
 
 @pytest.mark.parametrize(
@@ -194,16 +236,16 @@ def test_the_driver_s_own_report_of_too_little_memory_is_one(outcome, make_recor
     ],
 )
 def test_the_allow_list(outcome, make_record, kind, message, expected):
-    result = outcome(Ended(4, 1.0), make_record(error=(kind, message)))
+    result = outcome(ProcessResult(4, 1.0), make_record(error=(kind, message)))
     assert result.status == ("out_of_memory" if expected else "failed")
 
 
 def test_all_reduce_measurements(outcome, reductions):
     measured = reductions(6.0)
-    assert outcome(Ended(0, 1.0), measured.to_json(), kind="allreduce").status == "ok"
-    result = outcome(Ended(0, 1.0), measured.to_json(), kind="run")
+    assert outcome(ProcessResult(0, 1.0), measured.to_json(), kind="allreduce").status == "ok"
+    result = outcome(ProcessResult(0, 1.0), measured.to_json(), kind="run")
     assert "of the kind 'allreduce'" in result.message
     unsound = json.dumps({**measured.to_dict(), "points": None})
-    result = outcome(Ended(0, 1.0), unsound, kind="allreduce")
+    result = outcome(ProcessResult(0, 1.0), unsound, kind="allreduce")
     assert (result.document["kind"], result.document["points"]) == ("allreduce", [])
     assert result.document["error"]["type"] == "UnusableRecord"

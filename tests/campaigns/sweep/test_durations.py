@@ -8,7 +8,7 @@ from typing import Any
 
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep import SWEEP
 
@@ -17,8 +17,8 @@ def test_time_left_is_of_what_was_measured(tmp_path, make_record):
     seconds = iter((10.0, 20.0, 3.0, 1.0))
 
     class Timed(Campaign):
-        def run(self, *_: object) -> list[Ended]:
-            return [Ended(0, next(seconds), status="ok", document=make_record().to_dict())]
+        def run(self, *_: object) -> list[ProcessResult]:
+            return [ProcessResult(0, next(seconds), status="ok", document=make_record().to_dict())]
 
     campaign = Timed(Reporter(said := io.StringIO()), cool_down=0.001)
     campaign.remember("old", 5.0)

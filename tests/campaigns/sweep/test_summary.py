@@ -9,7 +9,7 @@ import re
 import pytest
 
 from cnnbench.campaigns.processes.campaign import headline
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.sweep import Item, SweepRun, advice, exit_code, summarise, table_text
 from cnnbench.records.metric import BOUNDS
 from cnnbench.records.result_files import record_of
@@ -17,7 +17,7 @@ from cnnbench.records.run import Batch, Evaluation
 
 
 def went_well(case, repeat, path):
-    return SweepRun(Item(case, repeat), path, Ended(0, 1.0, status="ok"))
+    return SweepRun(Item(case, repeat), path, ProcessResult(0, 1.0, status="ok"))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def rows(plan, tmp_path, make_record):
             for repeat, seconds in enumerate(steps[case.name], start=1):
                 path = tmp_path / f"{case.key}-{repeat}.json"
                 if seconds is None:
-                    ended = Ended(-9, 9.0, status="timed_out", message="killed after 9 s")
+                    ended = ProcessResult(-9, 9.0, status="timed_out", message="killed after 9 s")
                     results.append(SweepRun(Item(case, repeat), path, ended))
                     continue
                 series = {"step_seconds": (63 / 64 * seconds, 66 / 64 * seconds, 63 / 64 * seconds)}

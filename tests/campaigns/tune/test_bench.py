@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.processes.campaign import Campaign, Measuring
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import PROCESS, Journal, ResultsFolder
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
@@ -58,15 +58,17 @@ class Clocked(Campaign):
         self.ended_as: dict[str, Any] = {"status": "ok"}
 
     def run(
-        self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
-    ) -> list[Ended]:
+        self, commands: Sequence[BenchmarkCommand], timeout: float, turn_seconds: float = 0.0
+    ) -> list[ProcessResult]:
         self.started.append([one.log.stem for one in commands])
         seconds = self.seconds[bool(turn_seconds)]
         self.now += seconds * len(commands)
         record = self._runs(100.0)
         if self.ended_as["status"] != "ok":
             record = replace(record, status="failed", error=ErrorInfo(type="Killed", message="x"))
-        return [Ended(0, seconds, document=record.to_dict(), **self.ended_as) for _ in commands]
+        return [
+            ProcessResult(0, seconds, document=record.to_dict(), **self.ended_as) for _ in commands
+        ]
 
 
 Searched: TypeAlias = Callable[..., tuple[SearchOutcome, Clocked, RaceBench]]

@@ -13,7 +13,7 @@ import pytest
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune import session as final
@@ -55,12 +55,14 @@ def weights(
                 return super().make(settings)
 
         class Standing(Campaign):
-            def run(self, commands: Any, timeout: float, turn_seconds: float = 0.0) -> list[Ended]:
+            def run(
+                self, commands: Any, timeout: float, turn_seconds: float = 0.0
+            ) -> list[ProcessResult]:
                 started.extend(" ".join(one.words) for one in commands)
                 for word in commands[0].words:
                     if word.startswith("--train_dir="):
                         Path(word.partition("=")[2]).mkdir(parents=True)
-                return [Ended(0, 0.0, status="ok", document=made) for _ in commands]
+                return [ProcessResult(0, 0.0, status="ok", document=made) for _ in commands]
 
         def distances(folders: dict[str, Path]) -> dict[str, tuple[float, str]]:
             assert list(folders) == ["as given", "tuned"]
@@ -170,6 +172,6 @@ def test_minutes_are_proposed_where_they_may_change_the_answer(
     proof: dict[str, Any], asked: tuple[int, int] | None
 ) -> None:
     untried = [SimpleNamespace(key=key) for key in "abc"]
-    races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], leavers={})
+    races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], eliminated={})
     bench: Any = SimpleNamespace(enough_minutes=lambda *asked: asked)
     assert session._enough(races, final.Proof(**proof), bench) == asked

@@ -16,7 +16,7 @@ from cnnbench.campaigns.tune.bench import (
     FINALISTS,
     MOST_ROUNDS,
     RACED_SLOWER,
-    Leaver,
+    Eliminated,
     Race,
     Round,
     SearchOutcome,
@@ -80,7 +80,7 @@ class Sampler:
         speeds = {one.key: factor * self.draw(one) for one in candidates}
         return Round(speeds, late=[one.key for one in late])
 
-    def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
+    def closed(self, group: str, number: int, left: Sequence[Eliminated], best: str) -> None:
         assert best
 
     def draw(self, one: Candidate) -> float:
@@ -153,7 +153,7 @@ def test_a_group_is_searched_with_the_best_of_those_before() -> None:
     assert ("g2", 1, ["a=2", "a=2 b=1", "a=2 b=2"]) in bench.rounds
     names = [one.name for one in found.candidates]
     assert names == [AS_GIVEN, "a=1", "a=2", "a=2 b=1", "a=2 b=2"]
-    assert {key: one.how for key, one in found.leavers.items()} == {
+    assert {key: one.how for key, one in found.eliminated.items()} == {
         AS_GIVEN: RACED_SLOWER,
         "a=1": RACED_SLOWER,
         "a=2": RACED_SLOWER,
@@ -175,7 +175,7 @@ def test_time_is_kept_and_what_was_not_tried_is_named() -> None:
     first, second = found.races
     assert len(first.candidates) + len(first.untried) == 31
     assert 2 <= len(first.candidates) <= 18
-    assert {one.how for one in first.leavers} <= {BEHIND, RACED_SLOWER}
+    assert {one.how for one in first.eliminated} <= {BEHIND, RACED_SLOWER}
     assert second.candidates[1:]  # there was time left for it
     # Time for one candidate is spent on it, and what there was none for is named.
     bench = Sampler(lambda one: 100.0, processes=3)
@@ -215,8 +215,8 @@ def test_where_time_is_short_the_lowest_estimates_leave_and_nothing_is_claimed()
     race = race_of("0123456789")
     add(race, {str(number): 100.0 + number for number in range(10)}, affordable=12)
     assert race.remaining == ["4", "5", "6", "7", "8", "9"]
-    assert {one.how for one in race.leavers} == {BEHIND}
-    assert race.leavers[0].reason == "no time for more of it; 7th so far"
+    assert {one.how for one in race.eliminated} == {BEHIND}
+    assert race.eliminated[0].reason == "no time for more of it; 7th so far"
     noisy = dict(zip("456789", (107.0, 102.0, 109.0, 104.0, 111.0, 106.0), strict=True))
     add(race, noisy, affordable=2)
     assert race.remaining == ["6", "8", "9"]

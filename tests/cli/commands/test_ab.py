@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cnnbench.campaigns.ab import pairs as experiments
-from cnnbench.campaigns.ab.pairs import Pairs, begun
+from cnnbench.campaigns.ab.pairs import Pairs, experiment_in
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records
 from cnnbench.records.run import RunRecord
@@ -421,7 +421,7 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call):
     first, again = journal("session")
     assert (again["seed"], again["question"]) == (5, first["question"])
     assert again["command"] == first["command"]
-    made = begun(Path("results")).made
+    made = experiment_in(Path("results")).made
     assert [one.pairs for one in made][:2] == [8, again["looks"][0]["pairs"]]
     assert sum(one.alpha for one in made) < 0.04
     # The order of a pair does not depend on those before it, nor on the session.

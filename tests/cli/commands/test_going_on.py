@@ -26,7 +26,7 @@ from cnnbench.campaigns import bisect, strategies
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.ab import side as checkout
 from cnnbench.campaigns.processes import campaign, results_dir
-from cnnbench.campaigns.processes.results_dir import Journal, Question
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity, Journal
 from cnnbench.campaigns.tune import bench as race
 from cnnbench.cli import main
 from cnnbench.machine import facts as software
@@ -266,7 +266,9 @@ def recorded(one_worktree, monkeypatch):
         campaign, "execute_in_turn", lambda both, *_: [campaign.execute(one, 60) for one in both]
     )
     monkeypatch.setattr(bisect, "worktree", one_worktree)
-    monkeypatch.setattr(Question, "check", lambda self: None)  # edits have tests of their own
+    monkeypatch.setattr(
+        CampaignIdentity, "check", lambda self: None
+    )  # edits have tests of their own
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return run
 

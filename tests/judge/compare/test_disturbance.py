@@ -9,7 +9,7 @@ import re
 import pytest
 
 from cnnbench.judge.compare import Policy, Verdict, compare_records
-from cnnbench.judge.compare.disturbance import difference, disturbance, mostly_disturbed
+from cnnbench.judge.compare.disturbance import disturbance, log_cpu_time_ratio, mostly_disturbed
 from cnnbench.judge.report.renderers import render, tables
 from cnnbench.judge.report.renderers import row as cells
 from cnnbench.records.run import ConditionNote, Conditions, TurnTaking
@@ -172,10 +172,10 @@ def test_turns_are_compared_one_by_one(runs):
     b = runs(
         step_cpu_seconds=(0.11, 0.11, 0.121, 0.121, 0.21, 0.21, 0.132, 0.132, 0.11, 0.11), **steps
     )
-    assert difference(a, b) == pytest.approx(math.log(1.1))
+    assert log_cpu_time_ratio(a, b) == pytest.approx(math.log(1.1))
     alone = runs(step_seconds=(0.1,) * 10, step_cpu_seconds=b.step_cpu_seconds)
     mean = sum(b.step_cpu_seconds) / sum(a.step_cpu_seconds)
-    assert difference(a, alone) == pytest.approx(math.log(mean))
+    assert log_cpu_time_ratio(a, alone) == pytest.approx(math.log(mean))
 
 
 NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)

@@ -27,7 +27,7 @@ from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.compare.estimate import Level, Verdict
 from cnnbench.judge.explain.explanation import about, chart, in_ms, rows_table, signed_ms
 from cnnbench.judge.report import renderers
-from cnnbench.judge.report.results import ReportSubject, apart, interval_cells, timed_names
+from cnnbench.judge.report.results import ReportSubject, interval_cells, split_names, timed_names
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.campaigns import (
     AS_GIVEN,
@@ -265,7 +265,7 @@ def _gains(document: TuneDocument, name: str) -> Iterator[Rows]:
     if not measured:
         return
     drawn = measured[:_MOST_DRAWN]
-    shared, labels = apart([row.candidate.split(" ") for row in drawn], " ")
+    shared, labels = split_names([row.candidate.split(" ") for row in drawn], " ")
     rows = tuple(
         DistributionRow(
             label=label,
@@ -392,7 +392,7 @@ def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
     judged = [pair for pair in comparison.about(metric) if pair[1].judgement.change is not None]
     if not judged:
         return
-    shared, labels = apart([entry.name.split(", ") for entry, _ in judged])
+    shared, labels = split_names([entry.name.split(", ") for entry, _ in judged])
     rows = [
         DistributionRow(
             label=label,

@@ -31,11 +31,11 @@ from cnnbench.judge.report.results import (
     MOST_DRAWN,
     ReportSubject,
     RunGroup,
+    distinct_names,
     interval_cells,
     newest,
     newest_text,
     peak,
-    told_apart,
 )
 from cnnbench.records.metric import BOUNDS
 from cnnbench.records.profiles import Roofline
@@ -101,7 +101,7 @@ class Quantity:
     def _chart(self, family: str, members: Sequence[RunGroup]) -> Rows:
         """A row per configuration; shared parts of their names are in the title."""
         shown = newest(members, MOST_DRAWN)
-        shared, labels = told_apart(shown)
+        shared, labels = distinct_names(shown)
         return process_chart(
             f"{shared or family}: {self.chart}{newest_text(len(shown), len(members))}",
             self.axis,
@@ -401,7 +401,7 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     shown = newest([group for group, _, _ in rows], MOST_DRAWN)
     which = newest_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
-    _, labels = told_apart(shown)
+    _, labels = distinct_names(shown)
     values = (
         (group.throughput, group.sample("mfu"), _of_estimate(group, of)) for group, of, _ in rows
     )
@@ -426,7 +426,7 @@ def _of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessValues:
 
 
 def _reached_row(group: RunGroup, roofline: Roofline | None, others: tuple[RunGroup, ...]) -> Row:
-    _, (_, *as_fast) = told_apart([group, *others])
+    _, (_, *as_fast) = distinct_names([group, *others])
     estimate = None if roofline is None else roofline.bound_images_per_sec
     return {
         "configuration": group.name,

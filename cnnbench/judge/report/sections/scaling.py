@@ -27,7 +27,7 @@ from cnnbench.flags.declare import Role, named, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import GROUPS, labels
-from cnnbench.judge.report.results import ReportSubject, RunGroup, apart, time_text
+from cnnbench.judge.report.results import ReportSubject, RunGroup, split_names, time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 
 # All-reduce measurements: bandwidth over size, and wrong sums.
@@ -267,7 +267,7 @@ def _name(members: Sequence[RunGroup]) -> str:
 
 
 def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
-    shared, names = apart([curve.name.split(", ") for curve in drawn])
+    shared, names = split_names([curve.name.split(", ") for curve in drawn])
     named = [*zip(names, drawn, strict=True)]
     speeds = [
         ChartSeries(
