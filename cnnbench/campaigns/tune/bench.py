@@ -444,7 +444,7 @@ class RaceBench:
         return sum(self._spent)
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Remaining seconds of the whole search; negative if more time was used."""
         journals = map(Journal, self.folder.folder.glob(f"{FINALS}*/{AB.journal}"))
         pairs = sum(
@@ -469,7 +469,7 @@ class RaceBench:
         """
         more, final = processes * self.process_seconds, self._reserve_for(pairs)
         enough = max(
-            self.question.seconds - self.left + more + final,
+            self.question.seconds - self.seconds_left + more + final,
             (self.races_seconds + more) / (1 - _FINAL_SHARE),
             final / _MOST_FINAL_SHARE,
         )
@@ -592,7 +592,7 @@ class RaceBench:
             folder=self.folder,
             requests=requests,
             then=then,
-            timeout=min(self.question.timeout, max(self.left, 10.0)),
+            timeout=min(self.question.timeout, max(self.seconds_left, 10.0)),
             turn_seconds=self.question.turn_seconds,
             label=f"{what}: {len(requests)} in turn",
         )

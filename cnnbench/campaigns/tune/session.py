@@ -349,7 +349,7 @@ class _TimedPairs(Pairs):
     def measure(self, number: int, left: int = 0, burn_in: bool = False) -> RunPolicy[None]:
         """See `Pairs.measure`. If there is no time for a pair, the experiment ends."""
         seconds = self.seconds_per_pair or 0.0
-        if number > FEWEST_PAIRS and self._bench.left < seconds:
+        if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
             self.is_late = True
             raise PairFailedError("the time is up", lost=True)
         yield from super().measure(number, left, burn_in)
@@ -444,7 +444,9 @@ class Final:
 
         It is stored in the journal if it is sufficient.
         """
-        left = self.bench.left - 2 * self.bench.process_seconds  # time for comparing weights
+        left = (
+            self.bench.seconds_left - 2 * self.bench.process_seconds
+        )  # time for comparing weights
         fitting = int(left / (2 * self.bench.final_seconds))
         # The number of pairs must be one at which the last interim analysis is possible.
         most = min(there + fitting, MOST_PAIRS)
@@ -679,7 +681,7 @@ def _document(final: Final, outcome: SearchOutcome, proof: Proof, weights: Weigh
         weights=weights.text,
         given=command_words(first.flags),
         seed=question.seed,
-        seconds=question.seconds - final.bench.left,
+        seconds=question.seconds - final.bench.seconds_left,
         budget_seconds=question.seconds,
         scatter=None if fitted is None else fitted.scatter,
         rows=tuple(_rows(outcome, fitted, first)),
