@@ -1,4 +1,4 @@
-"""Flags and parameters, declared once as fields of group dataclasses; imports no TensorFlow."""
+"""Flags and parameters, each declared once as a dataclass field. Does not import TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Declarations of flags: kinds of values, roles, and checks.
 
-Declarations carry both, and lists of flags that are treated alike follow from them.
+A declaration contains the roles of its flag. Lists of flags that are treated alike are derived from
+the roles.
 
 `flag` makes the field, and `specs_of` returns the declarations of a dataclass as `FlagSpec`. The
 parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`.
@@ -24,7 +25,7 @@ from cnnbench.base.text import Duration, exact, parse_integer, parse_number, tru
 from cnnbench.errors import FlagError
 from cnnbench.records.files import refusing
 
-# What a flag is for: its role in the identity of a run, and the parts of a run that it feeds.
+# Purpose of a flag: its role in the identity of a run, and the parts of a run that use it.
 
 
 class Counted(enum.Enum):
@@ -37,7 +38,7 @@ class Counted(enum.Enum):
 
 
 class Role(enum.Enum):
-    """The role of a flag, with the reason why its value is compared only in part or not at all."""
+    """The role of a flag. It explains why some values are compared only partly or not at all."""
 
     IDENTITY = "decides what is computed, or how"
     PLUGIN = "a file with code of the user; sizes of networks are compared instead"
@@ -65,51 +66,51 @@ _COUNTED = {
 
 
 class RunPart(enum.Flag):
-    """Parts of a run; a flag may feed several, and most feed none that is treated apart."""
+    """Parts of a run with special treatment. Most flags belong to none, and some to several."""
 
     NONE = 0
     WORK = enum.auto()
-    """What to run instead of a training."""
+    """Selects a different task than training."""
     LENGTH = enum.auto()
-    """Steps of the timed loop, and its early end."""
+    """Number of steps in the timed loop, and conditions that end it early."""
     BATCH = enum.auto()
-    """The number of images of a training step, of each device or of all."""
+    """Number of images per training step, on each device or on all devices."""
     WARM_UP = enum.auto()
-    """Steps before the timed ones."""
+    """Warm-up steps, which precede the timed steps."""
     EVALUATIONS = enum.auto()
-    """When a training pauses for an evaluation."""
+    """When training pauses for an evaluation."""
     CHECKPOINTS = enum.auto()
-    """When checkpoints are saved, and how many are kept."""
+    """When checkpoints are saved, and how many remain."""
     LOSS_SCALE = enum.auto()
     """The loss scale of fp16."""
     LEARNING_RATE = enum.auto()
     """The learning rate and its schedule."""
     UPDATE = enum.auto()
-    """The update of weights; without effect where none are updated."""
+    """The update of weights. Has no effect in runs that update none."""
     CLIPPING = enum.auto()
-    """Bounds of gradients."""
+    """Gradient clipping."""
     AGGREGATION = enum.auto()
-    """How gradients are joined and reduced; without effect for a single device."""
+    """How gradients are packed and reduced. Has no effect on a single device."""
     ALGORITHM = enum.auto()
-    """Which algorithm reduces gradients."""
+    """The algorithm that reduces gradients."""
     CROSS_DEVICE = enum.auto()
-    """Reductions of the strategies of tf.distribute."""
+    """Reductions by tf.distribute strategies."""
     DISTRIBUTION = enum.auto()
-    """Input that a strategy of tf.distribute distributes."""
+    """Input that a tf.distribute strategy distributes."""
     READING = enum.auto()
-    """How the examples of a data set are read and prepared."""
+    """How the examples of a data set are read and preprocessed."""
     GPU = enum.auto()
-    """Effective on GPUs only."""
+    """Has an effect only on GPUs."""
     THREADS = enum.auto()
-    """Sizes of pools of threads."""
+    """Sizes of thread pools."""
     TASK = enum.auto()
-    """Which process of a job this is, and the addresses of all."""
+    """The task of this process in its job, and the addresses of all tasks."""
     DISCOVERY = enum.auto()
-    """Where a process learns its task and the addresses."""
+    """Where a process reads its task and the addresses."""
     ROWS = enum.auto()
-    """What the rows of ``cnnbench allreduce`` measure; each has a value of its own."""
+    """What the rows of ``cnnbench allreduce`` measure. Each row has its own value."""
     TUNABLE = enum.auto()
-    """Changes the speed, not what is trained."""
+    """Changes the speed but not the trained weights."""
 
 
 # Kinds of values of flags: how text is read, which values are accepted, and what the help says.
@@ -129,12 +130,12 @@ class FlagKind:
 
     Attributes:
       name, form: type and value in the help, such as "integer" and "N".
-      wording: what a value is, for refusals: "an integer".
-      has: whether a value is one of the kind; within which limits is up to `fault`.
-      read: the value of a text; raises LookupError or ValueError if it is none.
-      stored: a value in the form that is stored; values of other kinds unchanged.
-      text: a value as on the command line.
-      fault: the reason why a value of the kind is refused, or "".
+      wording: description of a value in error messages, such as "an integer".
+      has: whether a value is of this kind. `fault` checks its limits.
+      read: converts text to a value. LookupError or ValueError if the text is invalid.
+      stored: converts a value to its stored form. Values of other kinds are unchanged.
+      text: converts a value to text as on the command line.
+      fault: the reason why a value of this kind is invalid; "" if it is valid.
       accepted: the accepted values in words, or "".
     """
 
@@ -150,7 +151,7 @@ class FlagKind:
 
 
 def boolean() -> FlagKind:
-    """Switches."""
+    """Kind of a switch: true or false."""
     return FlagKind(
         name="boolean",
         form="",
@@ -162,7 +163,7 @@ def boolean() -> FlagKind:
 
 
 def numeric(of: type[int] | type[float], **bounds: float) -> FlagKind:
-    """Integers or finite numbers within bounds. The default maximum is TensorFlow's."""
+    """Kind of integers or finite numbers within bounds. The default maximum is TensorFlow's."""
     whole = of is int
     return FlagKind(
         name="integer" if whole else "number",
@@ -178,7 +179,7 @@ def numeric(of: type[int] | type[float], **bounds: float) -> FlagKind:
 
 
 def string(choices: Collection[str] = (), lower: bool = False, path: str = "") -> FlagKind:
-    """Text, one of some names, or paths with commas between them."""
+    """Kind of texts: any text, one of several names, or comma-separated paths."""
 
     def stored(value: Any) -> Any:
         if not isinstance(value, str):
@@ -204,7 +205,7 @@ def string(choices: Collection[str] = (), lower: bool = False, path: str = "") -
 
 
 def parsed(type: type, parser: Callable[[str], Any]) -> FlagKind:
-    """Values of a type with the attribute `source`, the text that a parser has made them of."""
+    """Kind of parsed values. Their attribute `source` is the text that was parsed."""
     return FlagKind(
         name="string",
         form="TEXT",
@@ -216,7 +217,7 @@ def parsed(type: type, parser: Callable[[str], Any]) -> FlagKind:
 
 
 def items(of: FlagKind, separator: str = ",") -> FlagKind:
-    """Tuples of values; in text with a separator, or without one a single value."""
+    """Kind of tuples. Text without the separator is a single value."""
 
     def has(value: Any) -> bool:
         return isinstance(value, tuple) and all(map(of.has, value))
@@ -243,7 +244,7 @@ def items(of: FlagKind, separator: str = ",") -> FlagKind:
 
 
 def either(*kinds: FlagKind) -> FlagKind:
-    """Values of any of some kinds; a text is of the first one that can read it."""
+    """Kind of values of several kinds. The first kind that can read a text is used."""
 
     def read(text: str) -> Any:
         for kind in kinds[:-1]:
@@ -270,7 +271,7 @@ def either(*kinds: FlagKind) -> FlagKind:
 
 
 def duration() -> FlagKind:
-    """Times, written with a unit."""
+    """Kind of durations, written with a unit."""
     words = "a duration such as 500ms, 10s or 2m"
     kind = parsed(Duration, Duration.parse)
     return replace(kind, name="duration", form="TIME", wording=words, accepted=lambda: words)
@@ -306,10 +307,10 @@ _BOUNDS = ("minimum", "maximum", "above", "below")
 
 
 def flag(default: Any, help: str, **limits: Any) -> Any:
-    """Declares one flag as a dataclass field; name and kind come from the annotation.
+    """Declares a flag as a dataclass field. Its annotation determines the kind of values.
 
-    None as the default needs an optional type. A union such as ``int | Duration`` takes values of
-    several kinds. The limits are attributes of `FlagSpec`.
+    If the default is None, the type must be optional. A union such as ``int | Duration`` accepts
+    values of several kinds. The limits are attributes of `FlagSpec`.
     """
     return dataclasses.field(default=default, metadata={_METADATA: {"help": help, **limits}})
 
@@ -321,32 +322,32 @@ class FlagSpec:
     Attributes:
       kind: how values are read, checked and written.
       optional: whether None ("not given") is a value.
-      help: effect of the flag, with its unit, in one or two sentences.
-      parser: converts text to a value of the annotated type, whose `source` is that text; raises
+      help: the effect of the flag in one or two sentences, with its unit.
+      parser: converts text to a value of the annotated type, with the text as its `source`. Raises
         FlagError, or ValueError with the reason.
       choices: the allowed strings.
-      checked_late: the parser leaves the check to `validate`: plug-ins may add choices, or what is
-        valid depends on the task.
+      checked_late: whether `validate` checks the value instead of the parser, because plug-ins may
+        add choices or the valid values depend on the task.
       minimum, maximum: inclusive bounds of the value, or of every item of a list.
       above, below: exclusive bounds.
-      fault: the reason why a value within these limits is refused, or "".
+      fault: the reason why a value within these limits is invalid; "" if it is valid.
       lower: the value is stored in lower case.
-      path: "file" or "folder" if the value is a path or a list of paths, with " or URL" if it may
-        be a URL of a file system of TensorFlow; "" for other values. Shells complete it.
+      path: "file" or "folder" if the value is a path or a list of paths; "" for other values. " or
+        URL" is appended if it may be a URL of a TensorFlow file system. Shells complete paths.
       empty_is_none: an empty value on the command line means None instead of being refused.
-      known: values, or items of a list, for shell completion where there are no choices.
-      alone: value of a flag with choices that is given without one.
-      repeated: the value is the tuple of all given ones; not only the last counts.
-      short: a letter that may be written for the name, as in -o FILE.
-      separator: between the items of a list; "" for lists with a flag per item.
-      before: the value of runs whose records lack the flag, if that is not the default: it changes
-        what all runs compute.
-      role: its role in the identity of a run.
-      part: the parts of a run that it feeds.
-      only_with: the conditions, in order, without which it has no effect, which a notice then says.
-        A condition is a flag that must be on, a ``flag=value``, or a comma-separated list of these
-        of which one must hold. Behind "not " it must not hold. ": " and more words for the notice
-        may follow, as in "not eval: it has no warm-up".
+      known: values (or items of a list) for shell completion, if there are no choices.
+      alone: for a flag with choices, its value if the flag is given without a value.
+      repeated: whether the flag may be repeated; its value is then the tuple of all values.
+      short: one-letter form of the name, as in -o FILE.
+      separator: text between the items of a list; "" if each item has its own flag.
+      before: for records without the flag, its value if that differs from the default, because the
+        flag changed what every run computes.
+      role: role of the flag in the identity of a run.
+      part: the parts of a run that use the flag.
+      only_with: conditions for the flag to have an effect, in order. A notice names the first one
+        that is false. A condition is a flag that must be on, a ``flag=value``, or a comma-separated
+        list of these of which one must be true. "not " inverts a condition. ": " and more text for
+        the notice may follow, as in "not eval: it has no warm-up".
     """
 
     name: str
@@ -390,7 +391,7 @@ class FlagSpec:
 
         Empty text for an optional flag (an unset shell variable) is refused unless `empty_is_none`.
         """
-        if "\0" in text:  # marks words of a flag file; file names cannot contain it
+        if "\0" in text:  # Marks words of a flag file. File names cannot contain this character.
             raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
         of_text = self.kind.form.startswith("TEXT")
         if of_text and text in _EMPTY:
@@ -407,17 +408,17 @@ class FlagSpec:
             raise FlagError(self.name, text, f"must be {self.kind.wording}") from None
 
     def read(self, value: Any) -> Any:
-        """Normalises a value given from Python, which may be text as on the command line."""
+        """Normalises a value that Python code sets. It may be text as on the command line."""
         if isinstance(value, str) and not self.kind.has(value):
             value = self.parse(value)
         return self.normalise(value)
 
     def normalise(self, value: Any) -> Any:
-        """Converts a value to the form it is stored in; leaves values of a wrong type alone."""
+        """Converts a value to its stored form. Values of a wrong type are unchanged."""
         return None if value == "" and self.optional else self.kind.stored(value)
 
     def check(self, value: Any) -> None:
-        """Checks type, choices and range of a normalised value; FlagError states the valid ones."""
+        """Checks type, choices and range of a normalised value. FlagError lists valid values."""
         if value is None and self.optional:
             return
         if not self.kind.has(value):
@@ -430,7 +431,7 @@ class FlagSpec:
                     claim(path)
 
     def plain(self, value: Any) -> Any:
-        """The value as stored in records: parsed values as their original text."""
+        """The value as stored in records. Parsed values are stored as their original text."""
         return getattr(value, "source", value)
 
     def text(self, value: Any) -> str:
@@ -440,7 +441,7 @@ class FlagSpec:
 
 
 def flag_of(group: type, name: str, **changes: Any) -> Any:
-    """Declares a flag of another dataclass again, with changes of default, limits or help."""
+    """Declares a flag of another dataclass again, with a different default, limits or help."""
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)
     default = changes.pop("default", field.default)
     return flag(default, **{**field.metadata[_METADATA], **changes})
@@ -452,20 +453,20 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
-    """The flags that a dataclass declares, in order, inherited ones first."""
+    """The flags that a dataclass declares, in order. Inherited flags come first."""
     hints = typing.get_type_hints(group)
     return tuple(_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
 
 def named(specs: Iterable[FlagSpec], of: Role | RunPart) -> tuple[str, ...]:
-    """Names of the flags that have a role, or feed one of the parts, in order of declaration."""
+    """Names of the flags with a role, or with one of the parts, in order of declaration."""
     if isinstance(of, Role):
         return tuple(spec.name for spec in specs if spec.role is of)
     return tuple(spec.name for spec in specs if spec.part & of)
 
 
 def parted(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
-    """The options of a command, and the values of the other flags, those of runs."""
+    """Splits flag values into the options of a command and the values of other flags (of runs)."""
     own = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     return (
         options(**{name: value for name, value in values.items() if name in own}),
@@ -479,7 +480,7 @@ def texts_of(values: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[s
 
 
 def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:
-    """The flags by section, in the order of `titles`, by the flags with which they begin."""
+    """The flags by section. `titles` maps the first flag of each section to the section's title."""
     title, by_section = "", dict.fromkeys(titles.values(), tuple[FlagSpec, ...]())
     for spec in specs_of(group):
         title = titles.get(spec.name, title)
@@ -502,7 +503,7 @@ def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
 
 
 def _kind(of: Any, limits: Mapping[str, Any]) -> FlagKind:
-    """The kind of an annotated type, within those of the limits that it has."""
+    """The kind of an annotated type, with the limits that apply to it."""
     if typing.get_origin(of) is tuple:
         return items(_kind(typing.get_args(of)[0], limits), limits.get("separator", ","))
     if of in (int, float):

@@ -16,7 +16,7 @@ from cnnbench.flags.groups.optimizer import OptimizerParams, added_flags
 from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
-"""Title and flags of a part of the help."""
+"""Title and flags of a section of the help."""
 
 _DEFINE: Mapping[str, Callable[..., object]] = {
     "boolean": absl_flags.DEFINE_boolean,
@@ -32,7 +32,7 @@ MOST_USED = (
     *("variable_update", "all_reduce_spec", "local_parameter_device", "xla_compile"),
     *("result_json", "result_csv"),
 )
-"""The first flags of the help of a run."""
+"""The first flags in the help of ``cnnbench run``."""
 
 _SHORT = {
     "--model=NAME": "network, such as resnet50; cnnbench models lists them",
@@ -50,7 +50,7 @@ _SHORT = {
     "--result_json=FILE": "the record of the run",
     "--result_csv=FILE": "a row per run",
 }
-"""The flags of the overview, each with a short description."""
+"""The flags in the overview, each with a short description."""
 
 _RUN = """\
 Usage: cnnbench [run] [FLAGS]
@@ -79,7 +79,7 @@ of TensorFlow's file systems, such as `gs://bucket/folder`, are taken too ([data
 
 
 def sections() -> tuple[Section, ...]:
-    """The flags of a run by group, those of loaded plug-ins too, without obsolete ones."""
+    """The flags of a run by group. Includes flags of loaded plug-ins, but no obsolete flags."""
     return tuple(
         (title, (*specs_of(group), *(added_flags().values() if group is OptimizerParams else ())))
         for title, group in GROUPS
@@ -87,12 +87,12 @@ def sections() -> tuple[Section, ...]:
 
 
 def all_sections() -> tuple[Section, ...]:
-    """The flags of a run by group, obsolete ones and those of absl.app last."""
+    """The flags of a run by group. Obsolete flags and those of absl.app come last."""
     return (*sections(), *_OTHERS)
 
 
 def overview(commands: Mapping[str, str]) -> str:
-    """One screen: the commands, each with its description, and the most used flags."""
+    """The overview, on one screen: the commands with descriptions, and the most used flags."""
     width = max(map(len, commands))
     flag_width = max(map(len, _SHORT))
     return "\n".join(
@@ -111,9 +111,9 @@ def overview(commands: Mapping[str, str]) -> str:
 
 
 def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
-    """The flags of a run: the most used ones, the others by group, obsolete ones if asked for.
+    """The help of a run: first the most used flags, then the others by group.
 
-    `obsolete` includes the flags of absl.app.
+    `obsolete` appends obsolete flags and those of absl.app.
     """
     first = ("Most used", [SPECS[name] for name in MOST_USED])
     others = ((title, [s for s in specs if s.name not in MOST_USED]) for title, specs in sections())
@@ -122,12 +122,12 @@ def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
 
 
 def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
-    """The help of a command other than a run; `end` follows the flags, such as exit codes."""
+    """The help of a command other than a run. `end` (for example, exit codes) follows the flags."""
     return "\n".join(part for part in (about, flags_help(flags), end) if part)
 
 
 def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
-    """Flags by section, at a width in columns; None: the terminal's, at most 100."""
+    """Flags by section. `width` is in columns; None means the terminal's width, at most 100."""
     columns = width or min(shutil.get_terminal_size().columns, 100)
     return "\n".join(
         "\n".join([f"{title}:", *(_entry(spec, columns) for spec in specs), ""])
@@ -136,7 +136,7 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
 
 
 def xml_help(flags: Iterable[Section]) -> str:
-    """Flags as XML of absl's format; the title of a section stands for the file of a flag."""
+    """Flags in absl's XML format. Section titles are written as the names of files."""
     values = absl_flags.FlagValues()
     for title, specs in flags:
         for spec in specs:

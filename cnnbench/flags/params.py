@@ -1,7 +1,7 @@
-"""All flags of a run as one value, which of them identify it, and flags that no longer exist.
+"""All flags of a run as one value, the flags that identify a run, and obsolete flags.
 
-Obsolete flags have no effect; a value other than the old default causes a notice with the
-alternatives in `help`.
+Obsolete flags have no effect. If the value is not the old default, a notice names the alternatives
+(`help`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OPENMP = "TensorFlow's CPU kernels run on its own threads: use --num_intra_thre
 
 @dataclass(frozen=True, kw_only=True)
 class ObsoleteParams:
-    """Flags without meaning in TensorFlow 2; not part of ``Params``."""
+    """Flags without effect in TensorFlow 2. They are not part of ``Params``."""
 
     batch_group_size: int = flag(1, "Use --datasets_prefetch_buffer_size.")
     use_datasets: bool = flag(True, "Leave out --data_dir to measure without input by tf.data.")
@@ -99,9 +99,9 @@ _LEVELS = (
 
 @dataclass(frozen=True, kw_only=True)
 class AbslParams:
-    """Flags that absl.app gives every program; not part of ``Params``.
+    """Flags that absl.app adds to every program. They are not part of ``Params``.
 
-    The defaults are what cnnbench does, so that a flag that asks for it causes no notice.
+    The defaults are what cnnbench does, so setting a flag to its default causes no notice.
     """
 
     only_check_args: bool = flag(
@@ -124,7 +124,7 @@ class AbslParams:
 
 ABSL: tuple[FlagSpec, ...] = specs_of(AbslParams)
 OBSOLETE: tuple[FlagSpec, ...] = (*specs_of(ObsoleteParams), *ABSL)
-"""Accepted flags that are no fields of ``Params``, those of absl.app last."""
+"""Accepted flags that are not fields of ``Params``. Those of absl.app come last."""
 
 ONLY_CHECK = "only_check_args"
 
@@ -134,19 +134,19 @@ RENAMED: Mapping[str, str] = {
     "checkpoint_directory": "train_dir",
     "cache_data": "datasets_repeat_cached_sample",
 }
-"""New names by the names in early versions and forks of tf_cnn_benchmarks."""
+"""New names by old names, which early versions and forks of tf_cnn_benchmarks use."""
 
 REMOVED: Mapping[str, str] = {
     "points": "--predict takes published or measured figures of a link: --link=PRESET or "
     "--link=alpha=SECONDS,bandwidth=BYTES_PER_SECOND (docs/cost_model.md)",
 }
-"""Refused flags of earlier versions, with their replacement."""
+"""Flags of earlier versions that are refused, with their replacements."""
 
 
 def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -> tuple[str, ...]:
-    """One line for every flag of `OBSOLETE` that differs from its default.
+    """Returns one line for every flag of `OBSOLETE` that differs from its default.
 
-    FlagError for an invalid value, and unless `of_run` for --only_check_args.
+    FlagError for an invalid value. Without `of_run`, also for --only_check_args.
     """
     values = {
         spec: spec.read(values_given[spec.name]) for spec in OBSOLETE if spec.name in values_given
@@ -167,7 +167,7 @@ def _without_effect(spec: FlagSpec) -> str:
 
 
 def renamed_notices(names: Container[str]) -> tuple[str, ...]:
-    """One line for every old name."""
+    """One line for every old name of a flag."""
     return tuple(f"--{old} is --{new} now" for old, new in RENAMED.items() if old in names)
 
 
@@ -195,7 +195,7 @@ def accepts_retired(params: type[T]) -> type[T]:
     return params
 
 
-# All parameters of a run as one frozen value.
+# All parameters of a run as one immutable value.
 
 G = TypeVar("G")
 
@@ -213,22 +213,22 @@ class Params(
     RuntimeParams,
     OutputParams,
 ):
-    """Every parameter of a run; a field is a flag of the same name.
+    """Every parameter of a run. Each field is the flag of the same name.
 
     Values are normalised (device names in lower case, numbers as floats, ``use_fp16`` equal to
-    ``precision == "fp16"``), and text for other types is parsed as on the command line;
+    ``precision == "fp16"``), and text for other types is parsed as on the command line.
     `cnnbench.plan.make_plan` checks them. Renamed and obsolete flags are accepted with a warning.
-    FlagError for text that its flag cannot parse, a value that an obsolete flag never had, or a
-    flag by both its names.
+    FlagError for text that cannot be parsed, an invalid value of an obsolete flag, or a flag that
+    is given by both its old and its new name.
 
     Attributes:
-      added_constants: values, by flag, of the constants that plug-ins add; without defaults. Each
-        is also an argument and an attribute by the name of its flag.
+      added_constants: values of constants that plug-ins add, by flag, except defaults. Each is also
+        an argument and an attribute with the name of its flag.
     """
 
     added_constants: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
 
-    if TYPE_CHECKING:  # constants of optimizers are fields, and text is parsed
+    if TYPE_CHECKING:  # The constants of optimizers are fields, and text is parsed.
 
         def __init__(self, **values: Any) -> None: ...
 
@@ -248,18 +248,20 @@ class Params(
             object.__setattr__(self, "num_gpus", 1)
 
     def __getattr__(self, name: str) -> Any:
-        """The value of a flag that a plug-in adds, which may be loaded after the flags are made."""
+        """The value of a plug-in's flag. The plug-in may be loaded later than the flags."""
         if not name.startswith("_") and (spec := added_flags().get(name)):
             return self.added_constants.get(name, spec.default)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Params:
-        """The parameters of a dictionary from `as_dict`; FlagError for unparsable text."""
+        """Creates parameters from a dictionary from `as_dict`. FlagError for text that cannot be
+        parsed.
+        """
         return cls(**values)
 
     def replace(self, **changes: Any) -> Params:
-        """A copy with some values changed; ``precision`` and ``use_fp16`` are kept consistent."""
+        """A copy with changed values. ``precision`` and ``use_fp16`` remain consistent."""
         if "precision" in changes:
             changes.setdefault("use_fp16", changes["precision"] == "fp16")
         elif self.precision == "fp16" and changes.get("use_fp16") is False:
@@ -267,14 +269,14 @@ class Params(
         return dataclasses.replace(self, **changes)
 
     def group(self, kind: type[G]) -> G:
-        """The flags of one of the classes that this one inherits from."""
+        """The flags of a base class."""
         names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
         return kind(**{name: getattr(self, name) for name in names})
 
     def as_dict(self) -> dict[str, Any]:
-        """Every value by flag name as stored in records, in the order of declaration.
+        """Values by flag name as stored in records, in the order of declaration.
 
-        Of the constants that plug-ins add, those of the optimizer and of the schedule in use.
+        Constants that plug-ins add are included if the optimizer or the schedule in use has them.
         """
         used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
         added = added_flags().keys() & {flag for spec in used if spec for flag in spec.flags}
@@ -295,14 +297,14 @@ GROUPS: tuple[tuple[str, type], ...] = (
     ("Devices, threads, compiler", RuntimeParams),
     ("Output", OutputParams),
 )
-"""Title and dataclass of every group, in the order of the help."""
+"""Title and dataclass of every group of flags, in the order of the help."""
 
 FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in specs_of(group))
-"""Every flag that is a field of ``Params``, in the order of the help."""
+"""All flags that are fields of ``Params``, in the order of the help."""
 
 
 class _Flags(Mapping[str, FlagSpec]):
-    """Flags by name: cnnbench's own, then those that loaded plug-ins add."""
+    """Flags by name: first cnnbench's own flags, then flags that loaded plug-ins add."""
 
     def __init__(self, own: Iterable[FlagSpec]) -> None:
         self._own = {spec.name: spec for spec in own}
@@ -318,26 +320,26 @@ class _Flags(Mapping[str, FlagSpec]):
 
 
 SPECS: Mapping[str, FlagSpec] = _Flags(FLAGS)
-"""The flags of `FLAGS`, and those that loaded plug-ins add, by name."""
+"""The flags in `FLAGS` and flags that loaded plug-ins add, by name."""
 
 ACCEPTED: Mapping[str, FlagSpec] = _Flags((*FLAGS, *OBSOLETE))
-"""All flags that a run accepts, by name; obsolete ones change nothing."""
+"""All flags that a run accepts, by name. Obsolete flags have no effect."""
 
 _ADDED = "added_constants"
 _NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 def load_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
-    """The flags that plug-ins add, after loading the plug-ins that values of flags name."""
+    """Loads the plug-ins that flag values name, and returns the flags that they add."""
     plugins.load_all(values)
     for owner, table in REGISTRIES.items():
         if isinstance(values.get(owner), str):
-            table.find(values[owner])  # an entry point may register it
+            table.find(values[owner])  # An entry point may register it.
     return added_flags()
 
 
 def _check_constant(owner: str, name: str, constant: Constant) -> None:
-    """UsageError if a plug-in cannot add this flag."""
+    """Raises UsageError if a plug-in must not add this flag."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(constant.help, str):
         wanted = "lower-case letters, digits and _, and its help a text"
         raise UsageError(f"the name of a flag has {wanted}, not {name!r}")
@@ -351,7 +353,7 @@ for _owner, _table in REGISTRIES.items():
 
 
 def check_fp16(precision: str, use_fp16: bool) -> None:
-    """Raises FlagError where --use_fp16, an older flag, contradicts --precision."""
+    """Raises FlagError if --use_fp16, an older flag, contradicts --precision."""
     if use_fp16 != (precision == "fp16"):
         reason = f"contradicts --precision={precision}; give one of the two"
         raise FlagError("use_fp16", use_fp16, reason)
@@ -366,11 +368,11 @@ def having(*counted: Counted) -> tuple[str, ...]:
 
 
 def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
-    """What identifies a run, from values of its flags by name, as stored in records.
+    """The identity of a run, from its flag values by name as stored in records.
 
-    With `of_places` also which data, code, machines and devices it uses: on one machine, others are
-    another run. Without, runs on several machines may agree. A flag that this version does not
-    know, of an old record, counts.
+    `of_places` includes data, code, machines and devices, so that a run with others is a different
+    run. Without it, runs on several machines can have the same identity. Unknown flags of older
+    records are included.
     """
     by_name = {}
     for name, value in values.items():

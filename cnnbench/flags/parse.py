@@ -44,9 +44,11 @@ _OF_JOBS = {
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """The given flags of a run: values by name, also of obsolete flags, and lines for stderr.
+    """The given flags of a run.
 
     Attributes:
+      given: values by name, including obsolete flags.
+      notices: lines for stderr.
       unread: words with flags that a plug-in may add, and the flags that name the plug-in.
     """
 
@@ -55,21 +57,22 @@ class ParsedArgs:
     unread: tuple[str, ...] = ()
 
     def complete(self) -> ParsedArgs:
-        """The same with the unread flags, after loading plug-ins; UsageError for unknown flags."""
+        """Loads plug-ins and adds the unread flags. UsageError for unknown flags."""
         if not self.unread:
             return self
         return replace(self.including(_read(self.unread, ACCEPTED)[0]), unread=())
 
     @cached_property
     def params(self) -> Params:
-        """A value for every flag; FlagError where --use_fp16 contradicts --precision."""
+        """Values of all flags. FlagError if --use_fp16 contradicts --precision."""
         values = self.given
-        if {"precision", "use_fp16"} <= values.keys():  # Params makes them agree
+        # Params would change one to match the other.
+        if {"precision", "use_fp16"} <= values.keys():
             check_fp16(values["precision"], values["use_fp16"])
         return Params(**{name: value for name, value in values.items() if name in SPECS})
 
     def including(self, values: Mapping[str, Any]) -> ParsedArgs:
-        """The same with values of more flags, or with others for given ones."""
+        """A copy with additional or different values of flags."""
         all_values = {**self.given, **values}
         return replace(
             self, given={name: all_values[name] for name in ACCEPTED if name in all_values}
@@ -77,9 +80,9 @@ class ParsedArgs:
 
 
 def parse_args(argv: Sequence[str], *, of_run: bool = False) -> ParsedArgs:
-    """Parses the arguments of ``cnnbench run``; UsageError names the wrong one.
+    """Parses the arguments of ``cnnbench run``. UsageError names the invalid argument.
 
-    `of_run` says that the caller obeys --only_check_args, and calls `ParsedArgs.complete` where
+    Pass `of_run` if the caller supports --only_check_args and calls `ParsedArgs.complete` when
     plug-ins may be loaded.
     """
     values, unread, texts = _read(argv, ACCEPTED, loads=not of_run)
@@ -88,42 +91,42 @@ def parse_args(argv: Sequence[str], *, of_run: bool = False) -> ParsedArgs:
 
 
 def args_of(values: Mapping[str, Any]) -> ParsedArgs:
-    """The arguments of a run from values of flags by name, in the order of the help."""
+    """The arguments of a run, from flag values by name in the order of the help."""
     return ParsedArgs(values, obsolete_notices(values))
 
 
 def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
-    """Loads the plug-ins that flags name, given as texts by name; returns the flags they add."""
+    """Loads the plug-ins that flags (texts by name) name. Returns the flags that they add."""
     return load_flags(_values(_naming_plugins(texts), SPECS))
 
 
 def _naming_plugins(texts: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """The texts of the flags that name plug-ins, or what plug-ins may register."""
+    """The texts of flags that name plug-ins, or objects that plug-ins may register."""
     return {name: texts[name] for name in (*plugins.FLAGS, *REGISTRIES) if name in texts}
 
 
 def load_plugins(argv: Sequence[str]) -> None:
-    """Loads the plug-ins that a command line names; other words are not checked."""
+    """Loads the plug-ins that a command line names. Does not check other words."""
     specs = {name: SPECS[name] for name in plugins.FLAGS}
     plugins.load_all(_values(split(argv, specs)[0], specs))
 
 
 def values_of(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
-    """Parses the texts of flags by name, in the order of `specs`; FlagError for a wrong one."""
+    """Parses flag texts by name, in the order of `specs`. FlagError for an invalid text."""
     return _values({name: [text] for name, text in texts.items()}, specs)
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
-    """Parses a command line of nothing but flags to values by name, in the order of ``specs``."""
+    """Parses a command line without arguments to flag values by name, in the order of ``specs``."""
     return _read(argv, {spec.name: spec for spec in specs})[0]
 
 
 def parse_command(
     argv: Sequence[str], specs: Iterable[FlagSpec]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Parses flags and arguments in any order to values by name, and arguments.
+    """Parses flags and arguments in any order. Returns flag values by name, and the arguments.
 
-    All after ``--`` are arguments.
+    All words after ``--`` are arguments.
     """
     by_name = {spec.name: spec for spec in specs}
     values, arguments, _ = _read(argv, by_name, only_flags=False)
@@ -131,7 +134,7 @@ def parse_command(
 
 
 def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The words before ``--`` and those after it."""
+    """Splits words at ``--``."""
     at = list(argv).index("--") if "--" in argv else len(argv)
     return argv[:at], argv[at + 1 :]
 
@@ -139,15 +142,15 @@ def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def split(
     argv: Sequence[str], specs: Mapping[str, FlagSpec]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Splits a command line as absl does, with the flags of files in place of --flagfile.
+    """Splits a command line as absl does. --flagfile is replaced by the flags in the file.
 
     Args:
-      specs: declared flags by name. One may be given by its old name.
+      specs: declared flags by name. Old names are also recognised.
 
     Returns:
-      The values of the given flags as text, in order, by name, also by the old name where that was
-      given, and "true" or "false" for a flag without a value; and the other words: unknown flags,
-      arguments, ``--`` and what follows.
+      Texts of the given flags by name, in order, and the other words (unknown flags, arguments,
+      ``--`` and the words after it). A flag without a value has the text "true" or "false". A flag
+      that was given by its old name is included by both names.
     """
     before, behind = split_at_dashes(argv)
     flags = absl_flags.FlagValues()
@@ -161,7 +164,7 @@ def split(
             absl_flags.DEFINE_alias(old, new, flags, __name__)
     words = ["cnnbench", *_with_flag_files(before)]
     try:
-        # otherwise, absl searches 0.1 seconds for similar names
+        # Otherwise absl would search for similar names, which takes 0.1 seconds.
         _, *rest = flags(words, known_only=True)
     except absl_flags.Error as error:  # Missing value for flag --batch_size
         (typed,) = re.findall(r"-+\w+", str(error))
@@ -178,10 +181,11 @@ def split(
 
 
 def _with_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
-    """The words with the flags of files in place of --flagfile; `around`: the files they are in.
+    """The words, with --flagfile replaced by the flags in the file. `around` are the files that
+    contain the words.
 
-    absl would wait for ever at a pipe without a writer, warn of a file that includes itself and go
-    on, and decode by the locale.
+    absl's implementation is not used: it would block on a pipe without a writer, only warn about a
+    file that includes itself, and decode by the locale.
     """
     words = iter(words_given)
     for word in words:
@@ -206,9 +210,10 @@ def _with_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -
 
 
 def _values(texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
-    """The values of flags by name, in the order of `specs`; unless repeated, the last counts.
+    """Flag values by name, in the order of `specs`. Later values replace earlier ones.
 
-    Earlier texts of a flag are parsed, too: a wrong one is refused.
+    A flag with `repeated` keeps all values. Earlier texts are also parsed, so that errors are
+    reported.
     """
     values_by_name = {}
     for name in (name for name in specs if name in texts):
@@ -228,10 +233,10 @@ def _read(
     only_flags: bool = True,
     loads: bool = True,
 ) -> tuple[dict[str, Any], Sequence[str], Mapping[str, Sequence[str]]]:
-    """Values by name in the order of `specs`, arguments, and texts as by `split`.
+    """Returns flag values by name in the order of `specs`, arguments, and texts as in `split`.
 
-    Plug-ins that the words name are loaded if there are unknown flags, which they may add. Unless
-    `loads`, the words that are `unread` take the place of arguments then.
+    If there are unknown flags, loads the plug-ins that the words name, because these may add the
+    flags. Without `loads`, returns the `unread` words as arguments instead.
     """
     added = added_flags()
     specs = {name: spec for name, spec in specs.items() if name not in added}
@@ -267,7 +272,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _may_add(texts: Mapping[str, Sequence[str]]) -> bool:
-    """Whether the flags name a plug-in file, or an optimizer or schedule of an entry point."""
+    """Whether the flags name a plug-in file, or an optimizer or schedule from an entry point."""
     names = ((texts.get(owner, [""])[-1], table) for owner, table in REGISTRIES.items())
     return not texts.keys().isdisjoint(plugins.FLAGS) or any(
         name and name not in table for name, table in names
@@ -294,7 +299,7 @@ def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
     if name in _OF_JOBS:
         return f"{typed} is no flag of a run, but of cnnbench {_OF_JOBS[name]}"
     flag, space, value = name.partition(" ")
-    if space and flag in known:  # a line of a flag file is one word
+    if space and flag in known:  # A line of a flag file is one word.
         return f"{typed}: a value in the same word follows an =, write --{flag}={value.strip()}"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind.name == "boolean")
     close = nearest(name, [*known, *switches])

@@ -1,1 +1,1 @@
-"""The groups of flags: one frozen dataclass each."""
+"""The groups of flags. Each is a frozen dataclass."""

@@ -1,4 +1,4 @@
-"""Flags of ``cnnbench allreduce``; flags shared with a run are taken from there."""
+"""Flags of ``cnnbench allreduce``. Flags that a run also has are taken from its declarations."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _TIMED = "not build_only: nothing is timed but building"
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduceParams:
-    """Every flag of ``cnnbench allreduce``; a field is a flag of the same name."""
+    """All flags of ``cnnbench allreduce``. Each field is the flag of the same name."""
 
-    # What to reduce.
+    # Flags for the tensors to reduce.
     sizes: str | None = flag(
         None,
         "Bytes of the tensors of one device: single sizes (4K,1M), ranges with a factor "
@@ -62,7 +62,7 @@ class AllReduceParams:
         part=RunPart.ROWS,
     )
 
-    # How to reduce: every spec with every packing.
+    # Flags for the algorithms: every spec is combined with every packing.
     all_reduce_spec: str | None = flag(
         None,
         "Algorithms to measure, comma-separated, each as in a run: "
@@ -124,7 +124,7 @@ class AllReduceParams:
         help="Where copy adds: on the compute devices (gpu, whatever --device is) or the host.",
     )
 
-    # Where to reduce.
+    # Flags for the devices.
     num_gpus: tuple[int, ...] = flag_of(
         RuntimeParams,
         "num_gpus",
@@ -143,14 +143,14 @@ class AllReduceParams:
     allow_growth: bool | None = flag_of(RuntimeParams, "allow_growth")
     enable_optimizations: bool = flag_of(RuntimeParams, "enable_optimizations")
 
-    # Between which processes; see docs/cluster.md.
+    # Flags for jobs of several processes; see docs/cluster.md.
     job_name: str = flag_of(ClusterParams, "job_name")
     task_index: int = flag_of(ClusterParams, "task_index")
     worker_hosts: str = flag_of(ClusterParams, "worker_hosts")
     controller_host: str | None = flag_of(ClusterParams, "controller_host")
     cluster_timeout: int = flag_of(ClusterParams, "cluster_timeout")
 
-    # For how long.
+    # Flags for the number of repetitions.
     iters_per_step: int = flag_of(
         VariableUpdateParams,
         "iters_per_step",
@@ -172,7 +172,7 @@ class AllReduceParams:
         "is given.",
     )
 
-    # What is printed and recorded.
+    # Flags for the output.
     verbose: bool = flag(
         False, "Print build times too, as comment lines.", role=Role.DISPLAY, only_with=_TIMED
     )
@@ -190,7 +190,7 @@ class AllReduceParams:
     quiet_conditions: str = flag_of(OutputParams, "quiet_conditions")
 
     def as_dict(self) -> dict[str, Any]:
-        """Every value by flag name, in the order of declaration."""
+        """All values by flag name, in the order of declaration."""
         return {spec.name: getattr(self, spec.name) for spec in ALL_REDUCE_FLAGS}
 
 
@@ -204,16 +204,16 @@ ALL_REDUCE_TITLES = {
     "iters_per_step": "How long",
     "verbose": "Output",
 }
-"""Titles of the sections of the help, by their first flag."""
+"""Titles of the help's sections, by the first flag of each section."""
 
 
 def params_of(values: Mapping[str, Any]) -> AllReduceParams:
-    """The parameters of a command line from `parse_flags`."""
+    """Parameters from flag values, as `parse_flags` returns them."""
     return parted(AllReduceParams, values)[0]
 
 
 def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
-    """The specs of --all_reduce_spec; None if it was not given."""
+    """The specs in --all_reduce_spec; None if the flag is not set."""
     if text is None:
         return None
     known = names()
@@ -221,7 +221,7 @@ def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
 
 
 def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
-    """Every combination of the packings in the flags, without duplicates."""
+    """All combinations of the packing flags, without duplicates."""
     combinations = itertools.product(
         _byte_sizes("agg_small_grads_max_bytes", params),
         _byte_sizes("gradient_bucket_bytes", params),

@@ -1,4 +1,4 @@
-"""Flags of jobs of several processes."""
+"""Flags for jobs of several processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _discovery = partial(flag, role=Role.JOB, part=RunPart.DISCOVERY)
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterParams:
-    """Identity and addresses of the processes of a job."""
+    """Task and addresses of the processes in a job."""
 
     job_name: str = flag(
         "",

@@ -1,4 +1,4 @@
-"""Flags of data sets and image preparation."""
+"""Flags for data sets and image preprocessing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREPROCESSORS = ("default", "official_models_imagenet")
 RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")
 
 MOST_BUFFERED = 2**20
-"""Largest number of batches or records; more would fill any memory."""
+"""Maximum number of batches or records. More would not fit into any memory."""
 
 
 _reading = partial(flag, part=RunPart.READING, only_with="data_dir")
@@ -23,7 +23,7 @@ _IMAGE = ("data_dir", "not input_preprocessor=official_models_imagenet")
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetParams:
-    """Which data set is read, and where it is."""
+    """Flags that select the data set and its directory."""
 
     data_dir: str | None = flag(
         None,
@@ -48,7 +48,7 @@ class DatasetParams:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingParams:
-    """How the examples of a data set are read and prepared."""
+    """Flags for reading and preprocessing examples."""
 
     resize_method: str = _reading(
         "bilinear",
@@ -134,4 +134,4 @@ class ReadingParams:
 
 @dataclass(frozen=True, kw_only=True)
 class DataParams(ReadingParams, DatasetParams):
-    """Data sets and image preparation."""
+    """Flags for data sets and image preprocessing."""

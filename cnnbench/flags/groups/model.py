@@ -1,4 +1,4 @@
-"""Flags of network and precision."""
+"""Flags for network and precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _loss_scale = partial(flag, part=RunPart.LOSS_SCALE, only_with="precision=fp16")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParams:
-    """Network and precision."""
+    """Flags for network and precision."""
 
     model: str = flag(
         "trivial",
@@ -75,7 +75,7 @@ class ModelParams:
         "With fp16: factor on the loss before gradients are taken and divided out of them "
         "afterwards; 128 for every model if not given. The first one, if it is automatic.",
         above=0,
-        # Such a factor and its inverse are both normal numbers in float32.
+        # Within these bounds, the factor and its inverse are normal float32 numbers.
         fault=lambda scale: (
             "" if 2.0**-126 <= scale <= 2.0**126 else "must be from 2^-126 to 2^126; 128 is usual"
         ),

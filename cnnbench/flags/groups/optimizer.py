@@ -1,4 +1,4 @@
-"""Flags of optimizer and learning rate."""
+"""Flags for optimizer and learning rate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "optimizer": OPTIMIZERS,
     "learning_rate_schedule": SCHEDULES,
 }
-"""Tables of declarations with constants, by the flag that takes their names."""
+"""Registries of declarations with constants, by the flag that selects from them."""
 _PARTS = {
     "optimizer": RunPart.UPDATE,
     "learning_rate_schedule": RunPart.UPDATE | RunPart.LEARNING_RATE,
@@ -34,9 +34,9 @@ _PARTS = {
 
 
 def _with_constants(group: type[T]) -> type[T]:
-    """Class decorator: adds the constants of optimizers and schedules as fields.
+    """Class decorator that adds the constants of optimizers and schedules as fields.
 
-    To be applied before the class is made a dataclass.
+    Apply it before `dataclass`.
     """
     for owner, registry in REGISTRIES.items():
         for name, constant in registry.constants.items():
@@ -53,7 +53,7 @@ def _about(constant: Constant, owner: str, users: str) -> str:
 
 
 def added_flags() -> dict[str, FlagSpec]:
-    """The flags that loaded plug-ins add, constants of optimizers and schedules, by name."""
+    """The flags that loaded plug-ins add, by name: constants of optimizers and schedules."""
     return {
         name: constant_flag(name, constant, owner, registry.users(name))
         for owner, registry in REGISTRIES.items()
@@ -65,8 +65,8 @@ def constant_flag(name: str, constant: Constant, owner: str, users: str) -> Flag
     """The flag of a plug-in's constant.
 
     Args:
-      owner: the flag that takes the names of optimizers or schedules.
-      users: the names of those with this constant, for the help.
+      owner: the flag that selects the optimizer or the schedule.
+      users: names of the optimizers or schedules with this constant, for the help.
     """
     limits: dict[str, Any] = dict(constant.limits)
     return FlagSpec(
@@ -83,7 +83,7 @@ def constant_flag(name: str, constant: Constant, owner: str, users: str) -> Flag
 @dataclass(frozen=True, kw_only=True)
 @_with_constants
 class OptimizerParams:
-    """Optimizer and learning rate."""
+    """Flags for optimizer and learning rate."""
 
     optimizer: str = _update(
         "sgd",

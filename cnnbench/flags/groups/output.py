@@ -1,4 +1,4 @@
-"""Flags of printed, recorded, saved and traced output."""
+"""Flags for printed, recorded, saved and traced output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from cnnbench.flags.declare import Role, RunPart, flag
 
 
 def _fault_of_conditions(text: str) -> str:
-    from cnnbench.machine.checks import parse_quiet  # imported late: its imports take 15 ms
+    # Imported late, because its imports take 15 ms.
+    from cnnbench.machine.checks import parse_quiet
 
     parse_quiet(text)
     return ""
@@ -34,7 +35,7 @@ _profile = partial(flag, role=Role.PROFILE)
 
 @dataclass(frozen=True, kw_only=True)
 class OutputParams:
-    """Printed, recorded, saved and traced output."""
+    """Flags for printed, recorded, saved and traced output."""
 
     display_every: int | Duration = flag(
         10,

@@ -9,7 +9,7 @@ from cnnbench.flags.declare import FlagSpec, flag, specs_of
 
 @dataclass(frozen=True, kw_only=True)
 class PredictParams:
-    """Prediction: links, devices and computation."""
+    """Flags for predictions: links, devices and computation."""
 
     predict: bool = flag(
         False,

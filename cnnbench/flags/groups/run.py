@@ -1,4 +1,4 @@
-"""Flags of the kind and length of a run."""
+"""Flags for the kind and length of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORM = "takes METRIC:VALUE, as in top_1:0.759 or loss:2.5"
 
 @dataclass(frozen=True)
 class StopAt:
-    """A parsed --stop_at; the model may not have the metric."""
+    """A parsed --stop_at. It is not yet known whether the model has the metric."""
 
     metric: str
     value: float
@@ -22,7 +22,7 @@ class StopAt:
 
 
 def parse_stop_at(text: str) -> StopAt:
-    """Parses ``METRIC:VALUE``; FlagError names the wrong part."""
+    """Parses ``METRIC:VALUE``. FlagError names the invalid part."""
     metric, colon, number = (part.strip() for part in text.rpartition(":"))
     if not (metric and colon):
         raise FlagError("stop_at", text, _FORM)
@@ -34,7 +34,7 @@ def parse_stop_at(text: str) -> StopAt:
 
 
 MOST_IMAGES = 2**20
-"""Largest batch, a gigabyte even of the smallest images; reveals typing errors at once."""
+"""Maximum batch size: a gigabyte even of the smallest images. Detects typing errors early."""
 
 
 _work = partial(flag, part=RunPart.WORK)
@@ -45,7 +45,7 @@ _warm_up = partial(flag, part=RunPart.WARM_UP)
 
 @dataclass(frozen=True, kw_only=True)
 class RunParams:
-    """Kind and length of a run."""
+    """Flags for the kind and length of a run."""
 
     eval: bool = _work(False, "Evaluate the checkpoints in --train_dir instead of training.")
     eval_interval_secs: int = flag(
@@ -143,7 +143,7 @@ class RunParams:
         "If memory runs out, try again in a new process with half the batch, until it fits. The "
         "record says how many images were asked for, and how many were used. Only for cnnbench "
         "run, in one process.",
-        role=Role.NOTE,  # batch_size in the record is the one that was used
+        role=Role.NOTE,  # The record's batch_size is the size that was used.
     )
     gradient_accumulation_steps: int = flag(
         1,

@@ -1,4 +1,4 @@
-"""Flags of devices, threads and compiler."""
+"""Flags for devices, threads and the compiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import partial
 from cnnbench.flags.declare import Role, RunPart, flag
 
 MOST_THREADS = 4096
-"""Largest pool: TensorFlow starts all threads at once, and crashes if the system has too few."""
+"""Maximum thread pool size. TensorFlow starts all threads at once and crashes if that fails.
+"""
 
 
 def _fault_of_indices(text: str) -> str:
@@ -25,7 +26,7 @@ _gpu = partial(flag, part=RunPart.GPU | RunPart.TUNABLE, only_with="not device=c
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeParams:
-    """Devices, threads and the compiler."""
+    """Flags for devices, threads and the compiler."""
 
     device: str = flag(
         "auto",
@@ -134,7 +135,7 @@ class RuntimeParams:
         "of one GPU, or of the whole CPU whatever --num_gpus is; 312e12 are 312 TFLOP/s. 0 leaves "
         "the share out, and with it the second or two that measuring a CPU takes.",
         minimum=0,
-        # Smaller values are meant as GFLOP/s or TFLOP/s.
+        # Smaller values are probably GFLOP/s or TFLOP/s by mistake.
         fault=lambda peak: (
             "must be 0 or at least 1e9; it is in FLOP/s, as 312e12" if 0 < peak < 1e9 else ""
         ),

@@ -1,4 +1,4 @@
-"""Flags of tf.distribute strategies."""
+"""Flags for tf.distribute strategies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _distribution = partial(flag, part=RunPart.DISTRIBUTION | RunPart.TUNABLE, only_
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyParams:
-    """Strategies of tf.distribute."""
+    """Flags for tf.distribute strategies."""
 
     cross_device_ops: str = flag(
         "auto",
