@@ -1,6 +1,6 @@
-"""Comparison of runs, shared by `cnnbench compare`, `ab` and the reports, without TensorFlow.
+"""Comparison of runs, for `cnnbench compare`, `ab` and reports. Does not import TensorFlow.
 
-`compare_records` gives a verdict per configuration and metric, and an exit code; `judge` works on
+`compare_records` returns a verdict per configuration and metric, and an exit code. `judge` compares
 plain numbers, one per process. `cnnbench.judge.report.renderers` writes a comparison as text.
 """
 

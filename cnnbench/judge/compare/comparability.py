@@ -1,4 +1,4 @@
-"""Matching of the configurations and runs of two sides, and facts that may block a verdict."""
+"""Matches configurations and runs of two sides, and finds differences that block a verdict."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _PLACES = having(Counted.PRESENCE)
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact that has more than one value over the runs of both sides.
+    """A fact with more than one value in the runs of both sides.
 
     Attributes:
       fact: name of the fact.
-      base, new: values in the runs of BASE and of NEW, as text; "unknown" or "none" where a run
-        lacks it.
-      blocks: whether the difference forbids a verdict.
-      reason: why it does, or does not.
+      base, new: values in the runs of BASE and of NEW, as text. A missing value is "unknown" or
+        "none".
+      blocks: whether the difference prevents a verdict.
+      reason: why it prevents a verdict, or why it does not.
     """
 
     fact: str
@@ -70,18 +70,18 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The measurements of one configuration on one side, one per process; none if it lacks it."""
+    """Measurements of one configuration on one side, one per process. May be empty."""
 
     configuration: Configuration
     records: tuple[Measurement, ...] = ()
 
     @property
     def good(self) -> tuple[Measurement, ...]:
-        """Measurements that succeeded, from which all values are taken."""
+        """Successful measurements. All values come from these."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def origins(self) -> dict[Origin, list[Measurement]]:
-        """Runs by origin, in order of the first run of each."""
+        """Runs by origin, in order of each origin's first run."""
         origins = [Origin.of(record) for record in self.records]
         whole = resolved(origins)
         by_origin: dict[Origin, list[Measurement]] = {}
@@ -90,7 +90,7 @@ class Group:
         return by_origin
 
     def facts(self) -> dict[str, frozenset[str]]:
-        """Values of every fact over the runs, including a word for runs that lack it."""
+        """All values of every fact. Runs without the fact have the text of `absent`."""
         seen = grouped((fact for record in self.records for fact in _facts(record)), itemgetter(0))
         texts = {
             name: frozenset(value for _, value in pairs)
@@ -105,14 +105,12 @@ class Group:
         return {**flags, **texts}
 
     def absent(self, rule: Fact) -> str:
-        """What a missing fact means: of imported records, never that there is nothing."""
+        """Meaning of a missing fact. In imported records, a missing fact is always unknown."""
         return UNKNOWN if IMPORTED in self.configuration.flags else rule.absent
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """Facts that differ; facts that block a verdict come first. Facts that match `patterns` block
-    none.
-    """
+    """Facts that differ, blocking ones first. Facts that match `patterns` never block."""
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing(new.configuration))
@@ -137,7 +135,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
             blocks = blocks and certain and not allowed(name, patterns)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
-    # Order: a different program first, then flags that were given, then flags that follow from
+    # Sort order: a different program first, then flags that were given, then flags that follow from
     # them.
     explicit.add(IMPORTED)
     return tuple(
@@ -163,14 +161,14 @@ def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
 
 
 def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Raises a FlagError for one of `unknown_facts` in --allow_different."""
+    """Raises FlagError if --allow_different contains one of `unknown_facts`."""
     for name, close in unknown_facts(names, measured).items():
         hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
         raise FlagError("allow_different", name, f"no such fact; {hint}")
 
 
 def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
-    """The names that match no fact, flag or group, each with the most similar known name or ""."""
+    """Names that match no fact, flag or group, each with the most similar known name or ""."""
     flags = (spec.name for spec in FLAGS)
     own = (name for record in measured for name in (*record.config, *dict(_facts(record))))
     known = sorted({*FACTS, *GROUPS, *flags, *own})
@@ -205,16 +203,17 @@ def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 _Pairs: TypeAlias = list[tuple[Group, Group]]
 
 _VARIANTS = ("model", "benchmark", "data_name", *named(FLAGS, RunPart.WORK))
-"""Flags that variants of a run share; those of reductions are `OWN`."""
+"""Flags that variants of a run have in common. For reductions, see `OWN`."""
 
 _MAX_DIFFERING = 5
-"""Configurations that differ by more flags are not matched."""
+"""Maximum number of different flags in matched configurations."""
 
 
 def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
-    """Configurations of every side and their runs, in order of start, whatever that of the files.
+    """Groups the runs of each side by configuration. Runs are sorted by start time.
 
-    A run that failed early joins the only configuration that agrees in the resolved flags.
+    A run that failed before its flags were resolved is added to the configuration with the same
+    resolved flags, if there is exactly one.
     """
     configured = [
         [
@@ -252,10 +251,11 @@ def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
 
 
 def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()) -> _Pairs:
-    """Pairs of groups of a kind; empty ones where the other side lacks the configuration.
+    """Pairs of groups of the same kind. If a side lacks a configuration, its group is empty.
 
-    First those of equal flags; then those that differ only in the facts of `patterns`, if each side
-    has only one; then the nearest variants, so that their differences can be named.
+    Groups with equal flags are matched first. Then follow groups that differ only in facts of
+    `patterns`, if each side has only one. The nearest variants are matched last, so that their
+    differences can be reported.
     """
     pairs: _Pairs = []
     for kind in KINDS:
@@ -280,9 +280,9 @@ def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
 
 
 def in_pairs(base: Group, new: Group) -> tuple[Group, Group] | None:
-    """Both sides with partners at the same index, and without runs that lack a partner.
+    """Both sides, with paired runs at the same index and without unpaired runs.
 
-    None unless all runs name a pair of an experiment that both sides have.
+    None unless both sides contain pairs of the same experiment, and all runs belong to a pair.
     """
     left, right = _by_pair(base), _by_pair(new)
     if {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right):
@@ -295,17 +295,18 @@ def in_pairs(base: Group, new: Group) -> tuple[Group, Group] | None:
 
 
 def pair_of(record: object) -> tuple[int, int] | None:
-    """Seed of the experiment of `cnnbench ab` and number of the pair; None without one."""
+    """Seed of the `cnnbench ab` experiment and number of the pair; None if the run has no pair."""
     place = _place(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
 
 
 class MeasuredProcess(Protocol):
-    """A process that may be a side of an experiment; `pair` is as by `pair_of`, `started` in UTC.
+    """A process that may belong to an experiment. See `pair_of` for `pair`; `started` is in UTC.
 
-    A commit such as GOOD of a bisection is compared with several others, each time on a machine in
-    another state. So processes of one commit are pooled only if they had the same opponent.
+    A commit such as GOOD of a bisection is compared with several commits at different times, and
+    the state of the machine varies. Therefore processes of one commit are pooled only if they were
+    compared with the same commit.
     """
 
     @property
@@ -317,34 +318,34 @@ class MeasuredProcess(Protocol):
 
 
 Pair: TypeAlias = tuple[MeasuredProcess, MeasuredProcess]
-"""The processes of base and head in a pair of `cnnbench ab`."""
+"""Processes of base and head in a pair of `cnnbench ab`."""
 
 Revision: TypeAlias = tuple[str, str, bool | None, str, str]
-"""The state of the measured code, see `Origin.code`, and the day where the commit is unknown."""
+"""State of the measured code (see `Origin.code`), and the day if the commit is unknown."""
 
 
 def revision_of(process: MeasuredProcess) -> Revision:
-    """The revision that a process has measured."""
+    """The revision that a process measured."""
     origin = process.origin
     return (*origin.code, "" if origin.revision else f"{process.started:%Y-%m-%d}")
 
 
 def pairs_of(processes: Iterable[MeasuredProcess]) -> list[Pair]:
-    """The complete pairs of processes in order of their start, by the start of their first one."""
+    """Complete pairs of processes, sorted by the start of the earlier process."""
     sides: dict[tuple[int, int], tuple[list[MeasuredProcess], list[MeasuredProcess]]] = {}
     for process in processes:
         if process.pair is not None and process.origin.side in ("a", "b"):
             both = sides.setdefault(process.pair, ([], []))
             both[process.origin.side == "b"].append(process)
-    # Experiments with the same seed have the same pairs, one after the other in time.
+    # Experiments with the same seed have pairs with the same keys, at different times.
     pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
     return sorted(pairs, key=lambda pair: min(process.started for process in pair))
 
 
 def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
-    """The commit that a process was compared with, shortened; "" if it was not compared.
+    """Function that returns the short commit that a process was compared with; "" if there is none.
 
-    A process without a partner belongs to the first experiment of its commit.
+    An unpaired process belongs to the first experiment of its commit.
     """
     exact: dict[int, str] = {}
     first: dict[tuple[Revision, str], str] = {}
@@ -358,12 +359,12 @@ def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
 
 
 def against(opponent: str) -> str:
-    """How a commit with several opponents is told apart, by one of `opponents`."""
+    """Text that distinguishes the groups of a commit that was compared with several commits."""
     return f"against {opponent}" if opponent else "alone"
 
 
 def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
-    """Runs by experiment and number of their pair; empty unless each has a pair of its own."""
+    """Runs by experiment and pair number; empty unless each run has a different pair."""
     by_pair = {pair: record for record in group.records if (pair := pair_of(record)) is not None}
     return by_pair if len(by_pair) == len(group.records) else {}
 
@@ -373,7 +374,7 @@ def _place(record: object) -> Mapping[str, object]:
 
 
 def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """The only resolved configuration that fits the unresolved flags; else the unresolved one."""
+    """The resolved configuration that matches `early`, if it is unique; otherwise `early`."""
     agreeing = [
         configuration
         for configuration in resolved
@@ -394,7 +395,7 @@ def _rest(
 def _pair_by_key(
     left: Sequence[Group], right: Sequence[Group], key: Callable[[Group], str]
 ) -> _Pairs:
-    """Pairs of groups with a key that no other group of their sides has."""
+    """Pairs of groups with equal keys, if no other group on their sides has this key."""
     first, second = (grouped(side, key) for side in (left, right))
     return [
         (groups_of_text[0], second[text][0])
@@ -410,7 +411,7 @@ def _flags_but_for(group: Group, patterns: tuple[str, ...]) -> str:
 
 def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
     if len(left) == len(right) == 1:
-        return [(left[0], right[0])]  # the only candidates
+        return [(left[0], right[0])]  # These are the only candidates.
     variants = grouped(range(len(right)), lambda j: _variant(right[j]))
     distances = sorted(
         (len(group.configuration.differing(right[j].configuration)), i, j)

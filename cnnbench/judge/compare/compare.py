@@ -1,4 +1,4 @@
-"""Comparing two sets of records."""
+"""Compares two sets of records."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
-# The values of a configuration that are judged, and verdicts that need no test.
+# Values to judge in each configuration, and verdicts without a test.
 
 _FACTS_NAMED = 3
-"""Number of facts that a reason names."""
+"""Maximum number of facts in a reason."""
 
 PlanOf: TypeAlias = Callable[[Group, Group], Continuation | None]
-"""How further pairs are judged, by the runs of BASE and of NEW of a configuration."""
+"""A function from a configuration's runs of BASE and NEW to the plan for judging further pairs."""
 
 _Outcome: TypeAlias = tuple[Verdict, str]
-"""A verdict that needs no test, and its reason."""
+"""A verdict without a test, and its reason."""
 
 _MISTIMED = (
     "step times that alternate between those of two steps and none, as earlier versions of "
@@ -105,13 +105,14 @@ def _draft(
     rules: Rules,
     name: str,
 ) -> tuple[ComparedConfiguration, list[TwoSamples]]:
-    """A configuration without its results, and the values by metric, in the order of `METRICS`.
+    """A configuration without results, and its values by metric in the order of `METRICS`.
 
     Args:
       alike: A/A runs of the configuration, if there are any.
-      names: metrics that were asked for; None: the usual ones, of which the speed is asked for.
-      paired: None: runs are paired where records name pairs.
-      plan: how further pairs are judged, or a function of both sides that says it.
+      names: requested metrics. None means the default metrics, with the speed as the only requested
+        one.
+      paired: see `compare_records`.
+      plan: plan for judging further pairs, or a function of both sides that returns it.
       name: name of the configuration, for the rules.
     """
     plan, aa = plan(base, new) if callable(plan) else plan, alike.records if alike else ()
@@ -125,7 +126,7 @@ def _draft(
         kept = base, new
     outcome = next(_not_comparable(base, new, unlike, metrics), None)
     if outcome is not None and outcome[0] is Verdict.FAILED:
-        # Facts that a failed run did not collect are no differences.
+        # Facts that a failed run did not collect are not differences.
         unknown = {UNKNOWN, NOTHING}
         unlike = tuple(
             difference
@@ -170,7 +171,7 @@ def _draft(
 def _case(
     metric: Metric, base: Group, new: Group, aa: Sequence[Measurement], policy: Policy, **more: Any
 ) -> TwoSamples:
-    """Values of both sides, taken together, of the runs that succeeded and measured the metric."""
+    """Values of successful runs of both sides that measured the metric."""
     values, of_base = metric.values([*base.good, *new.good]), len(base.good)
     before, after = (
         tuple(value for value in side if value is not None)
@@ -181,7 +182,7 @@ def _case(
 
 
 def _lacking(base: Group, new: Group, metric: Metric, asked: bool) -> _Outcome | None:
-    """The verdict where successful runs of a side lack a metric; None if none does."""
+    """The verdict if successful runs of a side lack the metric; otherwise None."""
     for side, group in (("BASE", base), ("NEW", new)):
         if missing := sum(metric.value(record) is None for record in group.good):
             verdict = Verdict.NOT_MEASURED if asked else Verdict.INCONCLUSIVE
@@ -196,7 +197,7 @@ def _part(number: int, side: str, group: Group) -> str:
 def _not_comparable(
     base: Group, new: Group, unlike: Sequence[Difference], metrics: Sequence[Metric]
 ) -> Iterator[_Outcome]:
-    """Verdicts on configurations that are not compared; the first one is used."""
+    """Verdicts for configurations that cannot be compared. The first one is used."""
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
@@ -214,9 +215,9 @@ def _not_comparable(
 
 
 def _incomplete(base: Group, new: Group, kept: Group) -> Iterator[_Outcome]:
-    """Verdicts for incomplete or wrong measurements; the first one is used.
+    """Verdicts for incomplete or wrong measurements. The first one is used.
 
-    `kept` are the runs of the base that have a partner.
+    `kept` contains the paired runs of the base.
     """
     for side, group in (("BASE", base), ("NEW", new)):
         if stopped := sum(record.status == "interrupted" for record in group.records):
@@ -234,10 +235,10 @@ def _incomplete(base: Group, new: Group, kept: Group) -> Iterator[_Outcome]:
 
 
 def _is_mistimed(measurement: Measurement) -> bool:
-    """Whether the step times of a GPU alternate between the time of two steps and zero.
+    """Whether the step times on a GPU alternate between zero and the time of two steps.
 
-    In earlier versions the copy of a result could wait for the next step. Means of such times are
-    right; medians and percentiles are not.
+    In earlier versions, copying a result could wait for the next step. The mean of these times is
+    correct, but median and percentiles are not.
     """
     if not isinstance(measurement, RunRecord) or len(measurement.step_seconds) < 6:
         return False
@@ -252,7 +253,7 @@ def _is_mistimed(measurement: Measurement) -> bool:
 
 
 def _failure(side: str, group: Group) -> str | None:
-    """Number of failed runs of a side and the first error, in words; None if none."""
+    """Text with the number of failed runs of a side and the first error; None if no run failed."""
     errors = [record.error for record in group.records if record.error is not None]
     if not errors:
         return None
@@ -261,12 +262,12 @@ def _failure(side: str, group: Group) -> str | None:
 
 
 def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:
-    """How the work differs, such as a wider network or another batch size, in sentences.
+    """Sentences about different work per step, such as a wider network or another batch size.
 
-    Such a change can make training many times slower with equal flags. Whether it was intended is
-    for the user to say (--allow_changed_work); the answer names what changed, without a change of
-    speed. It is "" if a flag differs too, which is another experiment, or if runs of a side differ.
-    `blocking` are the facts that differ and may not.
+    Such a change can make training many times slower, although the flags are equal. Users declare
+    an intended change by --allow_changed_work. Otherwise, the answer reports what changed instead
+    of a change in speed. Returns "" if a flag also differs, because that is a different experiment,
+    or if runs of one side differ from each other. `blocking` contains the blocking differences.
     """
     work = {
         difference.fact: (*difference.base, *difference.new)
@@ -279,7 +280,7 @@ def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Di
     if not work or not is_clear or any(difference.fact in flags for difference in others):
         return ""
     network = list(_network(work, bool(base.configuration.flags.get("forward_only"))))
-    # Images per step; where these are equal, the flags that differ.
+    # Images per step or, if these are equal, the flags that differ.
     batch = [f"{name} {_arrow(both)}" for name, both in work.items() if name not in MODEL_SIZE]
     if "global_batch" in work:
         batch = [f"{_arrow(work['global_batch'])} images per step"]
@@ -309,7 +310,7 @@ def _network(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[
 
 
 def _change(both: Sequence[str]) -> str:
-    """A change in per cent, or both values where the percentage rounds to 0."""
+    """A change in per cent, or both values if the percentage is rounded to 0."""
     before, after = map(int, both)
     share = after / before - 1 if before else 0.0
     return percent(share, signed=True) if round(100 * share, 1) else _arrow(both)
@@ -331,7 +332,7 @@ def _flops_per_sec(group: Group) -> float | None:
     return median(values) if values else None
 
 
-# Comparison of two sets of records: a verdict per configuration and metric, and notes.
+# Compares two sets of records: a verdict per configuration and metric, and notes.
 
 _DEFAULT = Policy()
 
@@ -355,18 +356,18 @@ def compare_records(
     """Compares runs and all-reduces, configuration by configuration.
 
     Args:
-      base, new: one record per process. Every row of an all-reduce record is a configuration.
-      metrics: names in `METRICS`, in any order, whose open questions count for the exit code; None:
-        `DEFAULT_METRICS`, of which only those of the speed count.
-      allow_different: facts, groups and patterns that may differ, see
+      base, new: records, one per process. Each row of an all-reduce record is a configuration.
+      metrics: names in `METRICS`, in any order. Inconclusive results of these metrics set the exit
+        code. None means `DEFAULT_METRICS`, of which only speeds set the exit code.
+      allow_different: facts, groups and patterns that may differ; see
         `cnnbench.judge.compare.configuration`.
-      aa: runs of an A/A measurement, which give the spread of each configuration.
-      paired: True compares the pairs of `cnnbench ab` if the records name them, else the i-th runs
-        of both sides in order of their start; None compares in pairs only where the records name
-        them.
-      plan: how further pairs are judged, of each configuration or by its runs of BASE and of NEW;
-        None: together with these, by the same policy.
-      rules: rules by configuration and metric; `metrics` override theirs.
+      aa: runs of an A/A measurement, for the spread of each configuration.
+      paired: if True, pairs of `cnnbench ab` are compared or, if the records contain no pairs, the
+        i-th runs of both sides by start time. If None, only pairs in the records are compared.
+      plan: plan for judging further pairs, or a function from a configuration's runs of BASE and
+        NEW to the plan. None means that further pairs are judged together with these by the same
+        policy.
+      rules: rules by configuration and metric. `metrics` has priority over the metrics of rules.
     """
     if unknown := set(metrics or ()).difference(METRICS):
         raise KeyError(", ".join(sorted(unknown)))
@@ -412,7 +413,7 @@ def compare_records(
 
 
 def _shown(names: Collection[str], entries: Sequence[ComparedConfiguration]) -> tuple[Metric, ...]:
-    """The requested metrics, plus CPU time if it was judged in addition to the throughput."""
+    """The requested metrics. CPU time is added if it was judged together with the throughput."""
     metrics = judged(names, {entry.configuration.kind for entry in entries} or {RUN})
     joint = any(result.share < 1 for entry in entries for result in entry.results)
     return (*metrics, CPU_TIME) if joint and CPU_TIME not in metrics else metrics
@@ -421,7 +422,7 @@ def _shown(names: Collection[str], entries: Sequence[ComparedConfiguration]) -> 
 def _judged(
     drafts: Sequence[tuple[ComparedConfiguration, Sequence[TwoSamples]]], policy: Policy
 ) -> list[ComparedConfiguration]:
-    """The configurations with their names and results; all cases are judged together."""
+    """The configurations with names and results. All cases are judged together."""
     judgements = iter(judge_all([case for _, cases in drafts for case in cases]))
     return [
         replace(draft, results=_results(draft, cases, judgements, policy))
@@ -430,7 +431,7 @@ def _judged(
 
 
 def _with_accepted(entry: ComparedConfiguration, rules: Rules) -> ComparedConfiguration:
-    """The configuration, with the commits that rules accept in its bad results."""
+    """The configuration, with the commits that rules accept for its bad results."""
     if not rules.accept:
         return entry
     base, new = (
@@ -446,7 +447,7 @@ def _with_accepted(entry: ComparedConfiguration, rules: Rules) -> ComparedConfig
 
 
 def _of_rules(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Notes on what the rules decided, and on those that decided nothing."""
+    """Notes on what each rule decides, and on results that rules accept."""
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)
         names = [entry.name for entry in entries if entry.rule == title]
@@ -467,7 +468,7 @@ def _results(
     judgements: Iterator[Judgement],
     policy: Policy,
 ) -> tuple[MetricResult, ...]:
-    """The results of a configuration; `judgements` begin with those of its cases."""
+    """The results of a configuration. The first items of `judgements` belong to its cases."""
     by_metric = {case.metric.name: next(judgements) for case in cases}
     if any(case.share < 1 for case in cases):
         both = by_metric[THROUGHPUT.name], by_metric[CPU_TIME.name]
@@ -488,7 +489,7 @@ def _results(
 
 
 def _left_out(sides: Iterable[Sequence[Group]], names: Collection[str]) -> list[str]:
-    """One note for each kind of measurement without any of the metrics."""
+    """A note for each kind of measurement that has none of the metrics."""
     keys = dict.fromkeys(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
@@ -530,7 +531,7 @@ def _notes(
 
 
 def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Number of excluded measurements of each side, because they did not succeed."""
+    """Numbers of unsuccessful measurements on each side, which are excluded."""
     sides = {
         side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
     }
@@ -545,7 +546,7 @@ def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
 
 
 def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> Iterator[str]:
-    """Numbers of interrupted all-reduce processes, which complete rows do not show."""
+    """Numbers of interrupted all-reduce processes, whose rows may be complete."""
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
         if stopped := sum(record.status == "interrupted" for record in reduced):
@@ -555,13 +556,13 @@ def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> Iter
 
 
 _NAMED = 5
-"""Largest number of configurations with the same reason that are named one by one."""
+"""Maximum number of configurations with the same reason that are listed individually."""
 
 
 def _usable_groups(
     base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...] = ()
 ) -> tuple[dict[str, Group], list[str]]:
-    """A/A runs of the configurations of `base`, by key, and notes on those that cannot be used."""
+    """Usable A/A runs for the configurations of `base`, by key, and notes on unusable ones."""
     by_key: dict[str, Group] = {}
     refused: dict[str, list[str]] = {}
     for group, other in match(base, aa, patterns):

@@ -1,15 +1,16 @@
-"""Which runs repeat each other, and which facts must agree.
+"""Which runs belong to the same configuration, and which facts must be equal.
 
-Runs repeat each other if their flags do (`cnnbench.flags.params`). Flags are facts too: those of
-a configuration block a verdict, places are mentioned. A difference in a fact that is not in `FACTS`
-is mentioned.
+Runs belong to the same configuration if the flags of their identity are equal
+(`cnnbench.flags.params`). Flags are facts, too. A difference in a configuration's flags blocks a
+verdict. Differences in paths, and in facts that are not in `FACTS`, are only mentioned.
 
-A row is an algorithm, or a peer (another library's reduction), with its packing, tensors and number
-of devices, or all devices copying memory at once. It has one value per process and does not depend
-on other rows: their wrong sums, or a later failure of the process, do not affect it. Rows that a
-failed process did not reach have failed; they are known from processes with the same flags.
+In an all-reduce record, each row is a configuration: an algorithm or a peer (another library's
+reduction) with its packing, tensors and number of devices; or all devices copying memory at the
+same time. It has one value per process. Wrong sums in other rows, or a later failure of the
+process, do not affect it. Rows that a failed process did not reach count as failed. They are known
+from other processes with the same flags.
 
-`cnnbench.flags.params` has the flags that count; facts that are not flags are compared in
+See `cnnbench.flags.params` for the flags in the identity. Other facts are compared in
 `cnnbench.judge.compare.comparability`.
 """
 
@@ -49,11 +50,11 @@ from cnnbench.records.run import BENCHMARKS, ErrorInfo, RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT
 from cnnbench.variable_mgr.spec import Packing
 
-# Facts that must be alike for a verdict, as tables.
+# Tables of the facts that must be equal for a verdict.
 
 
 class Effect(enum.Enum):
-    """Effect of a difference in a fact on a verdict."""
+    """Effect of a fact's difference on verdicts."""
 
     BLOCKS = "blocks"
     MENTIONED = "mentioned"
@@ -61,15 +62,15 @@ class Effect(enum.Enum):
 
 
 UNKNOWN, NOTHING = "unknown", "none"
-"""Meanings of a missing fact, and the texts that stand for it."""
+"""Meanings of a missing fact. The values are the texts that are shown."""
 
 
 @dataclass(frozen=True)
 class Fact:
     """The effect of a fact on verdicts.
 
-    If `absent` is UNKNOWN, a side without the fact blocks nothing, since an older version may not
-    have read it; if NOTHING, absence is a value (no limit, not set).
+    If `absent` is UNKNOWN, a missing fact never blocks, because an older version may not have
+    collected it. If it is NOTHING, a missing fact is a value (no limit, not set).
     """
 
     effect: Effect
@@ -91,7 +92,7 @@ MODEL_SIZE = (
     *("model_parameters", "model_trainable_parameters"),
     *("model_forward_flops", "model_training_flops"),
 )
-"""Facts of the size of a network."""
+"""Facts about the size of a network."""
 
 FACTS: dict[str, Fact] = {
     **dict.fromkeys(MODEL_SIZE, _MODEL),
@@ -137,7 +138,7 @@ FACTS: dict[str, Fact] = {
     "hostname": _mentioned("equal machines have different names"),
     "platform": _mentioned("kernel and libc move steps little; the processor has its own fact"),
     "gpu_names": _blocks("other GPUs"),
-    # Named so that it is in no group of facts that may differ.
+    # With this name, the fact is in no group of --allow_different.
     "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", NOTHING),
     "gpu_compute_capabilities": _blocks("other GPUs"),
     **dict.fromkeys(
@@ -186,7 +187,7 @@ FACTS: dict[str, Fact] = {
         _mentioned("often the subject of the comparison"),
     ),
 }
-"""Facts by name; those of the environment by the names they have in records."""
+"""Facts by name. Facts of the environment have the same names as in records."""
 
 PATTERNS: dict[str, Fact] = {
     "env_TF_CPP_*": _mentioned("verbosity of TensorFlow", NOTHING),
@@ -197,23 +198,23 @@ PATTERNS: dict[str, Fact] = {
     "env_*_VISIBLE_DEVICES": _mentioned("which GPUs; their names are compared", NOTHING),
     "env_PYTHONHASHSEED": _mentioned("order of sets, not in a step", NOTHING),
     "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", NOTHING),
-    # Set by scikit-learn, which Keras loads where it is installed and cnnbench does not.
+    # Set by scikit-learn. Keras imports it if it is installed; cnnbench does not.
     "env_KMP_DUPLICATE_LIB_OK": _mentioned("of OpenMP's start, not in a step", NOTHING),
     "env_KMP_INIT_AT_FORK": _mentioned("of OpenMP's start, not in a step", NOTHING),
     "env_*": _blocks("records name only variables that change speed", NOTHING),
 }
-"""Facts by pattern, for names that `FACTS` lacks; the first match counts."""
+"""Facts by pattern, for names that are not in `FACTS`. The first match is used."""
 
 _UNLISTED = _mentioned("not known to change speed")
 
 _PRECISION = ("precision", "fp16_*")
 
 REDUCING = named(FLAGS, RunPart.ALGORITHM)
-"""Flags that choose how gradients are reduced, the fact "all_reduce"."""
+"""Flags that select how gradients are reduced (group "all_reduce")."""
 
 _RATES = named(FLAGS, RunPart.LEARNING_RATE)
 UPDATING = tuple(name for name in named(FLAGS, RunPart.UPDATE) if name not in _RATES)
-"""Flags that choose the operations of an update."""
+"""Flags that select the operations of an update."""
 
 _POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
 _THREADS = (*named(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
@@ -231,7 +232,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gpu_driver": ("gpu_driver_cuda",),
     "model": ("model", "model_*"),
     "device": ("device", "data_format", "conv_gradients", "gpu_*", "env_TF_GPU_*", *_THREADS),
-    # Devices on the CPU share its threads.
+    # All CPU devices share the threads.
     "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
     "batch_size": ("global_batch", "batch_size", "eval_batch_size", "num_epochs"),
     "image_size": ("image_size", *MODEL_SIZE),
@@ -243,9 +244,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,
-    "use_fp16": ("use_fp16", *_PRECISION),  # the old name of `precision`, and compared as such
+    "use_fp16": ("use_fp16", *_PRECISION),  # Old name of `precision`, and compared as `precision`.
     "dtype": ("dtype", "bytes", "wire_dtype"),
-    # Where several towers share the CPUs, one pool follows from the other.
+    # If several towers share the CPUs, the sizes of the two pools depend on each other.
     "num_intra_threads": _POOLS,
     "num_inter_threads": _POOLS,
     "autotune_threshold": (
@@ -262,15 +263,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "xla": ("xla", "conv_gradients", "env_TF_XLA_FLAGS"),
     "environment_variables": ("env_*",),
 }
-"""Names in --allow_different for several facts that change together."""
+"""Groups of facts that change together, by their names in --allow_different."""
 
 WORK = (*MODEL_SIZE, *GROUPS["batch_size"])
-"""Facts and flags that determine how much a step computes."""
+"""Facts and flags that determine the amount of computation per step."""
 
 
 @lru_cache(maxsize=4096)
 def fact(name: str) -> Fact:
-    """The effect of a fact of the environment, the model or the placement."""
+    """The `Fact` for a name in the environment, the model or the placement."""
     if name in FACTS:
         return FACTS[name]
     matching = (value for pattern, value in PATTERNS.items() if fnmatchcase(name, pattern))
@@ -278,43 +279,43 @@ def fact(name: str) -> Fact:
 
 
 def expand(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Patterns of facts for names of facts, groups and patterns."""
+    """Converts names of facts, groups and patterns to patterns of facts."""
     return tuple(pattern for name in names for pattern in (name, *GROUPS.get(name, ())))
 
 
 @lru_cache(maxsize=4096)
 def allowed(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a fact may differ, by patterns from `expand`."""
+    """Whether a fact may differ according to patterns from `expand`."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# All-reduce records as measurements; every row is a configuration.
+# All-reduce records as measurements. Each row is a configuration.
 
 _FLAG_OF = {"compact_dtype": "wire_dtype"}
-"""Flags with another name than the field of `Packing`."""
+"""Flags whose name differs from the field of `Packing`."""
 
 _PACKING = tuple(_FLAG_OF.get(one.name, one.name) for one in fields(Packing))
 """Flags that control packing."""
 
 _OF_ROWS = (*named(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)
-"""Flags that list what is measured; each row has its own values."""
+"""Flags that list what is measured. Each row has its own values."""
 
 _REDUNDANT = ("iterations",)
-"""Another name of num_batches."""
+"""Alias of num_batches."""
 
 _POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
 
 OWN = ("all_reduce_spec", *_POINT, *_PACKING)
-"""Values that identify a reduction."""
+"""Values that identify a row."""
 
 
 def measurements(
     *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
 ) -> list[list[Measurement]]:
-    """The measurements of the processes of every side, in the order of their records.
+    """The measurements of all processes of each side, in the order of their records.
 
-    Rows that a failed process lacks are failed if a process with the same flags (except `patterns`)
-    has them.
+    If a failed process lacks rows that another process with the same flags (except `patterns`) has,
+    failed rows are added.
     """
     listed = [tuple(side) for side in sides]
     processes = [
@@ -322,7 +323,7 @@ def measurements(
         for side in listed
     ]
     everything = list(chain.from_iterable(processes))
-    # Rows of processes with some flags: first by all flags, then by the flags that must not differ.
+    # Rows of processes by their flags: first by all flags, then by the flags that must be equal.
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
@@ -340,7 +341,7 @@ def measurements(
 
 
 def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
-    """Rows of a record, except those of one device, which reduce nothing."""
+    """Rows of a record, except rows with one device, which do not reduce."""
     empty = _empty(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     own = BUILD if record.config.get("build_only") else ALL_REDUCE
@@ -349,7 +350,7 @@ def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
         for point in points:
             if point.devices > 1:
                 row = _row(kind, point, record, empty, in_turn[point.workload, point.devices])
-                # One value per process, even if a file repeats a row.
+                # Each process has one value, even if a row occurs repeatedly in its file.
                 by_identity.setdefault(_identity(row), row)
     return [*by_identity.values(), *_copies(record, empty)]
 
@@ -359,9 +360,10 @@ def not_reached(
     rows: Sequence[MeasuredReduction],
     alike: Mapping[str, MeasuredReduction],
 ) -> list[MeasuredReduction]:
-    """The rows that a failed process did not reach, without values.
+    """Rows, without values, that a failed process did not reach.
 
-    If none are known, and no row of the process has failed, one that stands for the process.
+    If none are known and no row of the process failed, the result is one row that represents the
+    process.
     """
     had = {_identity(row) for row in rows}
     missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]
@@ -369,14 +371,14 @@ def not_reached(
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
         return [replace(empty, config={**empty.config, **asked})]
-    # The process may have failed before these were resolved.
+    # The process may have failed before these flags were resolved.
     late = () if record.placement is not None else ("device", "num_gpus")
     flags = {name: value for name, value in empty.config.items() if name not in late}
     return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
 
 
 def defaults() -> Mapping[str, Any]:
-    """Defaults of the flags that a row has."""
+    """Defaults of the flags in a row."""
     flags = {
         spec.name: encode(spec.default)
         for spec in ALL_REDUCE_FLAGS
@@ -386,11 +388,11 @@ def defaults() -> Mapping[str, Any]:
 
 
 def reduction_label(kind: str, flags: Mapping[str, Any]) -> list[str]:
-    """A short name of a row, in parts."""
+    """Parts of a short name of a row."""
     device = f"{flags.get('devices')} {flags.get('device')}"
     if kind == COPY:
         return ["memory copy", f"{flags.get('bytes')} bytes", device]
-    if "workload" not in flags:  # a process that failed before its first row
+    if "workload" not in flags:  # The process failed before its first row.
         sizes = flags.get("sizes")
         of = ",".join(map(str, sizes)) if isinstance(sizes, list) else flags.get("model")
         return [f"all-reduces of {of}", f"{flags.get('num_gpus')} {flags.get('device')}"]
@@ -410,7 +412,7 @@ def _packing(flags: Mapping[str, Any]) -> list[str]:
 
 
 def _packing_flags(packing: Packing) -> dict[str, Any]:
-    """The flags of a packing; the group, unused without a limit, has its default."""
+    """The flags of a packing. Without a limit, the group is unused and has its default."""
     flags = asdict(packing)
     flags["wire_dtype"] = flags.pop("compact_dtype") or "same"
     if not packing.agg_small_grads_max_bytes:
@@ -419,13 +421,13 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
 
 
 def _empty(record: AllReduceRecord) -> MeasuredReduction:
-    """A row without values, failed like its process; the template of other rows."""
+    """A failed row without values, which is the template of other rows."""
     config = {
         name: value
         for name, value in record.config.items()
         if name not in _OF_ROWS and name not in _REDUNDANT
     }
-    # Thread pools are for all devices that the process made.
+    # Thread pools are shared by all devices that the process created.
     if record.placement is not None:
         config["num_gpus"] = len(record.placement.devices)
         config["device"] = record.placement.kind
@@ -474,7 +476,7 @@ def _row(
 
 
 def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
-    """Memory copies by size and devices; the times of workloads of equal size are joined."""
+    """Memory copies by size and devices. Times of workloads with equal size are combined."""
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
         if copy.devices > 1 and copy.seconds:
@@ -508,7 +510,7 @@ def _identity(row: MeasuredReduction) -> str:
 
 
 def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
-    """Text that identifies processes with equal flags, except flags such as files."""
+    """Text that is equal for processes with equal flags, except flags such as file names."""
     flags = {
         name: value
         for name, value in identity(record.config, of_places=True).items()
@@ -517,23 +519,23 @@ def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
     return json.dumps(flags, sort_keys=True)
 
 
-# Configurations: which measurements repeat each other, and their names.
+# Configurations of measurements, and their names.
 
 IMPORTED = "imported_from"
-"""Key in the `config` of imported records: the program that was measured."""
+"""Key in the `config` of imported records. Its value is the measured program."""
 
 UNRESOLVED = GROUPS["device"]
-"""Flags whose values are not resolved in the record of a run that failed early, among others."""
+"""Some of the flags that may be unresolved in the record of a run that failed early."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Flags that identify a configuration, by name, as they enter the identity.
+    """Flags that identify a configuration, by name, with their values in the identity.
 
     Attributes:
-      key: a hash of them, 12 hexadecimal digits.
-      resolved: whether all of them have their final values.
-      given: flags that the user gave; others may follow from them.
+      key: hash of the flags, 12 hexadecimal digits.
+      resolved: whether all flags have their final values.
+      given: flags that the user set. Other flags may follow from them.
     """
 
     flags: Mapping[str, Any]
@@ -544,11 +546,11 @@ class Configuration:
 
     @classmethod
     def of(cls, measurement: Measurement) -> Configuration:
-        """The configuration that a measurement repeats."""
+        """The configuration of a measurement."""
         kind = kind_of(measurement)
-        # An imported record may lack a flag; its value is unknown then, not the default.
+        # If an imported record lacks a flag, the value is unknown; it is not the default.
         usual = {} if IMPORTED in measurement.config else _defaults(kind)
-        # Many records repeat a configuration; it is made once. 0, 0.0 and False are told apart.
+        # Many records have the same configuration, so it is cached. 0, 0.0 and False are different.
         changed = {
             name: value
             for name, value in measurement.config.items()
@@ -559,14 +561,14 @@ class Configuration:
         return _configuration(kind, counted, resolved, measurement.explicit_flags)
 
     def not_default(self) -> dict[str, Any]:
-        """The flags with other values than their defaults."""
+        """The flags that are not at their defaults."""
         return _not_default(self.flags, self.kind)
 
     def differing(self, other: Configuration) -> tuple[str, ...]:
-        """Names of the flags by which two configurations of a kind differ."""
+        """Names of the flags that differ between two configurations of the same kind."""
         names = dict.fromkeys((*self.flags, *other.flags))
         if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
-            # What a program does not say is no difference.
+            # Values that a program does not report are not differences.
             both = [(name, self.flags.get(name), other.flags.get(name)) for name in names]
             names = dict.fromkeys(
                 (IMPORTED, *(name for name, *values in both if None not in values))
@@ -581,13 +583,13 @@ class Configuration:
 def _configuration(
     kind: str, changed: str, resolved: bool, explicit: tuple[str, ...]
 ) -> Configuration:
-    """The configuration with these flags in JSON, all others at their defaults."""
+    """The configuration with these flags (JSON), and all other flags at their defaults."""
     flags: dict[str, Any] = json.loads(changed)
     flags = flags if IMPORTED in flags else {**_default_identities(kind), **flags}
     if "precision" in flags:
-        flags.pop("use_fp16", None)  # the old name of `precision`
+        flags.pop("use_fp16", None)  # Old name of `precision`.
     flags = dict(sorted(flags.items()))
-    # Flags at their defaults are left out, so that a new flag changes no key.
+    # Flags at their defaults are omitted, so that new flags do not change existing keys.
     text = [_not_default(flags, kind), resolved, *([] if kind == RUN else [kind])]
     key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
     return Configuration(flags, key, resolved, kind, frozenset(explicit))
@@ -609,9 +611,10 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
 
 
 def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
-    """Unique names by key: flags are added where the usual parts are the same.
+    """Unique names by key. If names are equal, flags that differ are appended.
 
-    Flags that the user gave are preferred, since others, such as epochs, may follow from them.
+    Flags that the user set are preferred, because other flags, such as epochs, may follow from
+    them.
     """
     named: dict[str, str] = {}
     for members in grouped(
@@ -629,7 +632,7 @@ def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
 
 
 def work(flags: Mapping[str, Any]) -> list[str]:
-    """Network, data set, batch and devices, as parts of a name."""
+    """Parts of a name: network, data set, batch and devices."""
     data = flags.get("data_name")
     return [
         str(flags.get("model") or UNKNOWN),
@@ -644,7 +647,7 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
     mode = flags.get("variable_update")
     if mode is not None and (mode != DEFAULT or flags.get("num_gpus") != 1):
         parts.append(str(mode))
-    # None: unknown, because the record is imported
+    # None means unknown, because the record is imported.
     if flags.get("precision") not in ("fp32", None):
         parts.append(str(flags.get("precision")))
     program = flags.get(IMPORTED)
@@ -653,7 +656,7 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
 
 
 def imported_text(programs: Iterable[object]) -> str:
-    """What cannot be judged of imported measurements, given their `IMPORTED`; "" without any."""
+    """Note on imported measurements, from their values of `IMPORTED`; "" if none is imported."""
     counts = Counter(str(program) for program in programs if program is not None)
     if not counts:
         return ""
@@ -675,10 +678,10 @@ def _shown(value: Any) -> str:
 
 @lru_cache(maxsize=len(KINDS))
 def _defaults(kind: str) -> Mapping[str, Any]:
-    """Defaults of all flags; used for records of versions that lack a flag."""
+    """Defaults of all flags, for records of versions without a flag."""
     if kind != RUN:
         return defaults()
-    # Earlier records hold flags that have become obsolete since.
+    # Earlier records contain flags that are now obsolete.
     return {
         spec.name: encode(spec.default if spec.before is None else spec.before)
         for spec in (*FLAGS, *OBSOLETE)

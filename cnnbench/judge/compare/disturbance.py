@@ -1,18 +1,17 @@
-"""Disturbances of the runs of a comparison, and what is measured beside a disturbed throughput.
+"""Disturbances of a comparison's runs, and quantities that are judged if they occur.
 
-That is the median step, where slow steps change the throughput, and CPU time.
+If slow steps change the throughput, the median step is reported, too.
 
-Where at least half of the runs of a comparison on CPUs were disturbed in their timed steps, the
-throughput and the CPU time per step are tested at half of the level each (Bonferroni). Which runs
-were disturbed does not depend on which side is called B, so this choice of the test leaves it
-exact.
+If at least half of the runs on CPUs were disturbed in their timed steps, throughput and CPU time
+per step are both tested, each at half of the significance level (Bonferroni). Whether a run was
+disturbed does not depend on which side is called B, so the tests remain exact. The verdict is:
 
-* slower or faster: the verdict of either of them, unless that of the other is the opposite;
-* same: the verdict of the throughput; or of the CPU time, where the throughput neither differs
-  significantly nor has an estimate beyond the floor;
-* else inconclusive.
+* slower or faster, if one of the two has this verdict and the other does not have the opposite;
+* same, if the throughput has this verdict, or if the CPU time has it and the throughput neither
+  differs significantly nor has an estimate beyond the floor;
+* otherwise inconclusive.
 
-docs/evidence.md has the error rates under load.
+For error rates under load, see docs/evidence.md.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ from cnnbench.records.metric import Metric
 from cnnbench.records.run import RunRecord
 
 _BUSY = 0.05
-"""Fewest CPUs in use by others that are mentioned."""
+"""Minimum number of CPUs used by other programs that is mentioned."""
 
 _BY_OTHERS = frozenset(("load", "steal"))
 
 
 def disturbance(measurements: Iterable[Measurement]) -> str:
-    """The number of disturbed runs and the causes, in words; "" without conditions."""
+    """Text with the number of disturbed runs and the causes; "" without conditions in records."""
     checked = [
         record
         for record in measurements
@@ -90,7 +89,7 @@ def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
 
 
 def others_text(measurements: Iterable[Measurement]) -> str:
-    """CPUs used by other programs, the median over runs; "" if unknown or few."""
+    """Text: median number of CPUs used by other programs; "" if it is unknown or small."""
     runs = [record for record in measurements if isinstance(record, RunRecord)]
     used = _values("other_cpus", runs)
     if not used or (typical := median(used)) < _BUSY:
@@ -102,10 +101,10 @@ def others_text(measurements: Iterable[Measurement]) -> str:
 
 
 def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
-    """Number of pairs of `cnnbench ab` that were measured again, and the causes in words."""
+    """Number of pairs that `cnnbench ab` measured again, and the causes as text."""
     lost: dict[object, list[tuple[str, str]]] = {}
     for record in measurements:
-        # JSON of an `AbPlace`, not validated; both records of a pair have the lost processes.
+        # JSON of an `AbPlace`, not validated. Both records of a pair list the lost processes.
         place = record.ab or {} if isinstance(record, RunRecord) else {}
         processes = place.get("lost")
         ends = processes if isinstance(processes, (list, tuple)) else ()
@@ -126,7 +125,7 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
 
 
 def _disturbances(measurement: Measurement) -> Mapping[str, None]:
-    """Ids of the disturbances of the timed steps of a run, in a fixed order."""
+    """IDs of the disturbances during the timed steps of a run, in a fixed order."""
     if not isinstance(measurement, RunRecord) or measurement.conditions is None:
         return {}
     return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
@@ -160,8 +159,8 @@ def cpu_time_cases(
 ) -> tuple[S, S] | None:
     """Throughput and CPU time of disturbed pairs, each with its share of the significance level.
 
-    None where the throughput alone decides: runs that are not in pairs, were not disturbed, did not
-    compute on a CPU in one process, or have no CPU time.
+    None if only the throughput decides. That is the case for runs that are not paired, were not
+    disturbed, did not compute on a CPU in one process, or have no CPU time.
     """
     runs = [record for record in (*base.records, *new.records) if isinstance(record, RunRecord)]
     measured = [CPU_TIME.value(run) for run in runs]
@@ -190,7 +189,7 @@ def cpu_time_cases(
 
 
 def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
-    """Logarithm of the ratio of CPU time per step, NEW to BASE; from turns if there are any."""
+    """Log ratio of the CPU time per step, NEW to BASE; computed from turns if possible."""
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
     return log_ratio_of_turns(
         cpu_seconds_by_turn(base), cpu_seconds_by_turn(new), math.log(means[1] / means[0])
@@ -198,7 +197,7 @@ def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
 
 
 def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
-    """The Hodges-Lehmann centre of differences of turns; `of_means` with too few turns."""
+    """The Hodges-Lehmann centre of differences by turn; `of_means` for too few turns."""
     turns = [
         math.log(after / before)
         for before, after in zip(base, new, strict=False)
@@ -208,7 +207,7 @@ def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: fl
 
 
 def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
-    """CPU seconds per step of each turn of a run; empty without turns."""
+    """CPU seconds per step in each turn of a run; empty if the run took no turns."""
     if run.turns is None:
         return ()
     starts = [start - 1 for start in run.turns.starts]
@@ -217,7 +216,7 @@ def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
 
 
 def with_shared_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
-    """Both samples with half of the level, or CPU time with all if pairs are too few for half."""
+    """Splits the level equally, or assigns it to CPU time if there are too few pairs for half."""
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
     return replace(throughput, share=share), replace(cpu_time, share=1 - share)
@@ -226,7 +225,7 @@ def with_shared_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]
 def joint_judgement(
     throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
 ) -> Judgement:
-    """The judgement of the throughput with the verdict of both."""
+    """The judgement of the throughput, with the combined verdict of throughput and CPU time."""
     speed, work = throughput.verdict, cpu_time.verdict
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         why = _WAITS if speed is Verdict.SLOWER else _SPINS
@@ -245,7 +244,7 @@ def joint_judgement(
     if work is not Verdict.SAME:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
-        # That which is decided sooner says what it needs.
+        # The number of further pairs is that of the quantity that needs fewer.
         sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
         return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
     p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
@@ -273,20 +272,20 @@ def _amount_of(metric: Metric, judgement: Judgement) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MedianStep:
-    """The change of the median step, if it differs from the change of the throughput.
+    """The change of the median step, which differs from the change of the throughput.
 
     Attributes:
-      change: change of the global batch over the median step, as a share of the base.
-      slow: slow steps of BASE and of NEW, in words. "" for a side whose slow steps cost no more
-        than the threshold, and for both if their costs differ by no more: they did not change
-        the speed.
+      change: change of the ratio of global batch and median step, as a share of the base.
+      slow: texts about the slow steps of BASE and NEW. "" for a side whose slow steps cost at most
+        the threshold. Both are "" if the costs differ by at most the threshold, because then slow
+        steps did not change the speed.
     """
 
     change: float
     slow: tuple[str, str]
 
     def text(self, names: tuple[str, str]) -> str:
-        """In words: "in NEW every third step takes 90 ms more; median step +0.1 %"."""
+        """Text such as "in NEW every third step takes 90 ms more; median step +0.1 %"."""
         named_slow_steps = zip(names, self.slow, strict=True)
         parts = [f"in {name} {slow}" for name, slow in named_slow_steps if slow]
         return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(self.change)}"])
@@ -299,11 +298,12 @@ def median_step(
     new: Sequence[Measurement],
     policy: Policy,
 ) -> MedianStep | None:
-    """The change at the median step, if it differs from the judged one by more than the threshold.
+    """The change of the median step, if it differs from the judged change by more than the
+    threshold.
 
     Args:
-      case: the judged throughputs of the runs that succeeded.
-      change: their judged change; None if unknown.
+      case: the judged throughputs of successful runs.
+      change: the judged change of the throughput; None if unknown.
       base, new: the runs of both sides.
     """
     sides = [
@@ -322,7 +322,7 @@ def median_step(
     if not exceeds(size((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold):
         return None
     shared = [*map(slow_steps_of, sides)]
-    if abs(further_cost(*shared)) <= threshold:  # both sides have the same slow steps
+    if abs(further_cost(*shared)) <= threshold:  # Both sides have the same slow steps.
         shared = [None, None]
     before, after = (
         slow_steps.text if slow_steps and slow_steps.cost > threshold else ""

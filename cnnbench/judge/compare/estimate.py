@@ -1,4 +1,4 @@
-"""Estimates of a change, their intervals, and the sentences about them."""
+"""Estimates of changes, their confidence intervals, and sentences about them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cnnbench.judge.metrics.measurement import THROUGHPUT, Measurement, Policy
 from cnnbench.records.codec import gathered
 from cnnbench.records.metric import Metric
 
-# Statistics of two samples: a shift, its interval and a p value.
+# Statistics of two samples: shift, confidence interval and p-value.
 
-# 0.75 - 0.745 is more than 0.005 in binary: limits are compared up to this share of them.
+# Relative tolerance of comparisons with limits: in binary, 0.75 - 0.745 is more than 0.005.
 _SLACK = 1e-9
 
 _ROUNDING = 1e-12
 
-# The chance of a verdict that `provable` is about.
+# Probability of a verdict for the result of `provable`.
 _POWER = 0.8
 
 
 class Level(enum.Enum):
-    """Meaning of a verdict for a gate; the values are GitHub's levels of annotations."""
+    """Meaning of a verdict for a gate. The values are GitHub's annotation levels."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -37,9 +37,9 @@ class Level(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """The verdict on a metric, the worst first.
+    """Verdicts on a metric, from worst to best.
 
-    FASTER means better and SLOWER worse for any metric.
+    For every metric, FASTER means better and SLOWER means worse.
     """
 
     SLOWER = "slower"
@@ -54,7 +54,7 @@ class Verdict(enum.Enum):
 
     @property
     def undecided(self) -> bool:
-        """Whether the verdict is open and nothing failed."""
+        """Whether there is no verdict yet, although nothing failed."""
         return self in (
             Verdict.INCONCLUSIVE,
             Verdict.NOT_MEASURED,
@@ -63,7 +63,7 @@ class Verdict(enum.Enum):
         )
 
     def word(self, metric: Metric) -> str:
-        """The verdict in the words of a metric."""
+        """The word for the verdict that fits a metric."""
         if self is Verdict.FASTER:
             return metric.better
         return metric.worse if self is Verdict.SLOWER else self.value
@@ -74,16 +74,18 @@ class TwoSamples:
     """Values of one metric of one configuration on both sides, one per process.
 
     Attributes:
-      paired: whether the i-th values of both sides belong together (interleaved runs).
-      noise: the A/A spread, see `aa_spread`; None if not measured.
-      differences: differences of pairs, new - base on the scale of `scaled`; None: computed from
-        the values.
-      share: share of the level for its tests; another metric of the same runs has the rest.
-      plan: how further pairs are judged; None: further runs are added, and all are judged together.
+      paired: whether the i-th values of both sides are a pair (interleaved runs).
+      noise: the A/A spread (see `aa_spread`); None if it was not measured.
+      differences: differences of pairs (new - base) on the scale of `scaled`. None means that they
+        are computed from the values.
+      share: share of the significance level for its tests. Another metric of the same runs has the
+        rest.
+      plan: plan for judging further pairs. None means that further runs are judged together with
+        these.
       family: number of configurations that are tested together.
-      asked: whether an open question about it counts for the exit code.
-      known: the verdict and its reason where no test is needed; None if it is to be tested.
-      policy: constants of the tests of this metric and configuration.
+      asked: whether an inconclusive result sets the exit code.
+      known: verdict and reason if no test is needed; otherwise None.
+      policy: constants of the tests for this metric and configuration.
     """
 
     base: Sequence[float]
@@ -101,27 +103,27 @@ class TwoSamples:
 
     @property
     def part(self) -> float:
-        """Part of alpha for its tests: its share, of the share that rules give to the metric."""
+        """Part of alpha for its tests: `share` times the share that rules assign to the metric."""
         return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
     @property
     def fewest(self) -> int:
-        """Values of the smaller side."""
+        """Number of values on the smaller side."""
         return min(len(self.base), len(self.new))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(TwoSamples):
-    """A case with its statistics; changes are shares of the base, or differences.
+    """A case with its statistics. Changes are shares of the base, or differences.
 
     Attributes:
-      change: the Hodges-Lehmann shift: -0.05 where new is 5 % lower than base.
-      low, high: its confidence interval; None if there are too few values.
-      p: p value of the two-sided test.
-      floor: smallest change that counts: the metric's threshold or the A/A spread.
-      margin: widest change that may be called the same.
-      scatter: standard deviation of the pairs' differences, or within the sides; of logarithms
-        where changes are shares. None if there are too few values.
+      change: the Hodges-Lehmann shift. -0.05 means that new is 5 % lower than base.
+      low, high: confidence interval of the change; None if there are too few values.
+      p: p-value of the two-sided test.
+      floor: smallest relevant change: the metric's threshold or the A/A spread.
+      margin: largest change for the verdict "same".
+      scatter: standard deviation of the pairs' differences or, without pairs, within the sides. If
+        changes are shares, it is the deviation of logarithms. None if there are too few values.
     """
 
     change: float
@@ -136,12 +138,12 @@ class Evidence(TwoSamples):
 
     @property
     def beyond_floor(self) -> bool:
-        """Whether the estimated change lies beyond the floor."""
+        """Whether the estimated change exceeds the floor."""
         return exceeds(size(self.change, self.metric), self.floor)
 
     @property
     def wholly_beyond_floor(self) -> bool:
-        """Whether the whole interval lies beyond the floor, on one side."""
+        """Whether the whole interval lies beyond the floor, on one side of zero."""
         if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
             return False
         smallest = min(size(end, self.metric) for end in (self.low, self.high))
@@ -149,7 +151,7 @@ class Evidence(TwoSamples):
 
     @property
     def within_margin(self) -> bool:
-        """Whether the whole interval lies within the margin of the verdict "same"."""
+        """Whether the whole interval lies within the margin."""
         if self.low is None or self.high is None:
             return False
         largest = max(size(end, self.metric) for end in (self.low, self.high))
@@ -157,30 +159,32 @@ class Evidence(TwoSamples):
 
 
 def size(change: float, metric: Metric) -> float:
-    """Magnitude of a change; for shares, -1/11 has the size of +1/10, its inverse."""
+    """Magnitude of a change. For shares, -1/11 has the same size as its inverse, +1/10."""
     if not metric.relative:
         return abs(change)
     return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
 
 
 def exceeds(value: float, limit: float) -> bool:
-    """Whether a size is above a limit by more than rounding."""
+    """Whether a size exceeds a limit by more than rounding errors."""
     return value > limit * (1 + _SLACK)
 
 
 def usable(value: float, metric: Metric) -> bool:
-    """Whether a number can be a value: finite, and positive where changes are shares."""
+    """Whether a number is a valid value: finite, and positive if changes are shares."""
     return math.isfinite(value) and (value > 0 or not metric.relative)
 
 
 def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float, ...]:
-    """Usable values of the measurements that succeeded and measured the metric."""
+    """Valid values of successful measurements with this metric."""
     values = metric.values([record for record in records if record.status == "ok"])
     return tuple(value for value in values if value is not None and usable(value, metric))
 
 
 def gather(case: TwoSamples, policy: Policy) -> Evidence:
-    """Computes the statistics of a case; both sides have usable values, equally many if paired."""
+    """Computes the statistics of a case. Both sides must have usable values; paired sides must have
+    the same number.
+    """
     metric = case.metric
     confidence = 1 - case.part * policy.alpha
     base = [scaled(value, metric) for value in case.base]
@@ -208,13 +212,13 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
         new_median=median(case.new),
         floor=floor,
         margin=margin,
-        # Logarithms of equal quotients differ in their last digits.
+        # Logarithms of equal quotients may differ in their last digits.
         scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
     )
 
 
 def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
-    """Floor and margin of a case with at least one value of the base, see `Evidence`."""
+    """Floor and margin (see `Evidence`) of a case with at least one base value."""
     threshold, base = policy.threshold_of(case.metric), median(case.base)
     if case.metric.least and base > 0:
         threshold = max(threshold, case.metric.least / base)
@@ -224,10 +228,10 @@ def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
 
 
 def provable(evidence: Evidence, number: int, alpha: float) -> float | None:
-    """The change that this many pairs, or processes per side, prove with a chance of 0.8.
+    """The change that this number of pairs (or processes per side) detects with 80 % power.
 
-    By the normal approximation with the measured scatter; the rank tests need pi/3 times as many
-    values as a t test (Hodges and Lehmann, 1956). None if the scatter is unknown.
+    Uses the normal approximation with the measured scatter. Rank tests need pi/3 times as many
+    values as a t-test (Hodges and Lehmann, 1956). None if the scatter is unknown.
     """
     if not evidence.scatter:
         return None
@@ -238,18 +242,19 @@ def provable(evidence: Evidence, number: int, alpha: float) -> float | None:
 
 
 def shift_of(change: float, metric: Metric) -> float:
-    """A change on the scale of the tests, the inverse of `unscaled`."""
+    """Converts a change to the scale of the tests; the inverse of `unscaled`."""
     if not metric.relative:
         return change
-    # A change to nearly 0 is rounded to -1.
+    # A decrease to nearly 0 is rounded to -1.
     return math.log1p(change) if change > -1 else -math.inf
 
 
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
-    """Upper limit of the chance difference between two processes of one configuration.
+    """Upper limit of random differences between two processes of the same configuration.
 
-    ``noise_factor`` standard deviations, of the logarithms where changes are shares. Outliers widen
-    it, which makes the gate more careful. ValueError for fewer than two values, or an unusable one.
+    The limit is ``noise_factor`` standard deviations (of logarithms, if changes are shares).
+    Outliers increase it, so the gate reports fewer changes. ValueError for fewer than two values,
+    or for an invalid value.
     """
     if len(values) < 2 or not all(usable(value, metric) for value in values):
         raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
@@ -258,13 +263,13 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
 
 
 def spread_of(records: Iterable[Measurement], metric: Metric, policy: Policy) -> float | None:
-    """The A/A spread of a metric of some measurements; None for too few usable values."""
+    """The A/A spread of a metric; None if there are too few usable values."""
     values = usable_values(records, metric)
     return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
 def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Standard deviation within two samples whose means may differ."""
+    """Pooled standard deviation of two samples with possibly different means."""
     freedom = len(first) + len(second) - 2
     if freedom < 1:
         return None
@@ -277,12 +282,12 @@ def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def scaled(value: float, metric: Metric) -> float:
-    """A usable value on the scale of the tests: its logarithm where changes are shares."""
+    """Converts a value to the scale of the tests: its logarithm if changes are shares."""
     return math.log(value) if metric.relative else value
 
 
 def unscaled(shift: float, metric: Metric) -> float:
-    """The change, a share of the base or a difference, of a shift of `scaled` values."""
+    """Converts a shift of `scaled` values to a change: a share of the base, or a difference."""
     if not metric.relative:
         return shift
     try:
@@ -291,11 +296,11 @@ def unscaled(shift: float, metric: Metric) -> float:
         return math.inf
 
 
-# Sentences about changes: their size, and the reasons of verdicts.
+# Sentences about the size of changes, and about the reasons for verdicts.
 
 
 def estimate(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
-    """The change with its interval, as far as they are known: "-0.9 % (-13.9 to +15.6 %)"."""
+    """Text with the known change and its interval: "-0.9 % (-13.9 to +15.6 %)"."""
     if change is None:
         return NONE
     text = metric.change_text(change)
@@ -303,7 +308,7 @@ def estimate(metric: Metric, change: float | None, low: float | None, high: floa
 
 
 def magnitude(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
-    """A change of a side that is worse or better: "13.2 % slower (10.1 to 16.0 %)"."""
+    """Text with a change and its direction: "13.2 % slower (10.1 to 16.0 %)"."""
     assert change is not None
     assert low is not None
     assert high is not None
@@ -314,13 +319,13 @@ def magnitude(metric: Metric, change: float | None, low: float | None, high: flo
 
 
 def chance_words(p: float | None, family: int) -> str:
-    """The p value, over a number of configurations."""
+    """Text with the p-value, and the number of configurations if there are several."""
     assert p is not None
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
 def within_margin(evidence: Evidence) -> str:
-    """Why two sides are the same."""
+    """The reason for the verdict "same"."""
     assert evidence.low is not None
     assert evidence.high is not None
     metric = evidence.metric
@@ -329,7 +334,7 @@ def within_margin(evidence: Evidence) -> str:
 
 
 def undecided_words(evidence: Evidence, certain: bool) -> str:
-    """Why an interval gives no verdict; `certain`: whether the test is significant."""
+    """Why an interval does not lead to a verdict. `certain` is whether the test is significant."""
     metric = evidence.metric
     floor, margin = (
         metric.change_text(limit, signed=False) for limit in (evidence.floor, evidence.margin)
@@ -347,12 +352,12 @@ def undecided_words(evidence: Evidence, certain: bool) -> str:
 
 
 def too_many(more: int, paired: bool) -> bool:
-    """Whether this many further pairs, or processes per side, are not useful advice."""
+    """Whether this number of further pairs (or processes per side) is too large to recommend."""
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
 def outlook(evidence: Evidence, enough: int | None, more: int | None) -> str:
-    """Text: scatter, and number of further or total runs for a verdict; "" without scatter."""
+    """Text with the scatter and the number of runs for a verdict; "" if the scatter is unknown."""
     metric = evidence.metric
     if enough is None or more is None or evidence.scatter is None:
         return ""
@@ -372,14 +377,14 @@ def outlook(evidence: Evidence, enough: int | None, more: int | None) -> str:
 
 
 def at_least(case: TwoSamples, number: int) -> str:
-    """A number of pairs, or processes per side, that is needed: "at least 6 pairs"."""
+    """Text for a minimum number of pairs (or processes per side): "at least 6 pairs"."""
     if case.plan is not None and case.plan.begins:
         return f"a new experiment of at least {number} pairs"
     return f"at least {number} {'pairs' if case.paired else 'on each side'}"
 
 
 def too_few(evidence: Evidence, enough: int, size: float | None) -> str:
-    """Text: there are too few values; this many could prove a change of this size."""
+    """Text for too few values, with the number that could prove a change of this size."""
     counts = f"{number_of(evidence.base)} against {number_of(evidence.new)} processes"
     text = f"{number_of(evidence.base)} pairs" if evidence.paired else counts
     among = f" among {evidence.family} configurations" if evidence.family > 1 else ""
@@ -392,7 +397,7 @@ def too_few(evidence: Evidence, enough: int, size: float | None) -> str:
 
 
 def disagreement(evidence: Evidence, of_medians: float | None) -> str:
-    """Names the estimator where the shown medians change in the opposite direction."""
+    """Text that names the estimator if the medians change in the opposite direction."""
     if of_medians is None:
         return ""
     of = "within pairs" if evidence.paired else "between processes of both sides"
