@@ -298,8 +298,7 @@ def median_step(
     new: Sequence[Measurement],
     policy: Policy,
 ) -> MedianStep | None:
-    """The change of the median step, if it differs from the judged change by more than the
-    threshold.
+    """The change of the median step; None unless it differs by more than the threshold.
 
     Args:
       case: the judged throughputs of successful runs.

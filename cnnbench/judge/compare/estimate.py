@@ -182,9 +182,7 @@ def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float
 
 
 def gather(case: TwoSamples, policy: Policy) -> Evidence:
-    """Computes the statistics of a case. Both sides must have usable values; paired sides must have
-    the same number.
-    """
+    """Computes the statistics of a case. Both sides need usable values; pairs, equally many."""
     metric = case.metric
     confidence = 1 - case.part * policy.alpha
     base = [scaled(value, metric) for value in case.base]

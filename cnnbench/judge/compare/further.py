@@ -1,12 +1,12 @@
-"""Number of further pairs or processes until an inconclusive case has a verdict.
+"""Estimates the number of further pairs or processes that an inconclusive case needs.
 
-The number is found by drawing what is to come, for growing numbers of runs, and judging it as it
-will be: at every interim analysis on the way and at its level. The measured runs stay as they are
-where they count again. The draws are of sums, of which the Hodges-Lehmann estimate and its interval
-are functions with normal noise: the k-th of n ordered means of pairs, or differences of processes,
-lies at their normal quantile of (k - 0.375) / (n + 0.25) (Blom, Statistical Estimates and
-Transformed Beta-Variables, 1958). The variance of the noise is drawn from its posterior
-distribution, as the measured scatter is that of few runs.
+Future runs are simulated, for increasing numbers of runs, and judged as real runs will be: at every
+interim analysis, at the level of that analysis. Measured runs are included unchanged, unless a new
+experiment begins. Not single runs are drawn, but their sums: with normal noise, the Hodges-Lehmann
+estimate and its interval are functions of these sums. The k-th of n ordered means of pairs (or
+differences of processes) lies at the normal quantile of (k - 0.375) / (n + 0.25) (Blom, Statistical
+Estimates and Transformed Beta-Variables, 1958). The variance of the noise is drawn from its
+posterior distribution, because few runs measured it.
 """
 
 from __future__ import annotations
@@ -25,33 +25,37 @@ from cnnbench.base.inference import MOST_PROCESSES, InterimAnalysis, growing, ou
 from cnnbench.judge.compare.estimate import Evidence, shift_of
 
 _CHANCE = 0.82
-"""Chance of a verdict with the number that is advised. Rounded upwards to whole analyses it becomes
-0.8 to 0.87."""
+"""Probability of a verdict with the recommended number. Rounding up to the next analysis makes it
+0.8 to 0.87.
+"""
 
 _DRAWS = 1000
-_VALUES = 101  # two values for each of fifty analyses, and one more
+_VALUES = 101  # Two values for each of fifty analyses, and one more.
 _SEED = 1
 _PLAUSIBLE = 2.0  # standard errors
 _KNOWN = 2
-"""Times the degrees of freedom that the measured scatter has, in its posterior distribution. With 1
-as much is advised after a few quiet pairs that most experiments would do with half."""
-# variance of the Hodges-Lehmann estimate relative to the mean, for normal noise
+"""Factor for the degrees of freedom in the posterior distribution of the scatter. With a factor of
+1, after few pairs with little scatter, most experiments would need only half of the recommended
+pairs.
+"""
+# Variance of the Hodges-Lehmann estimate relative to that of the mean, for normal noise.
 _EFFICIENCY = math.pi / 3
 
 _Floats: TypeAlias = NDArray[np.float64]
 
 
 def needed(evidence: Evidence, levels: tuple[float, float]) -> int | None:
-    """Estimated number of pairs, or processes of the smaller side, for a clear verdict.
+    """Estimated number of pairs (or of processes on the smaller side) for a verdict.
 
-    With this number the verdict is the right one with a chance of about 0.8: the same, where
-    nothing changed; slower or faster, where the change is twice the floor or, if that is more, as
-    large as the one found less its standard error. What lies more than `_PLAUSIBLE` standard errors
-    from the change found is left out. None if the scatter or the margin is 0 or unknown.
+    With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
+    changed; "slower" or "faster" if the change is twice the floor, or the estimate less its
+    standard error if that is larger. A case that is more than `_PLAUSIBLE` standard errors from the
+    estimate is ignored. None if the scatter or the margin is 0 or unknown.
 
     Args:
       evidence: its plan defines how further pairs are judged.
-      levels: of the interval and of the p value; shares of those of an analysis if there is a plan.
+      levels: levels for the interval and for the p-value. With a plan, they are shares of the level
+        of each analysis.
     """
     floor, margin = (
         shift_of(limit, evidence.metric) for limit in (evidence.floor, evidence.margin)
@@ -67,7 +71,7 @@ def needed(evidence: Evidence, levels: tuple[float, float]) -> int | None:
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
     plan = evidence.plan
     afresh = plan is not None and plan.begins
-    if afresh and not evidence.paired:  # as pairs of independent processes
+    if afresh and not evidence.paired:  # New processes are compared as independent pairs.
         sizes, scatter = (evidence.fewest,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
     if evidence.beyond_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
@@ -98,9 +102,9 @@ def needed(evidence: Evidence, levels: tuple[float, float]) -> int | None:
 
 
 def half_width(sizes: Sequence[int], alpha: float) -> float:
-    """Half of the width of the interval of 1 - alpha, in standard deviations of normal noise.
+    """Half of the width of the (1 - alpha) interval, in standard deviations of normal noise.
 
-    Infinite where there are too few pairs, or processes of both sides.
+    Infinite if there are too few pairs, or too few processes on both sides.
     """
     left_out = outside(sizes, 1 - alpha)
     if left_out < 1:
@@ -113,25 +117,25 @@ def half_width(sizes: Sequence[int], alpha: float) -> float:
 
 @cache
 def _normals() -> _Floats:
-    """Standard normal values, [values for each analysis, draws]."""
+    """Standard normal values, shape [values for each analysis, draws]."""
     return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
 
 
 def _chi_square(freedom: int, normal: _Floats) -> _Floats:
-    """Chi-square values of normal ones (Wilson and Hilferty, 1931)."""
+    """Converts normal values to chi-square values (Wilson and Hilferty, 1931)."""
     part = 2 / (9 * freedom)
     quantile: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
     return quantile
 
 
 class _Draws:
-    """What the centre and the scatter may be at later analyses.
+    """Simulated centre and scatter at later analyses.
 
     Args:
-      sizes: measured values: pairs, or those of both sides.
-      centre, scatter: what they gave.
-      truth: centre of all values to come.
-      afresh: whether the measured values do not count again.
+      sizes: numbers of measured values: one number for pairs, or one per side.
+      centre, scatter: estimates from the measured values.
+      truth: centre of all future values.
+      afresh: whether later analyses exclude the measured values.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class _Draws:
         first, *self._normals = _normals()
         self._scatter = np.sqrt(_KNOWN * squares / _chi_square(_KNOWN * freedom, first))
         self.truth = truth
-        # Of two sides, the values behind their difference.
+        # For two sides, the number of values that determines their difference.
         self._start = (
             (0.0, 0.0, 0.0, 0)
             if afresh
@@ -154,12 +158,12 @@ class _Draws:
     def chance(
         self, looks: Sequence[InterimAnalysis], reaches: Sequence[Sequence[float]], limit: float
     ) -> float:
-        """The probability that an analysis gives the right verdict.
+        """The probability that an analysis returns the correct verdict.
 
         Args:
-          reaches: at each analysis, half of the width of the interval and that of a significant
-            change, in standard deviations.
-          limit: the margin, or, for a change, the floor.
+          reaches: for each analysis, half of the width of the interval, and the size of a
+            significant change, in standard deviations.
+          limit: the margin if `truth` is 0; otherwise the floor.
         """
         clear = np.zeros(_DRAWS, bool)
         for (reach, certain), (centre, deviation) in zip(reaches, self.after(looks), strict=True):
@@ -170,7 +174,7 @@ class _Draws:
         return float(clear.mean())
 
     def after(self, looks: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
-        """Estimates of the centre and of the scatter at each analysis, [draws] each."""
+        """Yields estimates of centre and scatter, shape [draws] each, for each analysis."""
         count, start, measured_squares, freedom = self._start
         centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
         measured = self._measured

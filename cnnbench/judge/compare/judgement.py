@@ -1,19 +1,20 @@
-"""Verdicts from plain numbers, and the numbers of processes that they need.
+"""Computes verdicts from plain numbers, and the numbers of processes that verdicts need.
 
-`judge` takes one value per process of each side; `judge_all` judges the configurations of a suite
-together and corrects for testing many of them (Holm, per metric). What follows from records, such
-as different machines or failed runs, is decided before, in `cnnbench.judge.compare.compare`.
-
-The rules, on the logarithms of the values (on the values themselves for accuracies):
+`judge` judges one configuration, with one value per process. `judge_all` judges several
+configurations together and corrects for multiple tests (Holm, per metric). Verdicts that follow
+from records, such as different machines or failed runs, are decided earlier, in
+`cnnbench.judge.compare.compare`. The rules use logarithms of the values (for accuracies, the values
+themselves):
 
 * floor = max(threshold of the metric, measured A/A spread);
-* slower or faster: the test is significant after Holm and the whole confidence interval of
-  the Hodges-Lehmann shift lies beyond the floor;
-* same: the whole confidence interval lies within the floor, and within
-  `Policy.same_limit` where the A/A spread makes the floor wider;
-* else, and for too few values, inconclusive; failed if a value is unusable.
+* slower or faster: the test is significant after the correction, and the whole confidence interval
+  of the Hodges-Lehmann shift lies beyond the floor;
+* same: the whole confidence interval lies within the floor, and also within `Policy.same_limit` if
+  the A/A spread makes the floor wider;
+* failed: a value is unusable;
+* inconclusive: all other cases, including too few values.
 
-Swapping the sides, or inverting all values, mirrors the verdict.
+Exchanging the sides, or inverting all values, reverses the verdict.
 """
 
 from __future__ import annotations
@@ -39,39 +40,41 @@ _DEFAULT = Policy()
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict with the numbers that it is based on.
+    """A verdict, with the numbers from which it follows.
 
     Attributes:
       verdict: the verdict.
-      reason: reason of the verdict, in one sentence.
-      base_median, new_median: medians of the values of BASE and of NEW; None without values.
-      change: the Hodges-Lehmann shift as a share of the base (-0.05: new is 5 % lower),
+      reason: reason for the verdict, in one sentence.
+      base_median, new_median: medians of the values of BASE and NEW; None without values.
+      change: the Hodges-Lehmann shift as a share of the base (-0.05 means that new is 5 % lower),
         or as a difference for accuracies; None if unknown.
-      low, high: ends of the confidence interval of change; None with too few values.
-      p: p value of the two-sided test; None if it was not done.
-      p_adjusted: p after Holm over the configurations judged together, for the whole level.
-      floor: largest change that does not count.
-      margin: widest change that may be called the same.
-      family: number of configurations whose results of the metric were tested together.
-      medians_change: change of the medians, where its direction is another one than that of change;
-        else None.
+      low, high: confidence interval of the change; None if there are too few values.
+      p: p-value of the two-sided test; None if there was no test.
+      p_adjusted: p-value after Holm's correction over the configurations that were judged together;
+        compare it with the whole level.
+      floor: largest irrelevant change.
+      margin: largest change for the verdict "same".
+      family: number of configurations that were tested together on the metric.
+      medians_change: change of the medians, if its direction is opposite to `change`; otherwise
+        None.
       noise: the A/A spread; None if it was not measured.
-      scatter: standard deviation of the pairs' changes, or of the processes within the sides;
-        of logarithms where changes are shares. None if there are too few values.
-      needed: estimated number of pairs, or processes per side, that would decide a result that is
-        inconclusive for its scatter, those already measured included; else None.
-      at_least: fewest pairs, or processes per side, that could prove a change, where there are too
-        few; else None.
-      verdict_needs: fewest pairs, or processes per side, that allow any verdict, where there are
-        fewer; else None.
-      more: number of further pairs, or processes per side, in `needed`.
-      provable_change: change that `at_least` prove with a chance of 0.8; None if unknown.
-      new_experiment: whether `needed` and `at_least` are the pairs of a new experiment, which do
-        not include those already measured.
-      median_change: change at the median step where that of the throughput differs from it by more
-        than the threshold; else None.
-      decided_by: name of another metric of the same runs that decided, such as CPU time on
-        disturbed machines; None if the metric itself did.
+      scatter: standard deviation of the pairs' changes or, without pairs, of the processes within
+        the sides. If changes are shares, it is the deviation of logarithms. None if there are too
+        few values.
+      needed: if the scatter makes the result inconclusive, the estimated number of pairs (or
+        processes per side) that would decide it, including the measured ones; otherwise None.
+      at_least: if there are too few values to prove a change, the minimum number of pairs (or
+        processes per side) for that; otherwise None.
+      verdict_needs: if there are too few values for any verdict, the minimum number of pairs (or
+        processes per side) for a verdict; otherwise None.
+      more: number of further pairs (or processes per side) in `needed`.
+      provable_change: change that `at_least` pairs detect with 80 % power; None if unknown.
+      new_experiment: whether `needed` and `at_least` count pairs of a new experiment, which
+        excludes the measured pairs.
+      median_change: change of the median step, if it differs from the change of the throughput by
+        more than the threshold; otherwise None.
+      decided_by: name of another metric of the same runs that decided the verdict, such as CPU time
+        on disturbed machines; None if the metric itself decided.
     """
 
     verdict: Verdict
@@ -109,17 +112,18 @@ def judge(
     metric: Metric = THROUGHPUT,
     plan: Continuation | None = None,
 ) -> Judgement:
-    """Judges one metric of one configuration, one value per process; see `TwoSamples`."""
+    """Judges one metric of one configuration with one value per process; see `TwoSamples`."""
     case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise, plan=plan)
     return judge_all([case], policy)[0]
 
 
 def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list[Judgement]:
-    """Judges cases, in their order, by `policy`, or if it is None by the policy of each case.
+    """Judges cases, in their order. If `policy` is None, the policy of each case is used.
 
-    The tests of one metric are one family for Holm. Tests to which rules give shares of alpha are
-    one family over all metrics. If the shares of each configuration add up to at most 1, the
-    weighted procedure (Holm, 1979) keeps alpha over all configurations and metrics.
+    For Holm's correction, all tests of a metric are one family. Tests to which rules assign shares
+    of alpha are one family over all metrics. If the shares of each configuration add up to at most
+    1, the weighted procedure (Holm, 1979) controls the error rate alpha over all configurations and
+    metrics.
     """
     if policy is not None:
         cases = [replace(case, policy=policy) for case in cases]
@@ -133,7 +137,7 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
         weights = [_weight(cases[index]) for index in family]
         size = _size(weights)
         gathered_cases = [gather(replace(cases[i], family=size), cases[i].policy) for i in family]
-        # Scaled from the case's part of the level to the whole level.
+        # Scaled to the whole level, because a case may have only a part of it.
         scaled = [
             min(1.0, evidence.p / evidence.part) if evidence.part else 1.0
             for evidence in gathered_cases
@@ -146,7 +150,7 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
 
 
 def _family(case: TwoSamples) -> str:
-    """Name of the family of tests to which a case belongs."""
+    """Name of a case's family of tests."""
     return case.metric.name if case.policy.share is None else ""
 
 
@@ -156,7 +160,7 @@ def _size(weights: Sequence[float]) -> int:
 
 
 def _weight(case: TwoSamples) -> float:
-    """Part of alpha that a case brings into its family, in configurations."""
+    """Weight of a case in its family, in units of configurations."""
     return 1.0 if case.policy.share is None else case.part
 
 
@@ -167,7 +171,7 @@ def processes_needed(
     metric: Metric = THROUGHPUT,
     share: float = 1.0,
 ) -> int:
-    """Fewest processes per side (or pairs) that can prove one change among several tests."""
+    """Minimum number of processes per side (or pairs) to prove a change among several tests."""
     needed = policy.min_processes
     alpha = share * policy.alpha_of(metric)
     while configurations * inference.smallest_p(needed, needed, paired) > alpha:
@@ -176,12 +180,12 @@ def processes_needed(
 
 
 def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | None:
-    """The judgement of a case that is not tested; None for one that is."""
+    """The judgement of a case that is not tested; None for other cases."""
     if case.known is not None:
         verdict, reason = case.known
         before, after = (median(side) if side else None for side in (case.base, case.new))
         again: dict[str, Any] = {}
-        if verdict is Verdict.INCONCLUSIVE and case.fewest:  # for example, after an interrupt
+        if verdict is Verdict.INCONCLUSIVE and case.fewest:  # For example, after an interrupt.
             least = _fewest_that_prove(case, policy, 1 / max(1, family))
             again = {"at_least": least, "new_experiment": _begins(case)}
         return Judgement(
@@ -205,7 +209,7 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
         tested = {"at_least": least, "verdict_needs": least, "new_experiment": _begins(case)}
     elif not case.paired or len(case.base) == len(case.new):
         return None
-    # The estimate is shown even without a verdict.
+    # The estimate is reported even without a verdict.
     unpaired = replace(case, paired=False, differences=None, share=1.0)
     evidence = gather(unpaired, policy)
     judgement = _judgement(evidence, Verdict.INCONCLUSIVE, p=None, **tested)
@@ -218,12 +222,12 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
 
 
 def _begins(case: TwoSamples) -> bool | None:
-    """Whether further pairs are a new experiment; None instead of False."""
+    """Whether further pairs belong to a new experiment: True or None."""
     return (case.plan is not None and case.plan.begins) or None
 
 
 def _fewest_that_prove(case: TwoSamples, policy: Policy, share: float) -> int:
-    """Fewest pairs, or processes per side, that can prove a change at a share of the level."""
+    """Minimum number of pairs (or processes per side) that prove a change at a share of the level."""
     if case.plan is None:
         return processes_needed(policy, 1, case.paired, case.metric, share)
     return next(case.plan.numbers(case.fewest, share))
@@ -241,7 +245,8 @@ def _judged(evidence: Evidence, p: float, policy: Policy) -> Judgement:
     elif evidence.within_margin:
         verdict = Verdict.SAME
     elif evidence.low is None or evidence.high is None or separated:
-        # Too few values for significance; the fewest that could prove a change, and of which size.
+        # Too few values for significance. Reports the minimum number, and the change that it can
+        # prove.
         least = _fewest_that_prove(evidence, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
         size = provable(evidence, least, share * level / family)
@@ -258,7 +263,7 @@ def _judged(evidence: Evidence, p: float, policy: Policy) -> Judgement:
 
 
 def _reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
-    """The reason of a verdict from its values; `certain`: whether the test is significant."""
+    """The reason for a verdict from values. `certain` is whether the test is significant."""
     chance = estimate.chance_words(judgement.p_adjusted, evidence.family)
     interval = (evidence.metric, evidence.change, evidence.low, evidence.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
@@ -274,13 +279,13 @@ def _reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
 
 
 def _judgement(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
-    """A judgement yet without a reason."""
+    """A judgement without its reason, which is added later."""
     medians, metric = evidence.new_median - evidence.base_median, evidence.metric
     change: float | None = None
     if medians * evidence.change < 0:
         change = medians / evidence.base_median if metric.relative else medians
         if not (metric.shows(change) and metric.shows(evidence.change)):
-            change = None  # a reader would not see a smaller change
+            change = None  # A smaller change is not visible in the output.
     own = {"verdict": verdict, "reason": "", "medians_change": change}
     return gathered(Judgement, evidence, **own, **tested)
 

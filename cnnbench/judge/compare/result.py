@@ -1,4 +1,4 @@
-"""The result of a comparison, per configuration and metric; its first lines: answer and advice."""
+"""The result of a comparison by configuration and metric, with its answer and advice."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
 _TEXT: Mapping[str, Any] = {**written(form=str | None, if_any=True), **ABSENT}
-"""Rules of a key of a text that is left out if it is empty."""
+"""Rules for JSON keys with text: empty text is omitted."""
 
 
 FAIL_ON: Mapping[str, Verdict] = dict(
     zip(FAILURES, (Verdict.SLOWER, Verdict.FASTER, Verdict.CHANGED_WORK), strict=True)
 )
-"""Verdicts that may set exit code 1, by their words in --fail_on."""
+"""Verdicts that can set exit code 1, by their names in --fail_on."""
 
 USUAL_FAIL_ON = ("slower", "changed")
 
@@ -68,16 +68,17 @@ class MetricResult:
       unit: unit of the values.
       higher_is_better: whether higher values are better.
       relative: whether changes are shares of the base; otherwise they are differences.
-      word: the verdict in the words of the metric, such as "more" for memory.
-      asked: whether an open question about it counts for the exit code.
-      base, new: values of BASE and of NEW, one per process.
-      base_slow_steps, new_slow_steps: slow steps of BASE and of NEW, in words; absent where the
-        change at the median step is that of the throughput, or a side has none.
-      paired: whether the i-th values of both sides belong together.
-      share: share of the level for its test; CPU time has the rest, if it was judged beside.
-      median_step: the change at the median step where it is another one.
-      accepted: the commit for which rules accept a change for the worse; absent without.
-      policy: constants of its test.
+      word: word for the verdict that fits the metric, such as "more" for memory.
+      asked: whether an inconclusive result sets the exit code.
+      base, new: values of BASE and NEW, one per process.
+      base_slow_steps, new_slow_steps: texts about slow steps of BASE and NEW. Absent if a side has
+        none, or if the change of the median step equals the change of the throughput.
+      paired: whether the i-th values of both sides are a pair.
+      share: share of the significance level for its test. If CPU time was also judged, it has the
+        rest.
+      median_step: the change of the median step, if it differs from the change of the throughput.
+      accepted: the commit whose regression the rules accept; absent if there is none.
+      policy: constants of the test.
     """
 
     judgement: Judgement = field(metadata=INLINE)
@@ -103,38 +104,38 @@ class MetricResult:
     @property
     @computed(before="asked")
     def word(self) -> str:
-        """The outcome in the words of the metric."""
+        """The word for the outcome that fits the metric."""
         return self.verdict.word(self.metric)
 
     @property
     @computed(**_TEXT)
     def base_slow_steps(self) -> str:
-        """Slow steps of BASE in words; "" for none."""
+        """Text about slow steps of BASE; "" if there are none."""
         return self.median_step.slow[0] if self.median_step else ""
 
     @property
     @computed(**_TEXT)
     def new_slow_steps(self) -> str:
-        """The same of NEW."""
+        """Text about slow steps of NEW; "" if there are none."""
         return self.median_step.slow[1] if self.median_step else ""
 
     @property
     def estimate(self) -> str:
-        """The change with its interval, see `cnnbench.judge.compare.estimate.estimate`."""
+        """Text with the change and its interval; see `cnnbench.judge.compare.estimate.estimate`."""
         judgement = self.judgement
         return words.estimate(self.metric, judgement.change, judgement.low, judgement.high)
 
     @property
     def magnitude(self) -> str:
-        """The size of the change, see `cnnbench.judge.compare.estimate.magnitude`."""
+        """Text with the size of the change; see `cnnbench.judge.compare.estimate.magnitude`."""
         judgement = self.judgement
         return words.magnitude(self.metric, judgement.change, judgement.low, judgement.high)
 
     @property
     def severity(self) -> tuple[int, float]:
-        """Sorts results, the worst first: by the verdict, then by the change for the worse."""
+        """Sort key, worst results first: by verdict, then by the size of the deterioration."""
         change = self.judgement.change
-        if change is None:  # sorted last among equal verdicts
+        if change is None:  # Sorted last among equal verdicts.
             change = math.inf
         elif not self.metric.higher_is_better:
             change = -change
@@ -153,20 +154,22 @@ class ComparedConfiguration:
 
     Attributes:
       name: short, unique name.
-      rule: number and patterns of the rule that decided; absent without.
+      rule: number and patterns of the rule that decided; absent if no rule applies.
       key: hash of the flags.
-      kind: kind of its measurements; absent for runs.
-      decides: whether it counts for the exit code; absent for runs, which do.
-      verdict: worst verdict on the metrics that were asked for; without --metrics, on the speed.
+      kind: kind of measurement; absent for runs.
+      decides: whether it affects the exit code; absent for runs, which always do.
+      verdict: worst verdict on the requested metrics or, without --metrics, on the speed.
       flags: flags that are not at their defaults.
-      base_runs, new_runs: run_ids of BASE and of NEW.
+      base_runs, new_runs: run_ids of BASE and NEW.
       results: one result per metric.
       differences: facts that differ.
-      disturbance: the number of disturbed runs and the causes, in words; absent if unknown.
-      others: what other programs use of the CPUs, in words; absent if unknown or little.
-      two_speeds: seconds per step of two groups of like processes; absent if there is one group.
-      configuration: that of BASE where the two sides differ.
-      base, new: one measurement per process, in order of their start; empty where a side lacks it.
+      disturbance: text with the number of disturbed runs and the causes; absent if unknown.
+      others: text about CPUs used by other programs; absent if unknown or small.
+      two_speeds: seconds per step of two groups of processes, if processes with equal flags have
+        two speeds; otherwise absent.
+      configuration: the configuration of BASE, if the sides differ.
+      base, new: measurements by start time, one per process; empty if a side lacks the
+        configuration.
     """
 
     name: str = ""
@@ -186,7 +189,7 @@ class ComparedConfiguration:
     @property
     @computed(before="verdict", form=str | None, **ABSENT, **one_of(tuple(KINDS)))
     def kind(self) -> str | None:
-        """Kind of its measurements; None for runs."""
+        """Kind of measurement; None for runs."""
         return None if self.configuration.kind == RUN else self.configuration.kind
 
     @property
@@ -209,16 +212,16 @@ class ComparedConfiguration:
 
     @property
     def asked(self) -> list[MetricResult]:
-        """The results of the metrics that were asked for."""
+        """The results of the requested metrics."""
         return [result for result in self.results if result.asked]
 
     @property
     def main(self) -> MetricResult:
-        """The worst of the results that were asked for."""
+        """The worst result of the requested metrics."""
         return min(self.asked, key=lambda result: result.severity[0])
 
     def decided_by(self, result: MetricResult) -> MetricResult:
-        """The result that decided this one: the result of the CPU time, or this result itself."""
+        """The result that decided this one: of the CPU time, or this result itself."""
         name = result.judgement.decided_by or result.metric.name
         return next(result for result in self.results if result.metric.name == name)
 
@@ -229,7 +232,7 @@ class ComparedConfiguration:
 
     @property
     def decides(self) -> bool:
-        """Whether the result affects the exit code. Other results, such as peers, are context."""
+        """Whether the configuration affects the exit code. Others, such as peers, do not."""
         return self.configuration.kind not in CONTEXT
 
     @property
@@ -246,7 +249,7 @@ class GeometricMean:
       metric: name of the metric.
       change: mean change as a share of the base.
       configurations: number of configurations in the mean.
-      of: number of configurations that are judged by the metric.
+      of: number of configurations with a verdict on the metric.
     """
 
     metric: str
@@ -275,9 +278,9 @@ class ConfigurationCounts:
     """Numbers of configurations.
 
     Attributes:
-      deciding: number of configurations that count for the exit code.
-      as_the_worst: number of those whose outcome is that of the worst one.
-      tallies: numbers by metric and verdict, the worst first.
+      deciding: number of configurations that affect the exit code.
+      as_the_worst: number of these with the same outcome as the worst one.
+      tallies: numbers by metric and verdict, worst verdict first.
     """
 
     deciding: int
@@ -292,26 +295,27 @@ class Comparison(Document):
     Attributes:
       exit_code: exit code of the command.
       answer: the result in one or two sentences.
-      advice: what would decide an inconclusive result; empty if nothing is inconclusive.
-      next_step: the command that would decide it; empty if there is none.
-      base_label, new_label: paths of the records, as given.
-      paired: whether runs were compared pair by pair.
-      allow_changed_work: whether a network or batch of another size is no regression.
-      fail_on: words of --fail_on, see `FAIL_ON`; absent for the usual ones, or those of rules.
-      failed_on: the words of `fail_on` for which the exit code is 1; absent without.
-      policy: constants of the verdicts.
-      rules: rules by configuration and metric; absent without.
-      metrics: names of the judged metrics, whose order changes nothing.
-      geometric_mean: mean change of throughput; None without runs that can be compared.
-      bus_bandwidth_mean: mean change of the bus bandwidth of all-reduces; absent without any.
+      advice: how to decide an inconclusive result; empty if nothing is inconclusive.
+      next_step: command that would decide it; empty if there is none.
+      base_label, new_label: paths of the records, as given by the user.
+      paired: whether runs were compared in pairs.
+      allow_changed_work: whether a different size of network or batch is not a regression.
+      fail_on: words of --fail_on (see `FAIL_ON`); absent for the default, or if rules set them.
+      failed_on: the words of `fail_on` that set exit code 1; absent if there are none.
+      policy: constants of the tests.
+      rules: rules by configuration and metric; absent if there are none.
+      metrics: names of the judged metrics. Their order has no effect.
+      geometric_mean: mean change of throughput; None if no runs can be compared.
+      bus_bandwidth_mean: mean change of the bus bandwidth of all-reduces; absent if there are none.
       summary: numbers of configurations.
-      entries: configurations in natural order of their names.
+      entries: configurations, sorted by name in natural order.
       repeated_pairs: number of pairs measured again because a process was killed; absent if 0.
-      explanation: where the difference is; absent where nothing was profiled.
+      explanation: location of the difference; absent if nothing was profiled.
       notes: remarks in sentences.
-      skipped: files that gave no record.
-      names: names of both sides in sentences.
-      ends_with: exit code that the verdicts do not determine: of an A/A or interrupted measurement.
+      skipped: files without a usable record.
+      names: names of the two sides in sentences.
+      ends_with: exit code that replaces the one of the verdicts, for an A/A or interrupted
+        measurement.
     """
 
     kind: ClassVar[str] = "comparison"
@@ -348,7 +352,7 @@ class Comparison(Document):
     ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
 
     def fails(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
-        """Whether a result sets exit code 1, which `fail_on` decides."""
+        """Whether a result sets exit code 1 according to `fail_on`."""
         settings = (self.fail_on, result.policy.fail_on, USUAL_FAIL_ON)
         words = next(setting for setting in settings if setting is not None)
         if not entry.decides or result.verdict not in map(FAIL_ON.get, words):
@@ -360,7 +364,7 @@ class Comparison(Document):
         return result.asked or result.metric.gates
 
     def level(self, entry: ComparedConfiguration, result: MetricResult) -> Level:
-        """Level of a verdict: errors set the exit code, warnings are other bad news."""
+        """Level of a result. Errors set the exit code. Warnings are bad results that do not."""
         verdict = result.verdict
         bad = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK, Verdict.FAILED)
         failed = entry.decides and result.asked and verdict is Verdict.FAILED
@@ -387,7 +391,9 @@ class Comparison(Document):
     @property
     @computed(before="next_step", form=int)
     def exit_code(self) -> ExitCode:
-        """Regressions first, then failures, then inconclusive results or defective files."""
+        """The exit code: regressions first, then failures, then inconclusive results or defective
+        files.
+        """
         if self.ends_with is not None:
             return self.ends_with
         entries = self.deciding
@@ -404,7 +410,9 @@ class Comparison(Document):
     @property
     @computed(before="next_step", **OPTIONAL)
     def answer(self) -> str:
-        """The outcome of the worst configuration, and a sentence per metric that got worse, too."""
+        """The outcome of the worst configuration, and sentences about further metrics that got
+        worse.
+        """
         entries = self.deciding
         if not entries:
             return "Nothing was compared."
@@ -420,7 +428,7 @@ class Comparison(Document):
         return " ".join([text, *_further(self, entries), *self._accepted()])
 
     def _accepted(self) -> list[str]:
-        """A sentence on accepted changes for the worse, if there are any."""
+        """A sentence about accepted regressions; empty if there are none."""
         commits = {
             f"commit {accepted.commit} until {accepted.until} ({accepted.reason})"
             for entry in self.entries
@@ -431,15 +439,13 @@ class Comparison(Document):
 
     @property
     def why(self) -> str:
-        """Where the difference is, in one sentence; "" if nothing was profiled."""
+        """A sentence that locates the difference; "" if nothing was profiled."""
         return "" if self.explanation is None else self.explanation.answer
 
     @property
     @computed(before="next_step", **OPTIONAL)
     def advice(self) -> str:
-        """A sentence: how to get a verdict on the first inconclusive configuration; "" if not
-        needed.
-        """
+        """How to decide the first inconclusive configuration, in a sentence; "" if there is none."""
         entry, result = next(iter(undecided(self)), (None, None))
         if entry is None or result is None or result.judgement.needed is None:
             return ""
@@ -458,7 +464,7 @@ class Comparison(Document):
 
     @property
     def opening(self) -> list[str]:
-        """The first lines of every output: the answer, its cause, the advice, a command."""
+        """The first lines of every output: answer, cause, advice and the next command."""
         return [line for line in (self.answer, self.why, self.advice, self.next_step) if line]
 
     @property
@@ -469,13 +475,13 @@ class Comparison(Document):
 
     @property
     def asked(self) -> tuple[Metric, ...]:
-        """The metrics that were asked for."""
+        """The requested metrics."""
         names = {result.metric.name for entry in self.deciding for result in entry.asked}
         return tuple(metric for metric in self.metrics if metric.name in names) or self.metrics[:1]
 
     @property
     def leading(self) -> tuple[Metric, ...]:
-        """The metrics that were asked for, and those that decided about one of them."""
+        """The requested metrics, and metrics that decided one of them."""
         names = {
             entry.decided_by(result).metric.name
             for entry in self.deciding
@@ -486,27 +492,27 @@ class Comparison(Document):
         )
 
     def of(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """The results of a metric with their entries."""
+        """Entries and results of a metric."""
         results = ((entry, result) for entry in self.entries for result in entry.results)
         return [pair for pair in results if pair[1].metric is metric]
 
     def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """The results of a leading metric with their entries, the worst first."""
+        """Deciding entries and their results of a metric, worst results first."""
         results = (pair for pair in self.of(metric) if pair[0].decides)
         return sorted(results, key=lambda pair: pair[1].severity)
 
     @property
     def deciding(self) -> list[ComparedConfiguration]:
-        """The entries that count for the exit code, the worst first."""
+        """The entries that affect the exit code, worst entries first."""
         return [entry for entry in self.by_severity() if entry.decides]
 
     def by_severity(self) -> list[ComparedConfiguration]:
-        """Entries, the worst first; equal verdicts by the size of the change for the worse."""
+        """Entries, sorted from worst to best: by verdict, then by the size of the change."""
         return sorted(self.entries, key=lambda entry: entry.main.severity)
 
     @cached_property
     def means(self) -> dict[str, GeometricMean]:
-        """Mean changes by speed, without failed and incomparable configurations."""
+        """Mean change of each speed, without failed and incomparable configurations."""
         means = {}
         for metric in SPEEDS:
             known = (result.judgement.change for _, result in self.of(metric))
@@ -523,13 +529,13 @@ class Comparison(Document):
     @property
     @computed(before="configurations")
     def geometric_mean(self) -> GeometricMean | None:
-        """Mean change of throughput; None without runs that can be compared."""
+        """Mean change of throughput; None if no runs can be compared."""
         return self.means.get(THROUGHPUT.name)
 
     @property
     @computed(before="configurations", **ABSENT)
     def bus_bandwidth_mean(self) -> GeometricMean | None:
-        """Mean change of the bus bandwidth of all-reduces; None without any."""
+        """Mean change of the bus bandwidth of all-reduces; None if there are none."""
         return self.means.get(BUS_BANDWIDTH.name)
 
     @cached_property
@@ -555,16 +561,18 @@ class Comparison(Document):
 _DIRECTIONS = (Verdict.SLOWER, Verdict.FASTER)
 
 _GAP = 1.5
-"""Ratio of two speeds of like processes, with each group of processes within its square root."""
+"""Minimum ratio of the two speeds of equal processes. The range within each group must be less than
+its square root.
+"""
 
 _SHORT_SECONDS = 4.0
-"""Timed loops shorter than this should be made longer first."""
+"""If timed loops are shorter than this, the first advice is to make them longer."""
 
 
 def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
-    """Inconclusive configurations; those with an estimate of the needed runs come first.
+    """Inconclusive configurations. Those with an estimated number of runs come first.
 
-    Each with its inconclusive result that needs the most pairs or processes.
+    Each has its inconclusive result that needs the most pairs or processes.
     """
     open_results = []
     for entry in comparison.deciding:
@@ -579,9 +587,10 @@ def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, Metri
 def two_speeds(
     base: Sequence[Measurement], new: Sequence[Measurement]
 ) -> tuple[float, float] | None:
-    """Seconds per step of two clusters of processes, the faster first; None for one cluster.
+    """Seconds per step of two clusters of processes, the faster one first; None for one cluster.
 
-    On busy CPUs a step of several threads has two speeds, and whole processes have one of them.
+    On busy CPUs, steps with several threads have one of two speeds, which is the same during a
+    whole process.
     """
     for side in (base, new):
         runs = (run for run in side if isinstance(run, RunRecord))
@@ -630,9 +639,10 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
 
 
 def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """A sentence for each further metric that got worse, is open or lacks, about its worst result.
+    """Sentences about the worst results of further metrics that are worse, open or missing.
 
-    `entries` are the worst first, and the first one's main result is told already.
+    `entries` are sorted from worst to best. The main result of the first entry is excluded, because
+    the answer contains it.
     """
     shown = [entries[0].main.metric]
     for metric in comparison.metrics:
