@@ -244,7 +244,7 @@ class Bench:
         __tracebackhide__ = True
         if isinstance(baseline, Result):
             return baseline.records, "the baseline"
-        label, reason = os.fspath(baseline), "it holds no run records"
+        label, reason = os.fspath(baseline), "it contains no run records"
         path = self._root / baseline
         records: tuple[RunRecord, ...] | None = ()
         try:

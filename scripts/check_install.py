@@ -150,7 +150,7 @@ def check_record(path: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Failure(f"cnnbench: its record cannot be used: {error!r}") from error
     if not sound:
-        raise Failure("cnnbench: its record does not hold three good steps")
+        raise Failure("cnnbench: its record does not contain three good steps")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -64,7 +64,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
                 return paths
     wanted = "data_batch_* or data_batch_*.bin" if subset == "train" else "test_batch[.bin]"
     raise FlagError(
-        "data_dir", data_dir, f"holds no CIFAR-10 {subset} files ({wanted}), nor do its sub-folders"
+        "data_dir", data_dir, f"contains no CIFAR-10 {subset} files ({wanted}), nor do its sub-folders"
     )
 
 
@@ -126,7 +126,7 @@ def _parse(path: Path) -> tuple[Images, Integers]:
     parse = _parse_binary if path.suffix == ".bin" else _parse_python
     flat, labels = parse(path, content_of(path))
     if not len(labels):
-        raise DataError(f"{path}: holds no records")
+        raise DataError(f"{path}: contains no records")
     return flat, labels
 
 

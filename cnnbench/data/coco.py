@@ -319,7 +319,7 @@ def read_annotations(source: Path) -> Coco:
             images = kept
         subsets[subset] = images
     if categories is None:
-        raise UsageError(f"{source}: holds neither annotations/instances_train*.json nor _val*")
+        raise UsageError(f"{source}: contains neither annotations/instances_train*.json nor _val*")
     if not any(subsets.values()):
         raise UsageError(f"{source}: the annotations name no image with a box")
     classes = tuple(categories[number] for number in sorted(categories))
@@ -357,7 +357,7 @@ def _load(path: Path) -> Any:
     content = read_json(path)
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
-            raise DataError(f"{path}: holds no list {key!r}")
+            raise DataError(f"{path}: contains no list {key!r}")
     return content
 
 

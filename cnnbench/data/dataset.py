@@ -92,7 +92,7 @@ class Dataset:
         files = self._files(data_dir, subset)
         examples = self.count(files, subset)
         if examples < 1:
-            raise DataError(f"{data_dir}: the {subset} files hold no records")
+            raise DataError(f"{data_dir}: the {subset} files contain no records")
         return examples
 
     def gaps(self, subset: str, data_dir: str) -> list[str]:
@@ -109,7 +109,7 @@ class Dataset:
         """The files of each subset in a directory."""
         found = self._look_into(data_dir)
         if not found:
-            raise FlagError("data_dir", data_dir, f"holds no {self.name} files ({self.files})")
+            raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
         return found
 
     def _files(self, data_dir: str, subset: str) -> list[Path]:
@@ -119,7 +119,7 @@ class Dataset:
             who = plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
             raise UsageError(f"{who}: find names {absent}, which does not exist")
         if not files:
-            raise FlagError("data_dir", data_dir, f"holds no {self.name} {subset} files")
+            raise FlagError("data_dir", data_dir, f"contains no {self.name} {subset} files")
         return files
 
     def _look_into(self, data_dir: str) -> dict[str, Sequence[Path]]:
@@ -186,7 +186,7 @@ def detect(data_dir: str) -> Dataset:
             if dataset._look_into(data_dir):
                 return dataset
     known = "; ".join(f"{name}: {dataset.files}" for name, dataset in _DATASETS.items())
-    raise FlagError("data_dir", data_dir, f"holds files of no data set ({known})")
+    raise FlagError("data_dir", data_dir, f"contains files of no data set ({known})")
 
 
 plugins.add_kind(

@@ -209,7 +209,7 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
                 state = (
                     "an unfinished data set" if unfinished_in(out) else existing.relative_to(out)
                 )
-                raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
+                raise UsageError(f"{out}: contains {state} already; remove it or name another folder")
             scratch = stack.enter_context(Scratch(UNFINISHED, out))
         except FileExistsError as error:
             raise UsageError(f"{out}: is not a folder") from error
@@ -325,7 +325,7 @@ def scan(
             subsets["validation"] += files[:held_back]
             subsets[split] += files[held_back:]
     if not any(subsets.values()):
-        raise UsageError(f"{folder}: its sub-folders hold no images ({', '.join(SUFFIXES)})")
+        raise UsageError(f"{folder}: its sub-folders contain no images ({', '.join(SUFFIXES)})")
     for files in subsets.values():
         chosen.shuffle(files)
     return ImageFolder(tuple(classes), subsets, tuple(ignored))

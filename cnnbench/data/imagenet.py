@@ -285,7 +285,7 @@ def single(features: Any, key: str, kind: str) -> Any:
         raise RecordDefect(f"key {key} is missing")
     values = getattr(features[key], kind).value
     if len(values) != 1:
-        raise RecordDefect(f"key {key} must hold one value of {kind}, but holds {len(values)}")
+        raise RecordDefect(f"key {key} must contain one value of {kind}, but contains {len(values)}")
     return values[0]
 
 

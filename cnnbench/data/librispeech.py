@@ -190,7 +190,7 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
         if some
     }
     if not any(by_subset.values()):
-        raise UsageError(f"{source}: holds no transcripts in train-* or {validation}")
+        raise UsageError(f"{source}: contains no transcripts in train-* or {validation}")
     return by_subset
 
 

@@ -40,7 +40,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     with readable(data_dir):
         exists = path.is_file()
     if not exists:
-        raise FlagError("data_dir", data_dir, f"holds no {path.name}")
+        raise FlagError("data_dir", data_dir, f"contains no {path.name}")
     return [path]
 
 
@@ -71,7 +71,7 @@ def _read(path: Path) -> dict[str, Integers]:
         values = arrays[name]
         if values.dtype.kind not in "iu" or values.ndim != dimensions:
             raise DataError(
-                f"{path}: array {name} must hold integers in {dimensions} dimensions, but holds "
+                f"{path}: array {name} must contain integers in {dimensions} dimensions, but contains "
                 f"{values.dtype} {values.shape}"
             )
         if len(values) != len(arrays["users"]):
@@ -79,7 +79,7 @@ def _read(path: Path) -> dict[str, Integers]:
                 f"{path}: {len(arrays['users'])} users, but {len(values)} rows of {name}"
             )
     if not len(arrays["users"]):
-        raise DataError(f"{path}: holds no records")
+        raise DataError(f"{path}: contains no records")
     return {name: arrays[name].astype(np.int64) for name in names}
 
 
@@ -234,7 +234,7 @@ def _read_table(path: Path) -> Any:
     except OSError as error:
         raise UsageError(f"{path}: {reason(error)}") from error
     except (ValueError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: holds no ratings: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path}: contains no ratings: {' '.join(str(error).split())}") from error
     if table.shape[1] != len(_COLUMNS):
         raise DataError(f"{path}: a rating has {len(_COLUMNS)} parts, not {table.shape[1]}")
     table.columns = list(_COLUMNS)

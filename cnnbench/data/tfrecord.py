@@ -202,7 +202,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
         return shards
     hint = f"; it has {others[0]} files only" if others else ""
     raise FlagError(
-        "data_dir", data_dir, f"holds no files {prefix}{subset}-*-of-* (* is a number){hint}"
+        "data_dir", data_dir, f"contains no files {prefix}{subset}-*-of-* (* is a number){hint}"
     )
 
 

@@ -339,7 +339,7 @@ def read_results(
         what = f"is no complete file of {chosen.name}: {type(error).__name__}: {error}"
         return (), (*file.skipped, Skipped(path, 0, what))
     if not records and not file.skipped and not file.others:
-        return (), (Skipped(path, 0, f"holds no complete result of {chosen.name}"),)
+        return (), (Skipped(path, 0, f"contains no complete result of {chosen.name}"),)
     return records, tuple(file.skipped)
 
 

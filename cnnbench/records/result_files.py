@@ -271,7 +271,7 @@ def read(
         kind = content.get("kind") if isinstance(content, dict) and "schema" in content else None
         kind = kind if isinstance(kind, str) else RunRecord.kind
         if kind in _OTHERS:
-            other = f"holds a document of the kind {kind!r}, not a run record"
+            other = f"contains a document of the kind {kind!r}, not a run record"
             return SkippedFile(path, other, defect=False)
         form = _KINDS.get(kind, RunRecord)
         with document(path, _NAMES[form]):

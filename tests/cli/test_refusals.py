@@ -177,7 +177,7 @@ run --train_dir=/proc/none/ckpt              | --train_dir=/proc/none/ckpt
 run --train_dir=model.ckpt-12                | --train_dir=model.ckpt-12: names a single checkpoint
 run --export_dir=ff                          | --export_dir=ff: is not a folder
 run --export_dir=ff/below                    | --export_dir=ff/below: *be a directory to write to
-run --export_dir=.                           | --export_dir=.: holds files, but no saved_model.pb
+run --export_dir=.                           | --export_dir=.: contains files, but no saved_model.pb
 run --train_dir=d --export_dir=d             | --export_dir=d: is the file of --train_dir too
 run --graph_file=a.json --result_json=./a.json | --graph_file=a.json: *--result_json too
 run --profile_json=x --result_json=x         | is the file of --
@@ -494,8 +494,8 @@ ab                                           | the two sides are the same; say w
 ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
 ab --a=--display_every=5 --b=--tf_random_seed=1 | the two sides are the same
 ab --resume                                  | --resume=true: needs --results
-ab --resume --results=none                   | --results=none: holds no experiment of cnnbench ab
-ab --resume --results=nested                 | --results=nested: holds no experiment of cnnbench ab
+ab --resume --results=none                   | --results=none: contains no experiment of cnnbench ab
+ab --resume --results=nested                 | --results=nested: contains no experiment of cnnbench ab
 ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
 ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
 ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both

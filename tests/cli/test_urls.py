@@ -250,7 +250,7 @@ def test_refusals_of_the_file_system(store, monkeypatch, capsys):
     (store / "other").mkdir()
     (store / "other/file").write_text("mine", encoding="utf-8")
     line = refused(capsys, *tiny, "--export_dir=store://other")
-    assert line.endswith("holds files, but no saved_model.pb; name another folder")
+    assert line.endswith("contains files, but no saved_model.pb; name another folder")
 
 
 def test_a_newest_checkpoint_that_cannot_be_read_is_not_passed_over(store, monkeypatch, capsys):

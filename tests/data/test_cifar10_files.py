@@ -70,7 +70,7 @@ def test_other_files_are_left_alone_and_pickles_win(tmp_path, some):
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": 1}, "not a list of integers"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [2**70]}, "not a 64-bit integer"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [NESTED]}, "not a list of integers"),
-        ({b"data": np.zeros((0, 3072), np.uint8), b"labels": []}, "holds no records"),
+        ({b"data": np.zeros((0, 3072), np.uint8), b"labels": []}, "contains no records"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 11]}, "record 1: label 11 is not"),
     ],
 )

@@ -145,7 +145,7 @@ def test_refusals_do_without_tensorflow(own, alone):
         ),
         ("find=lambda folder, subset: folder", 2, "own.py:12: <lambda> must return a Sequence"),
         ("count=lambda files, subset: '4'", 2, "own.py:12: <lambda> must return an int, not '4'"),
-        ("count=lambda files, subset: 0", 4, "the train files hold no records"),
+        ("count=lambda files, subset: 0", 4, "the train files contain no records"),
     ],
 )
 def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, message, call):

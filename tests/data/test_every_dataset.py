@@ -108,7 +108,7 @@ def test_nothing_is_overwritten(name, sources, small_set, call):
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     make = ("data", f"make-{name}", sources(name), folder)
     err = call(*make, *SMALL[name].options, code=2).err
-    assert f"{folder}: holds " in err
+    assert f"{folder}: contains " in err
     assert "already" in err
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
@@ -185,7 +185,7 @@ BAD_SOURCES = [
             (lambda c: c["annotations"][0].update(category_id=9), "there is no category 9"),
             (lambda c: c["annotations"][0].pop("bbox"), "is no entry: 'bbox'"),
             (lambda c: c["images"][0].update(file_name="x.jpg"), "image 100: there is no file"),
-            (lambda c: c.pop("images"), "holds no list 'images'"),
+            (lambda c: c.pop("images"), "contains no list 'images'"),
             *(
                 (
                     lambda c, name=name: c["images"][0].update(file_name=name),
@@ -215,7 +215,7 @@ BAD_SOURCES = [
     (
         "coco",
         lambda root: shutil.rmtree(root / "annotations"),
-        *(2, "holds neither annotations/instances_train*.json"),
+        *(2, "contains neither annotations/instances_train*.json"),
     ),
     ("librispeech", heard(wav(sound(400))), 4, LONGER),
     ("librispeech", heard(None), 4, "7-21.trans.txt: line 1: there is no file"),
@@ -224,11 +224,11 @@ BAD_SOURCES = [
     (
         "librispeech",
         lambda root: [shutil.rmtree(folder) for folder in root.iterdir()],
-        *(2, "holds no transcripts in train-* or test-clean"),
+        *(2, "contains no transcripts in train-* or test-clean"),
     ),
     ("ratings", rated("1::2::3::4\n1::x::3::4\n"), 4, "ratings.dat: line 2: item x is no number"),
     ("ratings", rated("1::2::3::4\n1::2\n"), 4, "ratings.dat: line 2: rating nan is no number"),
-    ("ratings", rated(""), 4, "ratings.dat: holds no ratings"),
+    ("ratings", rated(""), 4, "ratings.dat: contains no ratings"),
     ("ratings", rated("1::2::3::4\n"), 2, "--min_ratings=8: no user of "),
 ]
 
@@ -341,20 +341,20 @@ def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
 @EVERY
 def test_folders_without_it(name, small_set, tmp_path, call):
     dataset = SMALL[name].dataset
-    with pytest.raises(FlagError, match=r"holds files of no data set \(imagenet: train-\*-of-\*"):
+    with pytest.raises(FlagError, match=r"contains files of no data set \(imagenet: train-\*-of-\*"):
         detect(str(tmp_path))
     with pytest.raises(FlagError, match="nowhere: there is no such directory"):
         dataset.num_examples("train", str(tmp_path / "nowhere"))
-    with pytest.raises(FlagError, match=r"holds no (files|CIFAR-10|ratings-)"):
+    with pytest.raises(FlagError, match=r"contains no (files|CIFAR-10|ratings-)"):
         dataset.num_examples("train", str(tmp_path))
-    with pytest.raises(FlagError, match=f"holds no {name} files"):
+    with pytest.raises(FlagError, match=f"contains no {name} files"):
         dataset.subsets_in(str(tmp_path))
     for path in small_set(name).iterdir():
         if "train" in path.name or "batch_" in path.name:
             shutil.copy(path, tmp_path)
     assert list(dataset.subsets_in(str(tmp_path))) == ["train"]
     assert "\nvalidation: no files\n" in call("data", "check", tmp_path).out
-    with pytest.raises(FlagError, match=r"holds no .*(validation|test_batch)"):
+    with pytest.raises(FlagError, match=r"contains no .*(validation|test_batch)"):
         dataset.num_examples("validation", str(tmp_path))
 
 
@@ -412,7 +412,7 @@ BAD_RECORDS = {
         (image(label=-1), "label -1 is not in [0, 1001)"),
         (image(label=2**40), f"label {2**40} is not in [0, 1001)"),
         (image(jpeg(1)[:300]), "the JPEG cannot be decoded"),
-        (image(**{"image/class/label": []}), "must hold one value of int64_list, but holds 0"),
+        (image(**{"image/class/label": []}), "must contain one value of int64_list, but contains 0"),
         (image(b"no image"), "the image is no JPEG"),
         (image(PNG), "the image is a PNG"),
         (image(STRIP), "no side more than 100 times as long"),
@@ -577,10 +577,10 @@ NO_ROWS = np.zeros((0, 3072), np.uint8)
     ("name", "content", "message"),
     [
         ("ratings", {"users": [1]}, "array items is missing"),
-        ("ratings", {"users": [1], "items": [1.5]}, "items must hold integers in 1 dimensions"),
-        ("ratings", {"users": [1], "items": [[1]]}, "in 1 dimensions, but holds int64"),
+        ("ratings", {"users": [1], "items": [1.5]}, "items must contain integers in 1 dimensions"),
+        ("ratings", {"users": [1], "items": [[1]]}, "in 1 dimensions, but contains int64"),
         ("ratings", {"users": [1], "items": [1, 2]}, "1 users, but 2 rows of items"),
-        ("ratings", {"users": NO_ROWS[:, 0], "items": NO_ROWS[:, 0]}, "holds no records"),
+        ("ratings", {"users": NO_ROWS[:, 0], "items": NO_ROWS[:, 0]}, "contains no records"),
         ("ratings", {"users": [1], "items": [-1]}, "record 0: item -1 is not in [0, 26744)"),
         ("cifar10", [0, 11], "record 1: label 11 is not in [0, 11)"),
         ("cifar10", [0] * 3 + [-1], "record 3: truncated, 3072 of 3073 bytes are there"),
@@ -640,7 +640,7 @@ def test_files_that_are_damaged_cut_off_missing_or_empty(
         make_input(spec, cpu_devices[:1])
     for path in (first, second, third):
         path.write_bytes(b"")
-    none = f"{tmp_path}: the train files hold no records"
+    none = f"{tmp_path}: the train files contain no records"
     with pytest.raises(DataError, match=none):
         small.dataset.num_examples("train", str(tmp_path))
     assert f"\ndefect: {none}\n" in call("data", "check", tmp_path, code=4).out

@@ -97,7 +97,7 @@ def test_other_files_and_hidden_folders_are_left_out(tmp_path):
 
 
 def test_what_cannot_be_used_is_said(tmp_path):
-    with pytest.raises(UsageError, match="its sub-folders hold no images"):
+    with pytest.raises(UsageError, match="its sub-folders contain no images"):
         scan(tmp_path, None, 0, 1)
     make(tmp_path / "images", {"a": 1, "b": 1})
     labels = tmp_path / "labels"

@@ -49,7 +49,7 @@ def test_a_run_and_its_evaluation_read_the_folder_of_their_subset(small_set, tmp
     shutil.rmtree(out / "validation")
     err = call(*flags, "--eval", code=2).err
     assert err.endswith(
-        "holds no files validation-*-of-* (* is a number); it has train files only\n"
+        "contains no files validation-*-of-* (* is a number); it has train files only\n"
     )
 
 
@@ -126,4 +126,4 @@ def test_suffixes_of_records_count_as_shards(small_set, tmp_path, call):
 def test_nothing_is_made_beside_the_folders_of_another_set(sources, small_set, tmp_path, call):
     out = copied(small_set("imagenet"), tmp_path, train="train")
     err = call("data", "make-imagenet", sources("imagenet"), out, code=2).err
-    assert f"{out}: holds train/train-00000-of-00003 already" in err
+    assert f"{out}: contains train/train-00000-of-00003 already" in err

@@ -251,7 +251,7 @@ def test_a_process_killed_while_it_moves_files_leaves_no_data_set(photo, tmp_pat
         find_files(str(tmp_path), "train")
     with pytest.raises(FlagError, match=r"not finished \(unfinished-left1234\)"):
         detect(str(tmp_path))
-    with pytest.raises(UsageError, match="holds an unfinished data set already"):
+    with pytest.raises(UsageError, match="contains an unfinished data set already"):
         make_imagenet(found, tmp_path, {"train": 2, "validation": 1})
 
 

@@ -144,7 +144,7 @@ def test_other_documents_of_ours_are_no_defects(tmp_path):
     (tmp_path / "gate.json").write_text('{"schema": 1, "kind": "comparison", "notes": []}')
     loaded = load_records([tmp_path])
     assert [str(one) for one in loaded.skipped] == [
-        f"{tmp_path}/gate.json: holds a document of the kind 'comparison', not a run record"
+        f"{tmp_path}/gate.json: contains a document of the kind 'comparison', not a run record"
     ]
     assert loaded.defects == ()
 

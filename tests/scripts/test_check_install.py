@@ -123,8 +123,8 @@ def test_time_outs_and_missing_programs_are_named(machine, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"status": "failed", "step_seconds": [1, 1, 1]}, "does not hold three good steps"),
-        ({"status": "ok", "step_seconds": [1]}, "does not hold three good steps"),
+        ({"status": "failed", "step_seconds": [1, 1, 1]}, "does not contain three good steps"),
+        ({"status": "ok", "step_seconds": [1]}, "does not contain three good steps"),
         ({"status": "ok"}, r"cannot be used: KeyError\('step_seconds'\)"),
         ([], "cannot be used: TypeError"),
     ],

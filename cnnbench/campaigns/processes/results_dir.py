@@ -217,7 +217,7 @@ class CampaignKind:
     @property
     def nothing(self) -> str:
         """Error message if --resume finds no campaign."""
-        return f"holds no {self.noun} of cnnbench {self.command} to go on with"
+        return f"contains no {self.noun} of cnnbench {self.command} to go on with"
 
     @property
     def too_old(self) -> str:

@@ -218,7 +218,7 @@ def _check(folder: str, options: CheckFlags) -> None:
         with _tensorflow():
             findings = dataset.check(files, options.num_classes or dataset.num_classes)
         if not findings.records and not findings.defects:
-            findings.defects.append(f"{files[0].parent}: the {subset} files hold no records")
+            findings.defects.append(f"{files[0].parent}: the {subset} files contain no records")
         size = sum(path.stat().st_size for path in files)
         lines.append(
             f"{subset}: {findings.records} valid records in {len(files)} files, {size:,} bytes"

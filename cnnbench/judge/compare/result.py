@@ -391,7 +391,7 @@ class Comparison(Document):
     @property
     @computed(before="next_step", form=int)
     def exit_code(self) -> ExitCode:
-        """The exit code: regressions first, then failures, then inconclusive results or defective
+        """The exit code. Regressions precede failures, then inconclusive results and defective
         files.
         """
         if self.ends_with is not None:
@@ -410,9 +410,7 @@ class Comparison(Document):
     @property
     @computed(before="next_step", **OPTIONAL)
     def answer(self) -> str:
-        """The outcome of the worst configuration, and sentences about further metrics that got
-        worse.
-        """
+        """The outcome of the worst configuration, and sentences about other metrics that got worse."""
         entries = self.deciding
         if not entries:
             return "Nothing was compared."
@@ -445,7 +443,7 @@ class Comparison(Document):
     @property
     @computed(before="next_step", **OPTIONAL)
     def advice(self) -> str:
-        """How to decide the first inconclusive configuration, in a sentence; "" if there is none."""
+        """A sentence: how to decide the first inconclusive configuration; "" if there is none."""
         entry, result = next(iter(undecided(self)), (None, None))
         if entry is None or result is None or result.judgement.needed is None:
             return ""

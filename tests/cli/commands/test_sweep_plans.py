@@ -71,7 +71,7 @@ entries:
 def test_a_folder_without_data_is_refused(sweep, tmp_path):
     (tmp_path / "train-00000-of-00001").write_bytes(b"")
     text = "entries: [{name: a, flags: {data_name: imagenet, data_dir: .}}]"
-    assert re.search(r"suite\.yaml:1: .*hold no records", sweep(text, code=2).err)
+    assert re.search(r"suite\.yaml:1: .*contain no records", sweep(text, code=2).err)
 
 
 @pytest.mark.parametrize(("value", "lack"), [(None, "is not set"), ("", "is empty")])

@@ -152,7 +152,7 @@ def test_charts(capsys, tmp_path, step):
 
 @pytest.mark.parametrize(
     ("devices", "steps", "reason"),
-    [(2, (0.2, 0.3), "was measured on 2 devices"), (1, (), "holds no steps")],
+    [(2, (0.2, 0.3), "was measured on 2 devices"), (1, (), "contains no steps")],
 )
 def test_a_record_must_have_steps_of_one_device(write_record, devices, steps, reason):
     with pytest.raises(FlagError, match=f"^--record=.*{reason}"):
