@@ -115,7 +115,10 @@ _READER = "from cnnbench.records.reader import register_reader as read\nread"
             "all-reduce algorithm 'xring' is already registered",
         ),
         (f"{_READER}('tf_cnn_benchmarks', b'x')(print)", "'tf_cnn_benchmarks' is registered alr"),
-        (f"{_READER}('own', b'(')(print)", "reader 'own': b'(' is no pattern: missing )"),
+        (
+            f"{_READER}('own', b'(')(print)",
+            "reader 'own': b'(' is not a regular expression: missing )",
+        ),
         (f"{_READER}('', b'x')(print)", "a reader needs a name of printable characters, not ''"),
     ],
 )

@@ -177,7 +177,7 @@ def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") ->
                 if size > most * _MIB:
                     raise ValueError(f"has more than {most} MiB")
         if stat.S_ISFIFO(mode) and not parts:
-            raise ValueError("is a pipe that nobody writes to")
+            raise ValueError("is a pipe without a writer")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         _refuse(path, f"cannot be read: {reason}", flag)
@@ -189,7 +189,7 @@ def read_text(path: str | os.PathLike[str], flag: str = "") -> str:
     try:
         return read_file(path, 16, flag).decode("utf-8-sig")
     except UnicodeDecodeError:
-        _refuse(path, "cannot be read: it is no text in UTF-8", flag)
+        _refuse(path, "cannot be read: it is not UTF-8 text", flag)
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -257,7 +257,7 @@ def _constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"not JSON: {text[:20]} is beyond all doubles")
+        raise ValueError(f"not JSON: {text[:20]} is too large for a double")
     return number
 
 
@@ -266,7 +266,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(by_key) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"not JSON: the key {twice[:40]!r} is there twice")
+        raise ValueError(f"not JSON: duplicate key {twice[:40]!r}")
     return by_key
 
 

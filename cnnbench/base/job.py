@@ -157,7 +157,7 @@ class Job:
         addresses = [self.address(task) for task in self.tasks]
         repeated = Counter(addresses)
         for task, address in zip(self.tasks, addresses, strict=True):
-            reason = "" if is_address(address) else f"{address!r} is no host:port"
+            reason = "" if is_address(address) else f"{address!r} is not of the form host:port"
             if repeated[address] > 1:
                 reason = reason or f"{address} is given to two tasks"
             if reason:

@@ -391,7 +391,9 @@ def _tf_place(config: Any) -> dict[str, Any]:
         raise ValueError('task needs a "type", a string, and an "index", a number from 0')
     unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no job; there are {', '.join(sorted(_TF_JOBS))}")
+        raise ValueError(
+            f"{unknown[0]!r} is not a job; must be one of {', '.join(sorted(_TF_JOBS))}"
+        )
     if index >= len(hosts.get(job, ())):
         raise ValueError(f"cluster has no task {job}:{index}")
     chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
@@ -446,7 +448,7 @@ def expand_nodes(environ: Environment, name: str) -> list[str]:
     text = _text(environ, name)
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
-        raise _bad(environ, name, "is no list of nodes such as n[01-04],m7")
+        raise _bad(environ, name, "is not a list of nodes such as n[01-04],m7")
     # Commas within brackets do not separate nodes.
     for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
@@ -466,7 +468,7 @@ def _numbers(text: str, environ: Environment, name: str) -> list[str]:
         match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
         low, high = match.groups(match[1]) if match else ("1", "0")
         if not 0 <= int(high) - int(low) < _MOST_TASKS:
-            raise _bad(environ, name, f"[{text}] is no list of numbers such as 01-04,7")
+            raise _bad(environ, name, f"[{text}] is not a list of numbers such as 01-04,7")
         numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
     return numbers
 
@@ -478,7 +480,7 @@ def _tasks_per_node(environ: Environment, name: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
         if match is None:
-            raise _bad(environ, name, "is no list of numbers such as 2(x3),1")
+            raise _bad(environ, name, "is not a list of numbers such as 2(x3),1")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
@@ -486,12 +488,14 @@ def _tasks_per_node(environ: Environment, name: str) -> list[int]:
 def _from_kubernetes(ps: int, environ: Environment) -> _Place:
     pod = re.fullmatch(f"({HOST})-{_NUMBER}", _text(environ, "HOSTNAME"))
     if pod is None:
-        reason = "is no NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
+        reason = (
+            "is not of the form NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
+        )
         raise _bad(environ, "HOSTNAME", reason)
     name, index = pod[1], int(pod[2])
     service = _text(environ, "CNNBENCH_SERVICE")
     if not re.fullmatch(HOST, service):
-        raise _bad(environ, "CNNBENCH_SERVICE", "is no name of a service")
+        raise _bad(environ, "CNNBENCH_SERVICE", "is not a service name")
     size = _whole(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
     port = _whole(environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT)
     if index >= size:

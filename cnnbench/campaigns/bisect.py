@@ -110,7 +110,9 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
         try:
             commits.append(commit_of(text, repository))
         except GitError as error:
-            raise UsageError(f"{name} {text!r}: is no revision of {repository}: {error}") from None
+            raise UsageError(
+                f"{name} {text!r}: is not a revision of {repository}: {error}"
+            ) from None
     if commits[0] == commits[1]:
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} are the same commit")
     try:
@@ -123,7 +125,7 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
     if base != commits[0]:
         replaced = Commits(repository).successors(commits).items()
         reasons = [
-            "it is no ancestor of BAD",
+            "it is not an ancestor of BAD",
             *(
                 f"{short(a)} was replaced, as by {how}: it is now {short(b)}"
                 for a, (b, how) in replaced

@@ -146,7 +146,7 @@ def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> 
             if not isinstance(key, yaml.ScalarNode):
                 raise UsageError(f"{file}:{at}: a key must be a word")
             if any(key.value == name for name, _, _ in fields):
-                raise UsageError(f'{file}:{at}: the key "{key.value}" is there twice')
+                raise UsageError(f'{file}:{at}: duplicate key "{key.value}"')
             fields.append((key.value, at, _node(file, value, done, depth + 1)))
         parsed = Node(file, line, "mapping", fields=tuple(fields))
     done[id(node)] = parsed

@@ -158,7 +158,7 @@ def _expand(entry: SuiteEntry) -> tuple[SweepCase, ...]:
     for configuration in made:
         if configuration.name in seen:
             line = max(node.line for node in (entry.node, *configuration.nodes.values()))
-            raise entry.node.error(f"{configuration.name}: is there twice", line)
+            raise entry.node.error(f"{configuration.name}: is a duplicate", line)
         seen[configuration.name] = configuration
     if not made:
         raise entry.node.error(f"{entry.name}: everything is excluded")

@@ -64,7 +64,9 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
                 return paths
     wanted = "data_batch_* or data_batch_*.bin" if subset == "train" else "test_batch[.bin]"
     raise FlagError(
-        "data_dir", data_dir, f"contains no CIFAR-10 {subset} files ({wanted}), nor do its sub-folders"
+        "data_dir",
+        data_dir,
+        f"contains no CIFAR-10 {subset} files ({wanted}), nor do its sub-folders",
     )
 
 

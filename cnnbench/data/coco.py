@@ -68,7 +68,7 @@ def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int,
     features = features_of(record)
     source_id = single(features, SOURCE_ID, "bytes_list")
     if not source_id.isdigit() or int(source_id) >= 2**63:
-        raise RecordDefect(f"{SOURCE_ID} {source_id!r} is no number")
+        raise RecordDefect(f"{SOURCE_ID} {source_id!r} is not a number")
     boxes = check_boxes(features)
     if boxes > MAX_BOXES:
         raise RecordDefect(f"{boxes} boxes, but at most {MAX_BOXES} fit")
@@ -367,7 +367,7 @@ def _categories(path: Path, content: Any) -> dict[int, str]:
         try:
             names_by_id[int(category["id"])] = str(category["name"])
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: {category!r:.80} is no category: {error}") from error
+            raise DataError(f"{path}: {category!r:.80} is not a category: {error}") from error
         check_name("category", names_by_id[int(category["id"])])
     if len(names_by_id) > MAX_CLASSES:
         raise UsageError(f"{len(names_by_id)} categories, but at most {MAX_CLASSES} fit")
@@ -387,7 +387,7 @@ def _images(
         for entry in content["images"]:
             name = str(entry["file_name"])
             if os.path.basename(name) != name or name in ("", ".", ".."):
-                raise ValueError(f"{name!r} is no name of a file in {folder}")
+                raise ValueError(f"{name!r} is not a file name in {folder}")
             files[int(entry["id"])] = folder / name
             sizes[int(entry["id"])] = (int(entry["height"]), int(entry["width"]))
         for entry in content["annotations"]:
@@ -397,7 +397,7 @@ def _images(
             else:
                 objects[int(entry["image_id"])].append(made)
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: {entry!r:.80} is no entry: {error}") from error
+        raise DataError(f"{path}: {entry!r:.80} is not a valid entry: {error}") from error
     for number, file in files.items():
         if not file.is_file():
             raise DataError(f"{path}: image {number}: there is no file {file}")

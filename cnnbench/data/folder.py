@@ -209,7 +209,9 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
                 state = (
                     "an unfinished data set" if unfinished_in(out) else existing.relative_to(out)
                 )
-                raise UsageError(f"{out}: contains {state} already; remove it or name another folder")
+                raise UsageError(
+                    f"{out}: contains {state} already; remove it or name another folder"
+                )
             scratch = stack.enter_context(Scratch(UNFINISHED, out))
         except FileExistsError as error:
             raise UsageError(f"{out}: is not a folder") from error

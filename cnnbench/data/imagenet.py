@@ -285,7 +285,9 @@ def single(features: Any, key: str, kind: str) -> Any:
         raise RecordDefect(f"key {key} is missing")
     values = getattr(features[key], kind).value
     if len(values) != 1:
-        raise RecordDefect(f"key {key} must contain one value of {kind}, but contains {len(values)}")
+        raise RecordDefect(
+            f"key {key} must contain one value of {kind}, but contains {len(values)}"
+        )
     return values[0]
 
 
@@ -297,7 +299,7 @@ def check_boxes(features: Any) -> int:
     for ymin, xmin, ymax, xmax in zip(*sides, strict=True):
         if not (0 <= ymin <= ymax <= 1 and 0 <= xmin <= xmax <= 1):
             box = f"ymin={ymin:g} xmin={xmin:g} ymax={ymax:g} xmax={xmax:g}"
-            raise RecordDefect(f"box {box} is no part of the image")
+            raise RecordDefect(f"box {box} is not inside the image")
     return len(sides[0])
 
 

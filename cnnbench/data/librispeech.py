@@ -48,7 +48,9 @@ def samples_in(content: bytes) -> int:
             samples: int = file.getnframes()
             there = len(file.readframes(samples)) // max(1, audio_format[0] * audio_format[1])
     except (wave.Error, EOFError) as error:
-        raise RecordDefect(f"the audio is no WAV of PCM: {error or 'it is cut off'}") from error
+        raise RecordDefect(
+            f"the audio is not PCM in a WAV file: {error or 'it is cut off'}"
+        ) from error
     if audio_format != (1, 2, SAMPLE_RATE):
         channels, bytes_of_sample, rate = audio_format
         raise RecordDefect(

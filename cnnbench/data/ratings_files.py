@@ -62,7 +62,9 @@ def _read(path: Path) -> dict[str, Integers]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             arrays = dict(content)
     except Exception as error:  # zipfile, zlib and NumPy raise many types of errors.
-        raise DataError(f"{path}: is no file of arrays: {' '.join(str(error).split())}") from error
+        raise DataError(
+            f"{path}: is not a file of arrays: {' '.join(str(error).split())}"
+        ) from error
     names = _ARRAYS[path.stem.partition("-")[2]]
     for name in names:
         if name not in arrays:
@@ -71,8 +73,8 @@ def _read(path: Path) -> dict[str, Integers]:
         values = arrays[name]
         if values.dtype.kind not in "iu" or values.ndim != dimensions:
             raise DataError(
-                f"{path}: array {name} must contain integers in {dimensions} dimensions, but contains "
-                f"{values.dtype} {values.shape}"
+                f"{path}: array {name} must contain integers in {dimensions} dimensions, "
+                f"but contains {values.dtype} {values.shape}"
             )
         if len(values) != len(arrays["users"]):
             raise DataError(
@@ -115,7 +117,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     twice = np.flatnonzero(rated[1:] == rated[:-1])
     if len(twice):
         user, item = divmod(int(rated[twice[0]]), ITEMS)
-        findings.defects.append(f"{path}: user {user} and item {item} are there twice")
+        findings.defects.append(f"{path}: duplicate pair of user {user} and item {item}")
     if "negatives" in arrays:
         findings.defects += _wrong_candidates(path, arrays)
     findings.records = len(arrays["users"])
@@ -244,7 +246,7 @@ def _read_table(path: Path) -> Any:
         if len(wrong):
             line = int(wrong[0]) + 1 + with_header
             raise DataError(
-                f"{path}: line {line}: {name} {table[name].iloc[wrong[0]]} is no number"
+                f"{path}: line {line}: {name} {table[name].iloc[wrong[0]]} is not a number"
             )
         table[name] = numbers
     return table

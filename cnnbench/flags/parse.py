@@ -297,7 +297,7 @@ def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
     if name in REMOVED:
         return f"{typed} was removed; {REMOVED[name]}"
     if name in _OF_JOBS:
-        return f"{typed} is no flag of a run, but of cnnbench {_OF_JOBS[name]}"
+        return f"{typed} is not a flag of a run, but of cnnbench {_OF_JOBS[name]}"
     flag, space, value = name.partition(" ")
     if space and flag in known:  # A line of a flag file is one word.
         return f"{typed}: a value in the same word follows an =, write --{flag}={value.strip()}"

@@ -256,7 +256,7 @@ class Registry(dict[str, S], Generic[S]):
     def register(self, spec: S) -> None:
         """Adds a declaration with a new name, and the flags of its constants."""
         if not isinstance(spec, self._kind):
-            raise UsageError(f"{self._noun}: {spec!r} is no {self._kind.__name__}")
+            raise UsageError(f"{self._noun}: {spec!r} is not of type {self._kind.__name__}")
         if spec.name in self:
             raise UsageError(f"{self._noun} {spec.name} is registered already; choose another name")
         known = self.constants

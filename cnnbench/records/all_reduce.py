@@ -184,7 +184,7 @@ class AllReduceRecord(Document):
                     if (number := getattr(row, name)) < 1:
                         raise ValueError(f"{key}[{index}].{name}: {number} is less than 1")
                 if not all(map(is_amount, row.seconds)):
-                    raise ValueError(f"{key}[{index}].seconds: not all are positive times")
+                    raise ValueError(f"{key}[{index}].seconds: all times must be positive")
         for index, copy in enumerate(self.copies):
             if not copy.seconds:
                 raise ValueError(f"copies[{index}].seconds: none")

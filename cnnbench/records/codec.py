@@ -275,7 +275,9 @@ def started(started_at: str) -> datetime:
     try:
         return start.astimezone(timezone.utc)
     except OverflowError:
-        raise ValueError(f"started_at: {started_at!r} is in no year of UTC") from None
+        raise ValueError(
+            f"started_at: {started_at!r} is outside the years 1 to 9999 of UTC"
+        ) from None
 
 
 def json_key(field: dataclasses.Field[Any]) -> str:
@@ -336,7 +338,9 @@ def _mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
         if whole and _scalar(int, value, f"{path}.{key}") < 0:
             raise ValueError(f"{path}.{key}: {value} is negative")
         if type(value) in _NESTING and not _is_arithmetical(value):
-            raise ValueError(f"{path}.{key}: {_shown(value)} holds what is beyond all doubles")
+            raise ValueError(
+                f"{path}.{key}: {_shown(value)} contains a number that is too large for a double"
+            )
     return data
 
 

@@ -104,7 +104,7 @@ def resolve_saved_model(path: str) -> Path:
         if there and not (target / marker).is_file():
             raise FlagError(flag, path, f"contains files, but no {marker}; name another folder")
         if other := min(there - {marker, *_SAVED_MODEL}, default=""):
-            reason = f"contains {other}, which is no part of a SavedModel; name another folder"
+            reason = f"contains {other}, which is not part of a SavedModel; name another folder"
             raise FlagError(flag, path, reason)
     try:
         # Behind a URL it is written in place: renaming copies every file.

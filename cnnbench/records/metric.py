@@ -202,7 +202,9 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         tables = [(ALL, name), *((table, entry) for table, entry in further if entry)]
         for table, entry in tables:
             if entry in table or not entry.isidentifier() or not entry.isascii():
-                reason = "is registered already" if entry in table else "is no name of a column"
+                reason = (
+                    "is registered already" if entry in table else "cannot be the name of a column"
+                )
                 raise UsageError(f"metric {entry!r} {reason}; choose another name")
         for table, entry in tables:
             table[entry] = metric
@@ -238,7 +240,7 @@ def _value(metric: Metric, record: Any) -> Any:
     try:
         number = metric.value(record)
         if not isinstance(number, Real | str | None):
-            raise TypeError(f"{type(number).__name__} is no number")
+            raise TypeError(f"{type(number).__name__} is not a number")
         return number
     except Exception as error:  # a plug-in's error must not lose the measurements
         what = text_of(error)

@@ -203,7 +203,7 @@ class StepProfile(Document):
     def __post_init__(self) -> None:
         steps = len(self.step_seconds)
         if not steps or not all(map(is_amount, self.step_seconds)):
-            raise ValueError("step_seconds: there must be times, all greater than 0")
+            raise ValueError("step_seconds: must contain times, all greater than 0")
         if not self.record.step_seconds:
             raise ValueError("record.step_seconds: no timed step")
         for name in ("allocations", "allocated_bytes"):

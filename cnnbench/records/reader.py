@@ -291,7 +291,9 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
         try:
             compiled = re.compile(pattern, re.MULTILINE)
         except (re.error, TypeError) as error:
-            raise UsageError(f"reader {name!r}: {pattern!r} is no pattern: {error}") from None
+            raise UsageError(
+                f"reader {name!r}: {pattern!r} is not a regular expression: {error}"
+            ) from None
         checked = plugins.checked(read, Iterable[RunRecord], ("file",))
         READERS[name] = Reader(name, compiled, checked)
         return read
@@ -336,7 +338,7 @@ def read_results(
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         if plugins.origin("reader", chosen.name) is not None:
             raise
-        what = f"is no complete file of {chosen.name}: {type(error).__name__}: {error}"
+        what = f"is not a complete file of {chosen.name}: {type(error).__name__}: {error}"
         return (), (*file.skipped, Skipped(path, 0, what))
     if not records and not file.skipped and not file.others:
         return (), (Skipped(path, 0, f"contains no complete result of {chosen.name}"),)

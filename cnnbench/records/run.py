@@ -347,13 +347,15 @@ class ResourceUse:
         check_amounts("resources", self)
         samples = len(self.seconds)
         if not samples:
-            raise ValueError("resources.seconds: no samples")
+            raise ValueError("resources.seconds: must contain a sample")
         if list(self.seconds) != sorted(self.seconds):
-            raise ValueError("resources.seconds: do not increase")
+            raise ValueError("resources.seconds: must increase")
         for key in ("memory_bytes", "device_memory_bytes", "busy_cpus"):
             values = getattr(self, key)
             if len(values) != samples and (values or key != "device_memory_bytes"):
-                raise ValueError(f"resources.{key}: not a value for each of {samples} samples")
+                raise ValueError(
+                    f"resources.{key}: must contain a value for each of {samples} samples"
+                )
         for key in ("seconds", "memory_bytes", "device_memory_bytes", "busy_cpus"):
             values = getattr(self, key)
             if (index := wrong_amount(values, or_zero=True)) is not None:
@@ -378,7 +380,7 @@ class InputStage:
     def __post_init__(self) -> None:
         check_amounts("input_stages", self)
         if not self.seconds:
-            raise ValueError("input_stages.seconds: 0 is no time")
+            raise ValueError("input_stages.seconds: must be greater than 0")
 
     @property
     def examples_per_sec(self) -> float:
@@ -485,7 +487,7 @@ class TurnTaking:
     def __post_init__(self) -> None:
         check_amounts("turns", self)
         if list(self.starts) != sorted({*self.starts}) or any(n < 1 for n in self.starts):
-            raise ValueError(f"turns.starts: {list(self.starts)} are not numbers of steps in order")
+            raise ValueError(f"turns.starts: {list(self.starts)} are not increasing step numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -877,7 +879,7 @@ def check_status(status: str, error: ErrorInfo | None) -> None:
 def _check_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
     if list(numbers) != sorted(set(numbers)) or not all(1 <= n <= steps for n in numbers):
         raise ValueError(
-            f"loss_scaling.{key}: {list(numbers)} are not numbers of {steps} steps in order"
+            f"loss_scaling.{key}: {list(numbers)} are not increasing step numbers from 1 to {steps}"
         )
 
 

@@ -105,7 +105,7 @@ run --data_dir=/nowhere                      | --data_dir=/nowhere: there is no
 run --result_csv=/proc/none/r.csv            | --result_csv=/proc/none/r.csv: there is no
 run --flagfile=nowhere                       | nowhere
 run --flagfile=circle                        | --flagfile=circle: leads back to itself
-run --flagfile=latin                         | --flagfile=*cannot be read: it is no text in UTF-8
+run --flagfile=latin                         | --flagfile=*cannot be read: it is not UTF-8 text
 # What is run
 run --eval                                   | --eval=true: needs --train_dir
 run --eval --train_dir=d --forward_only      | --forward_only=*--eval
@@ -319,9 +319,9 @@ run WORKERS --ps_hosts=c:1                   | --job_name=*--worker_hosts needs 
 run WORKERS --cluster=slurm                  | --worker_hosts=a:1,b:1: contradicts --cluster=slurm
 run ME MULTI_WORKER --input_only --data_dir=d | --input_only=true: measures one process
 run ME --ps_hosts=a:1                        | --worker_hosts=*given to two tasks
-run ME --ps_hosts=c                          | --ps_hosts=*is no host:port
-run --rendezvous=nohost                      | --rendezvous=nohost: is no host:port
-run --rendezvous=localhost:2²                | --rendezvous=localhost:2²: *is no host:port
+run ME --ps_hosts=c                          | --ps_hosts=*is not of the form host:port
+run --rendezvous=nohost                      | --rendezvous=nohost: is not of the form host:port
+run --rendezvous=localhost:2²                | --rendezvous=*: is not of the form host:port
 run COORDINATED                              | --variable_update=*cnnbench launch
 run COORDINATED ME --controller_host=d:1     | --ps_hosts=*needs tasks that store the variables
 run COORDINATED ME --ps_hosts=c:1            | --controller_host=: *a process that coordinates
@@ -495,7 +495,7 @@ ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
 ab --a=--display_every=5 --b=--tf_random_seed=1 | the two sides are the same
 ab --resume                                  | --resume=true: needs --results
 ab --resume --results=none                   | --results=none: contains no experiment of cnnbench ab
-ab --resume --results=nested                 | --results=nested: contains no experiment of cnnbench ab
+ab --resume --results=nested                 | --results=nested: contains no experiment
 ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
 ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
 ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both
@@ -533,8 +533,8 @@ ab -- run --model=nosuch                     | --model=nosuch: unknown; models f
 ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
 ab --b=--data_dir=/nowhere                   | --data_dir=/nowhere:
 ab -- --peak_flops=1                         | --peak_flops=1*: must be 0 or at least
-ab --a=--workers=2                           | --workers is no flag of a run, but of cnnbench launch
-ab -- --ps=1                                 | --ps is no flag of a run, but of cnnbench launch
+ab --a=--workers=2                           | --workers is not a flag of a run, but of cnnbench
+ab -- --ps=1                                 | --ps is not a flag of a run, but of cnnbench launch
 ab --workers=2 --b=--xla                     | --ps=0: *parameter_server*needs tasks
 ab --workers=2 --b=--xla -- RING --job_name=ps | --job_name=ps: is set by launch
 ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *has no use for them
@@ -570,7 +570,7 @@ explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot go with
 explain --workers=2 --b=--xla                | --ps=0: *parameter_server*needs tasks
 
 bisect main                                  | takes two revisions, GOOD and BAD, not 1
-bisect nothing main                          | GOOD 'nothing': is no revision of
+bisect nothing main                          | GOOD 'nothing': is not a revision of
 bisect main main                             | are the same commit
 bisect main main~1                           | BAD is an ancestor of it; swap them
 bisect main~1 main --model=lenet             | --model is a flag of the sides, not of bisect
@@ -614,8 +614,8 @@ tune TWO_CPUS --workers=2 --pairing=turns    | --pairing=turns: is impossible: a
 tune TWO_CPUS --allow=speed                  | --allow=speed: takes one or more of precision
 tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .png or .pdf
 tune TWO_CPUS --space=none.yaml              | --space=none.yaml: cannot be read: No such file
-tune TWO_CPUS --resume --results=binary      | --results=binary: journal.jsonl in it is no journal
-tune TWO_CPUS --resume --results=piped       | --results=piped: journal.jsonl in it is no journal
+tune TWO_CPUS --resume --results=binary      | --results=binary: journal.jsonl in it is not a
+tune TWO_CPUS --resume --results=piped       | --results=piped: journal.jsonl in it is not a journal
 tune TWO_CPUS --resume --results=damaged     | damaged/journal.jsonl: line 1 is damaged; restore
 tune TWO_CPUS --resume                       | --resume=true: needs --results
 tune TWO_CPUS -- --minutes=3                 | unknown flag --minutes
@@ -630,7 +630,7 @@ sweep tiny.yaml --filter=b                   | --filter=b: matches none of "a nu
 sweep tiny.yaml '--filter=('                 | --filter=(: is not a regular expression
 sweep tiny.yaml -- --variable_update=replicated --all_reduce_spec=nccl \
                                              | tiny.yaml:3: a num_gpus=2: *nccl sums on GPUs only
-sweep tiny.yaml --results=tuned              | --results=tuned: journal.jsonl in it is no journal
+sweep tiny.yaml --results=tuned              | --results=tuned: journal.jsonl in it is not a journal
 sweep tiny.yaml --results=damaged-sweep      | damaged-sweep/sweep.jsonl: line 2 is damaged
 sweep tiny.yaml --results=tiny.yaml/x        | --results=tiny.yaml/x: cannot be used
 sweep tiny.yaml -- --modle=x                 | unknown flag --modle; did you mean --model?

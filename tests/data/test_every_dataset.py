@@ -183,17 +183,17 @@ BAD_SOURCES = [
         for change, message in [
             (lambda c: c["annotations"][0].update(image_id=9), "1018: there is no image"),
             (lambda c: c["annotations"][0].update(category_id=9), "there is no category 9"),
-            (lambda c: c["annotations"][0].pop("bbox"), "is no entry: 'bbox'"),
+            (lambda c: c["annotations"][0].pop("bbox"), "is not a valid entry: 'bbox'"),
             (lambda c: c["images"][0].update(file_name="x.jpg"), "image 100: there is no file"),
             (lambda c: c.pop("images"), "contains no list 'images'"),
             *(
                 (
                     lambda c, name=name: c["images"][0].update(file_name=name),
-                    f"{name!r} is no name of a file in ",
+                    f"{name!r} is not a file name in ",
                 )
                 for name in ("../train2017/000000000100.jpg", "/etc/passwd", "..", "")
             ),
-            (lambda c: c["categories"][0].pop("name"), "is no category: 'name'"),
+            (lambda c: c["categories"][0].pop("name"), "is not a category: 'name'"),
             (lambda c: c["categories"].pop(), "there is no category 3"),
         ]
     ),
@@ -226,8 +226,13 @@ BAD_SOURCES = [
         lambda root: [shutil.rmtree(folder) for folder in root.iterdir()],
         *(2, "contains no transcripts in train-* or test-clean"),
     ),
-    ("ratings", rated("1::2::3::4\n1::x::3::4\n"), 4, "ratings.dat: line 2: item x is no number"),
-    ("ratings", rated("1::2::3::4\n1::2\n"), 4, "ratings.dat: line 2: rating nan is no number"),
+    (
+        "ratings",
+        rated("1::2::3::4\n1::x::3::4\n"),
+        4,
+        "ratings.dat: line 2: item x is not a number",
+    ),
+    ("ratings", rated("1::2::3::4\n1::2\n"), 4, "ratings.dat: line 2: rating nan is not a number"),
     ("ratings", rated(""), 4, "ratings.dat: contains no ratings"),
     ("ratings", rated("1::2::3::4\n"), 2, "--min_ratings=8: no user of "),
 ]
@@ -341,7 +346,9 @@ def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
 @EVERY
 def test_folders_without_it(name, small_set, tmp_path, call):
     dataset = SMALL[name].dataset
-    with pytest.raises(FlagError, match=r"contains files of no data set \(imagenet: train-\*-of-\*"):
+    with pytest.raises(
+        FlagError, match=r"contains files of no data set \(imagenet: train-\*-of-\*"
+    ):
         detect(str(tmp_path))
     with pytest.raises(FlagError, match="nowhere: there is no such directory"):
         dataset.num_examples("train", str(tmp_path / "nowhere"))
@@ -403,7 +410,7 @@ def utterance(audio=SOUND, text="hello"):
 
 NO_EXAMPLE = "is not a serialized tf.train.Example"
 NAN = float("nan")
-OUTSIDE = "is no part of the image"
+OUTSIDE = "is not inside the image"
 BAD_RECORDS = {
     "imagenet": [
         (image(drop=["image/encoded"]), "key image/encoded is missing"),
@@ -412,11 +419,14 @@ BAD_RECORDS = {
         (image(label=-1), "label -1 is not in [0, 1001)"),
         (image(label=2**40), f"label {2**40} is not in [0, 1001)"),
         (image(jpeg(1)[:300]), "the JPEG cannot be decoded"),
-        (image(**{"image/class/label": []}), "must contain one value of int64_list, but contains 0"),
+        (
+            image(**{"image/class/label": []}),
+            "must contain one value of int64_list, but contains 0",
+        ),
         (image(b"no image"), "the image is no JPEG"),
         (image(PNG), "the image is a PNG"),
         (image(STRIP), "no side more than 100 times as long"),
-        (boxed(0.5, 0.5, 1.5, 0.6), "box ymin=0.5 xmin=0.5 ymax=1.5 xmax=0.6 is no part"),
+        (boxed(0.5, 0.5, 1.5, 0.6), "box ymin=0.5 xmin=0.5 ymax=1.5 xmax=0.6 is not inside"),
         (boxed(0.5, 0, 0.4, 1), OUTSIDE),
         (boxed(-0.1, 0, 1, 1), OUTSIDE),
         (boxed(0, 0.7, 1, 0.6), OUTSIDE),
@@ -446,9 +456,9 @@ BAD_RECORDS = {
         (utterance(text=""), "the transcript is empty"),
         (utterance(wav(sound(4800), rate=44_100)), "1 channels of 16 bits and 44100 samples a sec"),
         (utterance(wav(sound(4800), channels=2)), "2 channels of 16 bits and 16000 samples a sec"),
-        (utterance(SOUND[:30]), "the audio is no WAV of PCM"),
+        (utterance(SOUND[:30]), "the audio is not PCM in a WAV file"),
         (utterance(SOUND[:-100]), "the audio is cut off after 4750 of 4800 samples"),
-        (utterance(b"fLaC...."), "the audio is no WAV of PCM"),
+        (utterance(b"fLaC...."), "the audio is not PCM in a WAV file"),
         (tf.train.Example().SerializeToString(), "key audio/text is missing"),
     ],
 }

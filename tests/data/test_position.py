@@ -73,7 +73,7 @@ class Plain(RecordPipeline):
 
     def examine(self, record):
         if not record.isdigit():
-            raise RecordDefect("it is no number")
+            raise RecordDefect("it is not a number")
 
 
 NUMBERS = dataclasses.replace(IMAGENET, name="numbers", open=Plain)

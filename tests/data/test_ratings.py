@@ -138,7 +138,7 @@ VALIDATION = {"users": [0, 1], "items": [2, 0], "negatives": [[3, 4], [1, 3]]}
     ("subset", "change", "defect"),
     [
         ("train", {"users": [0, 0, 138_493]}, "record 2: user 138493 is not in [0, 138493)"),
-        ("train", {"items": [0, 0, 2]}, "user 0 and item 0 are there twice"),
+        ("train", {"items": [0, 0, 2]}, "duplicate pair of user 0 and item 0"),
         (
             *("validation", {"negatives": [[3, 4], [2, 3]]}),
             "record 1: negative 2 of user 1 is in the training file too",
@@ -167,4 +167,4 @@ def test_a_damaged_file_is_named(made, tmp_path):
     path = tmp_path / "ratings-train.npz"
     path.write_bytes((made / path.name).read_bytes()[:-40])
     (defect,) = RATINGS.check([path], 2).defects
-    assert defect.startswith(f"{path}: is no file of arrays: ")
+    assert defect.startswith(f"{path}: is not a file of arrays: ")

@@ -22,7 +22,7 @@ from cnnbench.variable_mgr.all_reduce.registry import names
 Flags = Mapping[str, Any]
 
 JOB = ("workers", "ps")
-"""What is no flag of a run, but the number of tasks of a job."""
+"""What is not a flag of a run, but the number of tasks of a job."""
 
 # Gradients are not added up in the same order on both sides.
 TOLERANCES = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 2e-2}

@@ -146,7 +146,7 @@ def test_a_wrong_declaration_is_refused(changes, told):
 
 
 def test_other_objects_and_taken_names_of_schedules_are_refused():
-    with pytest.raises(UsageError, match="optimizer: 3 is no OptimizerSpec"):
+    with pytest.raises(UsageError, match="optimizer: 3 is not of type OptimizerSpec"):
         register_optimizer(3)
     with pytest.raises(UsageError, match="schedule cosine is registered already"):
         register_schedule(SCHEDULES["cosine"])

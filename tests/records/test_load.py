@@ -121,15 +121,15 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, reductions, tm
         "nested": "not JSON: nested too deeply",
         "surrogate": "not a run record: started_at: missing",
         "text": "not JSON: Expecting value (line 1, column 1)",
-        "twice": "not JSON: the key 'schema' is there twice",
+        "twice": "not JSON: duplicate key 'schema'",
         "truncated": f"cut off after {len(text) // 2} characters",
         "reduced in future": "not an all-reduce measurement: schema: 2 is not known to this "
         "version, which reads 1",
         "reduced, lacking": "not an all-reduce measurement: run_id: missing",
         "reduced, no time": "not an all-reduce measurement: started_at: 'yesterday' is not an ISO "
         "8601 time",
-        "reduced, stopped clock": "not an all-reduce measurement: points[0].seconds: not all are "
-        "positive times",
+        "reduced, stopped clock": "not an all-reduce measurement: points[0].seconds: all "
+        "times must be positive",
     }
 
 
@@ -196,7 +196,7 @@ def test_a_pipe_with_the_name_of_a_record_does_not_hang(runs, tmp_path):
     write(tmp_path / "good.json", runs(run_id="good"))
     assert ids(load_records([tmp_path])) == ["good"]
     (found,) = load_records([tmp_path / "pipe.json"]).skipped
-    assert found.reason == "cannot be read: is a pipe that nobody writes to"
+    assert found.reason == "cannot be read: is a pipe without a writer"
 
 
 def test_what_is_not_there_is_wrong_use(tmp_path):

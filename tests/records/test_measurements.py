@@ -228,10 +228,10 @@ def test_samples_of_a_long_run_are_thinned():
 @pytest.mark.parametrize(
     ("key", "values", "message"),
     [
-        ("seconds", (), "no samples"),
-        ("seconds", (2, 1), "do not increase"),
-        ("busy_cpus", (1,), "not a value for each of 2 samples"),
-        ("device_memory_bytes", (1,), "not a value for each of 2 samples"),
+        ("seconds", (), "must contain a sample"),
+        ("seconds", (2, 1), "must increase"),
+        ("busy_cpus", (1,), "must contain a value for each of 2 samples"),
+        ("device_memory_bytes", (1,), "must contain a value for each of 2 samples"),
         ("memory_bytes", (1, math.nan), "nan is not an amount"),
         ("busy_cpus", (-1, 1), "-1 is not an amount"),
     ],

@@ -276,8 +276,8 @@ def test_one_moment_is_one_moment_whatever_the_offset(text):
     [
         ("yesterday", "is not an ISO 8601 time"),
         ("2026-05-04T03:02:01", "lacks its offset from UTC"),
-        ("0001-01-01T00:00:00+14:00", "is in no year of UTC"),
-        ("9999-12-31T23:59:59-14:00", "is in no year of UTC"),
+        ("0001-01-01T00:00:00+14:00", "is outside the years 1 to 9999 of UTC"),
+        ("9999-12-31T23:59:59-14:00", "is outside the years 1 to 9999 of UTC"),
     ],
 )
 def test_what_is_no_start_is_named(text, reason):

@@ -236,7 +236,7 @@ def experiment_in(folder: Path) -> ExperimentState | None:
             experiment.goes_on,
         )
     except (LookupError, TypeError, ValueError):
-        raise PathError(str(journal.path), "is no journal of an experiment") from None
+        raise PathError(str(journal.path), "is not a journal of an experiment") from None
     return experiment
 
 

@@ -373,7 +373,7 @@ class ResultsFolder:
             commands = {event.get("campaign") for event in self.journal.read()} if own else set()
             empty = path.is_file() and not path.stat().st_size
             if self.kind.command not in commands and not empty:
-                reason = f"{name} in it is no journal of cnnbench {self.kind.command}"
+                reason = f"{name} in it is not a journal of cnnbench {self.kind.command}"
                 raise self._refused(f"{reason}; name another folder")
 
     def log(self, name: str) -> Path:

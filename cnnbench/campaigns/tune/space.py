@@ -359,7 +359,7 @@ def _group(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
 def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
     spec = SPECS.get(name)
     if spec is None or name not in TUNABLE:
-        known = "is no flag of a run" if spec is None else "changes what is measured"
+        known = "is not a flag of a run" if spec is None else "changes what is measured"
         raise entry.node.error(f"{entry.name}: {name} {known}; it cannot vary", line)
     try:
         value = spec.parse(text)

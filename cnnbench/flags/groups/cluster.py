@@ -70,7 +70,7 @@ class ClusterParams:
         None,
         "host:port at which the process of rank 0 serves the addresses of --cluster=mpi, if "
         "mpi4py is not installed.",
-        fault=lambda address: "" if is_address(address) else "is no host:port",
+        fault=lambda address: "" if is_address(address) else "is not of the form host:port",
     )
     server_protocol: str = flag("grpc", "Protocol between the processes.")
     cross_replica_sync: bool = flag(

@@ -410,7 +410,7 @@ class Comparison(Document):
     @property
     @computed(before="next_step", **OPTIONAL)
     def answer(self) -> str:
-        """The outcome of the worst configuration, and sentences about other metrics that got worse."""
+        """The outcome of the worst configuration, and sentences about other worse metrics."""
         entries = self.deciding
         if not entries:
             return "Nothing was compared."

@@ -164,7 +164,7 @@ class _Log:
                 float, (*match.groups()[1:4], *match[5].split())
             )
             if not is_amount(speed):
-                return self.file.skip(number, text, "is no speed")
+                return self.file.skip(number, text, "is not a speed")
             of = {"uncertainty": uncertainty, "jitter": jitter, "loss": loss[0] if loss else None}
             self.rows.append(PrintedSpeed(step=int(match[1]), images_per_sec=speed, **of))
         elif match := _ACCURACY.match(text):
@@ -172,7 +172,7 @@ class _Log:
             self.values |= {"accuracy": top_1, "top_1": top_1, "top_5": top_5}
         elif match := _TOTAL.match(text):
             if not is_amount(float(match[1])):
-                return self.file.skip(number, text, "is no speed")
+                return self.file.skip(number, text, "is not a speed")
             self.values["total_images_per_sec"] = float(match[1])
             self.is_complete = True
         elif not _OTHER.match(text):

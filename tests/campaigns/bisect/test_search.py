@@ -171,7 +171,7 @@ def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
     short = {name: commit[:12] for name, commit in made.items()}
     for good in ("m1", "b2"):
         assert ends_of(made[good], "main", folder) == (made[good], made["m8"])
-    aside = "it is no ancestor of BAD; "
+    aside = "it is not an ancestor of BAD; "
     replaced = "{} was replaced, as by a {}: it is now {}; "
     both = "give their common ancestor: {}"
     for good, bad, told in (

@@ -362,7 +362,7 @@ def test_incomplete_json_is_named(path, tmp_path):
         (tmp_path / f"{number}.json").write_text(text)
         records, skipped = read_results(str(tmp_path / f"{number}.json"))
         assert not records
-        assert skipped[-1].reason.startswith(("is no complete file of", "no reader knows"))
+        assert skipped[-1].reason.startswith(("is not a complete file of", "no reader knows"))
 
 
 def test_benchmarks_are_followed_compared_and_reported(call, tmp_path):

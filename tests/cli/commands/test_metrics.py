@@ -90,7 +90,7 @@ def test_a_faulty_metric_costs_no_record(lenet_runs, capsys):
 
     for name, reason in (
         (NAME, "is registered already"),
-        ("a-b", "is no name of a column"),
+        ("a-b", "cannot be the name of a column"),
         ("é", "is no"),
     ):
         with pytest.raises(UsageError, match=f"'{name}' {reason}"):

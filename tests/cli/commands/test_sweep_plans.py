@@ -261,7 +261,7 @@ def test_aliases_cost_nothing(sweep):
 OF_YAML = [
     ("a: 1\nb: [1, 2\nc: 3\n", 3, "not YAML"),
     ("a: 1\n\tb: 2\n", 2, "not YAML"),
-    ("a: 1\nb: 2\na: 3\n", 3, 'the key "a" is there twice'),
+    ("a: 1\nb: 2\na: 3\n", 3, 'duplicate key "a"'),
     ("a: 1\n---\nb: 2\n", 2, "not YAML"),
     ("a: !!python/object/apply:os.system [ls]\nb: !mine 3\n", 2, "!mine"),
     ("? [a, b]\n: 1\n", 1, "a key must be a word"),
@@ -279,7 +279,7 @@ OF_SUITES = [
     ("entries:\n - flags: {}", 2, 'an entry needs the key "name"'),
     ("entries:\n - name: a\n - name: a", 3, 'a second entry "a"; the first is in line 2'),
     ("entries:\n - name: a b", 2, "name: 'a b' must be letters"),
-    ("entries:\n - name: e\n   matrix: {x: [1, 1]}", 3, "e x=1: is there twice"),
+    ("entries:\n - name: e\n   matrix: {x: [1, 1]}", 3, "e x=1: is a duplicate"),
     (
         "entries:\n - {name: a, flags: {model: trivial, batch_size: 32}}\n - {name: b}",
         3,
@@ -322,7 +322,7 @@ OF_ENTRIES = [
     ("matrix: {x: [1]}\n   exclude: [{x: 1, y: null}]", "excludes nothing"),
     # Of a whole entry.
     ("matrix: {x: [1]}\n   exclude: [{x: 1}]", "everything is excluded"),
-    ("matrix: {x: [1]}\n   include: [{x: 1}]", "e x=1: is there twice"),
+    ("matrix: {x: [1]}\n   include: [{x: 1}]", "e x=1: is a duplicate"),
     (
         "matrix: {" + ", ".join(f"x{i}: [1, 2, 3, 4]" for i in range(7)) + "}",
         "16384 configurations",

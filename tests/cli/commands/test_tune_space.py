@@ -263,7 +263,7 @@ entries:
     [
         ("matrix: {optimizer: [sgd, adam]}", "a: optimizer changes what is measured; it cannot"),
         ("matrix: {num_gpus: [1, 2]}", "a: num_gpus changes what is measured; it cannot vary"),
-        ("matrix: {threads: [1, 2]}", "a: threads is no flag of a run; it cannot vary"),
+        ("matrix: {threads: [1, 2]}", "a: threads is not a flag of a run; it cannot vary"),
         ("matrix: {model: [lenet]}", "a: model changes what is measured"),
         ("bounds: {throughput: {min: 1}}, matrix: {xla: [true]}", "bounds has no effect"),
         ("max_batch_search: true, matrix: {xla: [true]}", "max_batch_search has no effect"),

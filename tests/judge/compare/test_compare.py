@@ -141,7 +141,9 @@ def test_a_faulty_file_makes_the_answer_incomplete(runs):
         return compare_records(runs.of(*BASE), runs.of(*BASE), skipped=skipped).exit_code
 
     assert code() is ExitCode.OK
-    assert code(SkippedFile("a.json", "contains a document of the kind", defect=False)) is ExitCode.OK
+    assert (
+        code(SkippedFile("a.json", "contains a document of the kind", defect=False)) is ExitCode.OK
+    )
     assert code(SkippedFile("a.json", "empty")) is ExitCode.INCONCLUSIVE
     assert compare_records([], []).exit_code is ExitCode.INCONCLUSIVE
 

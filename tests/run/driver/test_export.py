@@ -137,7 +137,7 @@ def test_files_of_a_user_beside_an_export_are_not_removed(tmp_path, capsys):
     (made / "work").mkdir()
     (made / "work" / "thesis").write_text("mine")
     assert run(export_dir=made, num_batches=1) == 2
-    reason = "contains work, which is no part of a SavedModel; name another folder"
+    reason = "contains work, which is not part of a SavedModel; name another folder"
     assert capsys.readouterr().err.endswith(f"--export_dir={made}: {reason}\n")
     assert (made / "work" / "thesis").read_text() == "mine"
 
