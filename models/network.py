@@ -176,7 +176,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
                 f"not shapes {shape}, {keys} and {values}"
             )
         if heads < 1 or shape[-1] % heads:
-            raise UsageError(f"attention of {heads} heads cannot share {shape[-1]} channels")
+            raise UsageError(f"attention cannot divide {shape[-1]} channels among {heads} heads")
         if bias is not None:
             whole = (*shape[:-2], heads, shape[-2], keys[-2])
             if broadcast(self.shape(bias), whole) != whole:
@@ -212,7 +212,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
             concatenated in the channels: ``(n, 2 * units)``.
         """
         if cell not in get_args(Cell):
-            raise UsageError(f"cell is one of {', '.join(get_args(Cell))}, not {cell!r}")
+            raise UsageError(f"cell must be one of {', '.join(get_args(Cell))}, not {cell!r}")
         shape = self.shape(x)
         if len(shape) != 2:
             raise UsageError(f"recurrent takes a sequence (n, c), not shape {shape}")
@@ -479,7 +479,7 @@ class Network(SequenceLayers[T]):
             both use the same loss.
         """
         if not weight > 0.0:
-            raise UsageError(f"an auxiliary head has a weight above 0, not {weight}")
+            raise UsageError(f"the weight of an auxiliary head must be above 0, not {weight}")
         if self.training:
             self.auxiliaries.append((outputs, weight))
 
@@ -497,7 +497,7 @@ class Network(SequenceLayers[T]):
             return x
         if activation not in get_args(Elementwise):
             names = ", ".join(get_args(Elementwise))
-            raise UsageError(f"activation is one of {names}, or None, not {activation!r}")
+            raise UsageError(f"activation must be one of {names}, or None, not {activation!r}")
         return self._elementwise(activation, x)
 
     def max_pool(self, x: T, size: int | Pair, stride: int | Pair, padding: Padding = "VALID") -> T:
@@ -633,7 +633,7 @@ class Network(SequenceLayers[T]):
         padding: Padding,
     ) -> T:
         if padding == "SAME_RESNET":
-            raise UsageError("pooling pads SAME or VALID, not SAME_RESNET")
+            raise UsageError("pooling supports only the paddings SAME and VALID, not SAME_RESNET")
         height, width, _ = self._image_shape(x, f"{kind}_pool")
         window = Window.make((height, width), size, stride, padding)
         return self._pool(kind, x, window)
@@ -641,7 +641,7 @@ class Network(SequenceLayers[T]):
     def _draw(self, layer: str, keep: float) -> int:
         """Checks a keep probability, and returns the number of the random draw."""
         if not 0.0 < keep <= 1.0:
-            raise UsageError(f"{layer} keeps a share in (0, 1], not {keep}")
+            raise UsageError(f"{layer}: the share to keep must be in (0, 1], not {keep}")
         index = self._dropouts
         self._dropouts += 1
         return index

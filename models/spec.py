@@ -459,7 +459,9 @@ class Window:
         k // 2 zeros after, so that the position of the windows does not depend on the input size.
         """
         if padding not in get_args(Padding):
-            raise UsageError(f"padding is one of {', '.join(get_args(Padding))}, not {padding!r}")
+            raise UsageError(
+                f"padding must be one of {', '.join(get_args(Padding))}, not {padding!r}"
+            )
         size = (size, size) if isinstance(size, int) else size
         stride = (stride, stride) if isinstance(stride, int) else stride
         if min(*size, *stride) < 1:

@@ -197,7 +197,7 @@ def check_points(points: Sequence[str]) -> None:
     for number, point in enumerate(points):
         if point != points[0]:
             raise RuntimeError(
-                f"towers part: tower 0 has come to {points[0]}, tower {number} to {point}"
+                f"towers diverge: tower 0 reached {points[0]}, tower {number} reached {point}"
             )
 
 

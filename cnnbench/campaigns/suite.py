@@ -451,7 +451,7 @@ def check(root: Node) -> Suite:
         entry = _entry(values["defaults"], node)
         if entry.name in entries:
             first = entries[entry.name].node.line
-            raise node.error(f'a second entry "{entry.name}"; the first is in line {first}')
+            raise node.error(f'duplicate entry "{entry.name}"; the first is in line {first}')
         entries[entry.name] = entry
     return Suite(file=root.file, entries=tuple(entries.values()), **values)
 

@@ -148,7 +148,7 @@ def _expand(entry: SuiteEntry) -> tuple[SweepCase, ...]:
     count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
     if count > MAX_CONFIGURATIONS:
         raise entry.node.error(
-            f"{entry.name}: its matrix has {count} configurations; {MAX_CONFIGURATIONS} is the most"
+            f"{entry.name}: its matrix has {count} configurations, more than {MAX_CONFIGURATIONS}"
         )
     only_included = bool(entry.include) and not entry.axes
     products = [] if only_included else list(itertools.product(*entry.axes))

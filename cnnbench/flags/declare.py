@@ -392,7 +392,9 @@ class FlagSpec:
         Empty text for an optional flag (an unset shell variable) is refused unless `empty_is_none`.
         """
         if "\0" in text:  # Marks words of a flag file. File names cannot contain this character.
-            raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
+            raise FlagError(
+                self.name, text.replace("\0", "\\0"), "must not contain a null character"
+            )
         of_text = self.kind.form.startswith("TEXT")
         if of_text and text in _EMPTY:
             return None if self.optional and not self.repeated else self.kind.read("")

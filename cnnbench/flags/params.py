@@ -154,7 +154,7 @@ def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -
     for spec, value in values.items():
         spec.check(value)
         if spec.name == ONLY_CHECK and value and not of_run:
-            raise FlagError(ONLY_CHECK, value, "works in cnnbench run alone")
+            raise FlagError(ONLY_CHECK, value, "works only in cnnbench run")
     return tuple(
         f"--{spec.name}={spec.text(value)} {_without_effect(spec)} {spec.help}"
         for spec, value in values.items()

@@ -203,7 +203,7 @@ def _with_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -
         text = read_text(file, flag=FLAG_FILE) if path else ""
         real = os.path.realpath(file)
         if real in around:
-            raise FlagError(FLAG_FILE, path, "leads back to itself")
+            raise FlagError(FLAG_FILE, path, "includes itself")
         lines = (line for line in io.StringIO(text, newline=None) if line[:1] != "#")
         flags = (line.strip() for line in lines if line.strip() and line[:2] != "//")
         yield from _with_flag_files(flags, (*around, real))

@@ -262,7 +262,7 @@ def _target_of(params: Params, model: Model) -> Target | None:
             reason += ": use --stop_at=METRIC:VALUE"
         raise FlagError(flag, text, reason)
     if metric in (model.top_1_accuracy, "top_1", "top_5") and not 0 <= value <= 1:
-        raise FlagError(flag, text, f"{metric} is from 0 to 1")
+        raise FlagError(flag, text, f"{metric} must be from 0 to 1")
     lower = metric == "loss" or metric in model.lower_is_better
     return Target(metric=metric, value=value, lower_is_better=lower)
 

@@ -319,4 +319,4 @@ def test_only_check_args_prints_the_plan_and_runs_nothing(word, call, monkeypatc
 @pytest.mark.parametrize("words", [["allreduce"], ["launch", "--workers=2", "--"]])
 def test_only_check_args_is_for_runs(words, call):
     err = call(*words, "--only_check_args", code=2).err
-    assert err == "cnnbench: error: --only_check_args=true: works in cnnbench run alone\n"
+    assert err == "cnnbench: error: --only_check_args=true: works only in cnnbench run\n"

@@ -104,7 +104,7 @@ run --device=gpu --num_gpus=99               | --num_gpus=99: TensorFlow sees
 run --data_dir=/nowhere                      | --data_dir=/nowhere: there is no
 run --result_csv=/proc/none/r.csv            | --result_csv=/proc/none/r.csv: there is no
 run --flagfile=nowhere                       | nowhere
-run --flagfile=circle                        | --flagfile=circle: leads back to itself
+run --flagfile=circle                        | --flagfile=circle: includes itself
 run --flagfile=latin                         | --flagfile=*cannot be read: it is not UTF-8 text
 # What is run
 run --eval                                   | --eval=true: needs --train_dir
@@ -135,8 +135,8 @@ run DURING --model=ncf --stop_at=top_1_accuracy:0.6 | --stop_at=top_1_accuracy:0
 no top-1 accuracy; its metrics are loss, hit_rate_10, ndcg_10
 run DURING --model=deepspeech2 --stop_at_top_1_accuracy=0.6 | --stop_at_top_1_accuracy=0.6: *its \
 metrics are loss, word_error_rate, letter_error_rate: use --stop_at=METRIC:VALUE
-run DURING --model=resnet50 --stop_at=top_1:75.9 | --stop_at=top_1:75.9: *top_1 is from 0 to 1
-run DURING --model=ssd300 --stop_at=map:21.2 | --stop_at=map:21.2: *map is from 0 to 1
+run DURING --model=resnet50 --stop_at=top_1:75.9 | --stop_at=top_1:75.9: *top_1 must be from 0
+run DURING --model=ssd300 --stop_at=map:21.2 | --stop_at=map:21.2: *map must be from 0
 run DURING --model=resnet50 --stop_at=top_1:0.7 --stop_at_top_1_accuracy=0.7 \
                                              | --stop_at_top_1_accuracy=*--stop_at
 run DURING --eval_during_training_every_n_epochs=1 | --eval_during_training_every_n_epochs=*n_steps
@@ -286,9 +286,9 @@ run FOUR --all_reduce_spec=nccl              | --all_reduce_spec=*character 1, '
 run FOUR --all_reduce_spec=copy:2048:nccl/xring GROUPS | --all_red*character 11,
 run FOUR --all_reduce_spec=copy/nccl GROUPS | --all_reduce*the first level only
 run FOUR --all_reduce_spec=copy#2 --device=auto | --all_reduce_spec=*copy takes no shards
-run FOUR --all_reduce_spec=collective#3      | --all_reduce_spec=*one or two rings, and not 3
+run FOUR --all_reduce_spec=collective#3      | --all_reduce_spec=*one or two rings, not 3
 run FOUR --all_reduce_spec=copy/collective --communication_hint=nccl GROUPS \
-                                             | --all_reduce_spec=*NCCL needs GPUs*CPU:0 is none
+                                             | --all_reduce_spec=*NCCL needs GPUs*CPU:0 is not a GPU
 run FOUR --all_reduce_spec=collective#2 --communication_hint=nccl --device=gpu | --all*no shards
 run FOUR --all_reduce_spec=xring#5           | --all_reduce_spec=*5 rings need as many devices
 run FOUR --all_reduce_spec=pscpu#2 --device=gpu | --all_reduce_spec=*2 shards need as many different
@@ -684,7 +684,7 @@ launch --ps=1 --scaling=1 -- --result_json=x | --result_json=x: cannot be used b
 report                                       | takes run records
 report gone                                  | gone: no such file
 report empty                                 | neither run records nor all-reduce measurements
-report records --table=runs                  | --table=runs: is for --format=csv
+report records --table=runs                  | --table=runs: needs --format=csv
 report records --format=csv --table=comparison | --table=comparison: needs --baseline
 report records --threshold=5                 | --threshold=5: needs --baseline
 report records --output=/gone/x.html         | --output=/gone/x.html
@@ -723,9 +723,9 @@ history records --commit_url=https://x.y/{commit}) --plot=h.md | commit_url
 completion                                   | cnnbench completion takes one of bash, zsh, not
 completion fish                              | cnnbench completion takes one of bash, zsh, not
 
-env x                                        | stray argument 'x': flags of a run go with --check
-env --seconds=2                              | --seconds goes with --check
-env --quiet_conditions=load                  | --quiet_conditions goes with --check
+env x                                        | stray argument 'x': put flags of a run after --
+env --seconds=2                              | --seconds needs --check
+env --quiet_conditions=load                  | --quiet_conditions needs --check
 env --check --quiet_conditions=lod           | --quiet_conditions=lod: 'lod' is not the name of
 env --check -- --num_gpus=0                  | --num_gpus=0: must be from 1 to 1024
 env --check -- --model=nosuch                | --model=nosuch: unknown; models for imagenet:

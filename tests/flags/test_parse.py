@@ -101,7 +101,7 @@ def test_flag_files(tmp_path, capfd):
     found = parse_command(between, _COMMAND_FLAGS)
     assert found == ({"num_gpus": 2}, ("old", "new", f"--flagfile={two}"))
     two.write_text(f"--flagfile={one}\n")
-    with pytest.raises(FlagError, match=f"^--flagfile={one}: leads back to itself"):
+    with pytest.raises(FlagError, match=f"^--flagfile={one}: includes itself"):
         parse_run([f"--flagfile={one}"])
     assert capfd.readouterr() == ("", "")
 

@@ -138,7 +138,7 @@ def test_a_bias_that_differs_between_examples_or_does_not_fit_is_refused():
         net.attention(x, x, x, 1, bias=tf.zeros([2, 1, 5, 5]))
     with pytest.raises(UsageError, match=r"bias \(2, 5, 5\) does not fit \(3, 5, 5\)"):
         net.attention(x, x, x, 3, bias=net.variable("B", (2, 5, 5), Initializer.constant(0.0)))
-    with pytest.raises(UsageError, match="4 heads cannot share 6 channels"):
+    with pytest.raises(UsageError, match="cannot divide 6 channels among 4 heads"):
         net.attention(x, x, x, 4)
 
 

@@ -71,7 +71,7 @@ def test_an_error_of_the_merge_ends_all(run):
     [
         (("a", "ab"), "its end, tower 1 to b"),
         (("ab", "a"), "b, tower 1 to its end"),
-        (("a", "b"), "tower 0 has come to a, tower 1 to b"),
+        (("a", "b"), "tower 0 reached a, tower 1 reached b"),
     ],
 )
 def test_towers_that_part_are_named(points, words, run, request):

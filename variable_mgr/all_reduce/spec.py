@@ -440,8 +440,7 @@ def _check_gather(devices: Sequence[str], shards: int) -> None:
     """Refuses more shards than devices, because each shard is gathered on a different device."""
     if shards > len(devices):
         raise ValueError(
-            f"{shards} shards need as many different devices to gather on, and there are "
-            f"only {len(devices)}"
+            f"{shards} shards need as many different devices, but there are only {len(devices)}"
         )
 
 
@@ -451,14 +450,16 @@ def _check_algorithm(
     *first, between = algorithm.levels
     if not context.complete and between != "collective":
         raise ValueError(
-            f"{between} needs the values of all processes in one; between workers that each "
-            "run a step of their own works collective, alone or as in copy/collective"
+            f"{between} needs the values of all processes in one process; if each worker runs its "
+            "own step, use collective, alone or as in copy/collective"
         )
     if not first:
         check(between, context.within(context.devices, algorithm.shards))
         return
     if between == "nccl":
-        raise ValueError("nccl joins the GPUs of one process; it can be the first level only")
+        raise ValueError(
+            "nccl reduces between the GPUs of one process, so it can only be the first level"
+        )
     if algorithm.shards > len(groups):
         raise ValueError(
             f"{algorithm.shards} shards between {len(groups)} group(s) of devices; there can be at "
@@ -487,12 +488,12 @@ def _one_card(context: ReduceContext, instead: str) -> None:
 
 def _collective(context: ReduceContext) -> None:
     if context.shards > 2:
-        raise ValueError(f"collective has one or two rings, and not {context.shards}")
+        raise ValueError(f"collective uses one or two rings, not {context.shards}")
     cpus = [device for device in context.devices if not is_gpu(device)]
     if 0 < len(cpus) < len(context.devices):
         raise ValueError(f"collective joins devices of one kind, and {cpus[0]} is not a GPU")
     if context.communication_hint == "nccl" and cpus:
-        raise ValueError(f"NCCL needs GPUs, and {cpus[0]} is none; use ring")
+        raise ValueError(f"NCCL needs GPUs, and {cpus[0]} is not a GPU; use ring")
     if context.communication_hint == "nccl":
         _one_card(context, "--communication_hint=ring")
     if context.communication_hint == "nccl" and context.shards > 1:
@@ -505,7 +506,7 @@ def _hierarchical_copy(context: ReduceContext) -> None:
     if topology not in TOPOLOGIES:
         raise ValueError(f"unknown topology {topology!r}; must be one of {', '.join(TOPOLOGIES)}")
     if topology == "gcp_v100" and count != 8:
-        raise ValueError(f"gcp_v100 is a topology of exactly 8 devices, and there are {count}")
+        raise ValueError(f"the topology gcp_v100 needs exactly 8 devices, not {count}")
 
 
 def _nccl(context: ReduceContext) -> None:
@@ -513,11 +514,11 @@ def _nccl(context: ReduceContext) -> None:
     _one_card(context, "xring")
     for device in context.devices:
         if not is_gpu(device):
-            raise ValueError(f"nccl sums on GPUs only, and {device} is none")
+            raise ValueError(f"nccl sums only on GPUs, and {device} is not a GPU")
     processes = sorted(set(map(process_of, context.devices)))
     if len(processes) > 1:
         raise ValueError(
-            f"nccl joins the GPUs of one process, and these are in {len(processes)}: "
+            f"nccl reduces between the GPUs of one process, but these are in {len(processes)}: "
             f"{', '.join(processes)}; use two levels, such as nccl/xring"
         )
 

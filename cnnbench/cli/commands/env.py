@@ -121,10 +121,10 @@ def main(argv: Sequence[str]) -> int:
     quiet = parse_quiet(flags.quiet_conditions)
     if not flags.check:
         for name in (name for name in ("seconds", "quiet_conditions") if name in values):
-            raise UsageError(f"--{name} goes with --check")
+            raise UsageError(f"--{name} needs --check")
         if run_flags:
             stray = f"stray argument {run_flags[0]!r}"
-            raise UsageError(f"{stray}: flags of a run go with --check, after --")
+            raise UsageError(f"{stray}: put flags of a run after --, with --check")
     if flags.tensorflow:
         _load_tensorflow()
     if flags.check:

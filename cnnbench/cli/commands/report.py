@@ -136,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check(options: ReportFlags, values: dict[str, object]) -> None:
     if options.format != "csv" and "table" in values:
-        raise FlagError("table", options.table, "is for --format=csv")
+        raise FlagError("table", options.table, "needs --format=csv")
     if options.baseline is None:
         for name in ("threshold", "allow_different"):
             if name in values:

@@ -277,7 +277,7 @@ OF_SUITES = [
     ("entries: []", 1, "entries: at least one item is needed"),
     ("defaults:\n  repeat: 2\nentries: [{name: a}]", 2, 'did you mean "repeats"?'),
     ("entries:\n - flags: {}", 2, 'an entry needs the key "name"'),
-    ("entries:\n - name: a\n - name: a", 3, 'a second entry "a"; the first is in line 2'),
+    ("entries:\n - name: a\n - name: a", 3, 'duplicate entry "a"; the first is in line 2'),
     ("entries:\n - name: a b", 2, "name: 'a b' must be letters"),
     ("entries:\n - name: e\n   matrix: {x: [1, 1]}", 3, "e x=1: is a duplicate"),
     (

@@ -277,7 +277,7 @@ def test_without_training_there_is_no_second_head(headed):
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ("net.auxiliary(net.logits(x), 0)", "has a weight above 0, not 0"),
+        ("net.auxiliary(net.logits(x), 0)", "auxiliary head must be above 0, not 0"),
         (
             "if net.training: net.auxiliary(net.logits(x), 0.4)\n        x = net.affine(x, 3)",
             "other variables outside of training, such as affine0/bias; build an auxiliary",

@@ -45,7 +45,7 @@ def refusal(check, *args) -> str | None:
             for name in ("hierarchical_copy", "nccl", "rechd")
         ),
         ("collective", MIXED, {}, "of one kind, and .*CPU:0 is not"),
-        ("nccl", MIXED, {}, "on GPUs only, and .*CPU:0 is none"),
+        ("nccl", MIXED, {}, "only on GPUs, and .*CPU:0 is not a GPU"),
         ("nccl", TWO_PROCESSES, {}, "one process, and these are in 2: .*task:0, .*task:1; use two"),
         (
             *("hierarchical_copy", devices("GPU", 8), {"network_topology": "torus"}),
@@ -79,7 +79,7 @@ def test_what_is_built_is_what_is_allowed(name):
         ("copy/xring#2", 4, 0, "2 shards between 1 group.s. of devices"),
         ("copy:1K:rechd#02", 4, 0, "character 9, 'rechd#02': rechd takes no shards"),
         ("copy/rechd#2", 4, 2, "'copy/rechd#2': rechd takes no shards"),
-        ("hierarchical_copy/copy", 4, 2, "exactly 8 devices, and there are 2"),
+        ("hierarchical_copy/copy", 4, 2, "exactly 8 devices, not 2"),
         ("pscpu#3", 2, 0, "3 shards need as many different devices"),
         ("pscpu:4096:xring#3:1M:copy", 2, 0, "character 12, 'xring#3': 3 rings need as many"),
     ],
