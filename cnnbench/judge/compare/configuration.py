@@ -294,7 +294,9 @@ def allowed(name: str, patterns: tuple[str, ...]) -> bool:
 _FLAG_OF = {"compact_dtype": "wire_dtype"}
 """Flags whose name differs from the field of `Packing`."""
 
-_PACKING = tuple(_FLAG_OF.get(one.name, one.name) for one in fields(Packing))
+_PACKING = tuple(
+    _FLAG_OF.get(packing_field.name, packing_field.name) for packing_field in fields(Packing)
+)
 """Flags that control packing."""
 
 _OF_ROWS = (*named(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)

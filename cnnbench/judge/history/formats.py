@@ -92,7 +92,7 @@ class HistoryDocument(Document):
         return tuple(
             place
             for place in (self._standing(worse=True) if self.rules.accept else ())
-            if all(self._is_accepted(*one) for one in self.shared_steps[place].steps)
+            if all(self._is_accepted(*pair) for pair in self.shared_steps[place].steps)
         )
 
     def _is_accepted(self, trend: Trend, step: LevelChange) -> bool:

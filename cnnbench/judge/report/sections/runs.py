@@ -322,7 +322,9 @@ def earlier(results: ReportSubject) -> Iterable[Content]:
 
 def benchmarks(results: ReportSubject) -> Iterable[Content]:
     """A row for each imported benchmark: the median, and the range of its processes."""
-    found = [group for group in results.configured if group.configuration.kind in BENCHMARKS]
+    benchmark_groups = [
+        group for group in results.configured if group.configuration.kind in BENCHMARKS
+    ]
     yield table(
         {
             "benchmark": group.name,
@@ -332,7 +334,7 @@ def benchmarks(results: ReportSubject) -> Iterable[Content]:
             "processes": numeric(len(values), integer),
             "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
-        for group in found
+        for group in benchmark_groups
         for metric in (ALL[group.configuration.kind],)
         if (values := [value for run in group.good if (value := metric.value(run)) is not None])
     )
