@@ -557,8 +557,8 @@ class GraphNetwork(Network[Tensor]):
 
     def _drop_path(self, x: Tensor, keep: float, index: int, by_progress: bool) -> Tensor:
         share = 1.0 - (1.0 - keep) * self._progress() if by_progress else keep
-        each = [x.shape[0] or tf.shape(x)[0], *[1] * (len(x.shape) - 1)]
-        return self._kept(x, each, share, index)
+        shape = [x.shape[0] or tf.shape(x)[0], *[1] * (len(x.shape) - 1)]
+        return self._kept(x, shape, share, index)
 
     def _kept(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
         """Keeps and scales a random share of the values, and sets the other values to 0."""

@@ -421,11 +421,11 @@ class Network(SequenceLayers[T]):
             ones, zeros = Initializer.constant(1.0), Initializer.constant(0.0)
             learned = {"trainable": True, "weight_decay": False}
             kept = {"trainable": False, "weight_decay": False, "statistic": True}
-            each = (channels,)
-            gamma = self._spec("gamma", each, ones, **learned) if chosen.scale else None
-            beta = self._spec("beta", each, zeros, **learned)
-            mean = self._spec("moving_mean", each, zeros, **kept)
-            variance = self._spec("moving_variance", each, ones, **kept)
+            per_channel = (channels,)
+            gamma = self._spec("gamma", per_channel, ones, **learned) if chosen.scale else None
+            beta = self._spec("beta", per_channel, zeros, **learned)
+            mean = self._spec("moving_mean", per_channel, zeros, **kept)
+            variance = self._spec("moving_variance", per_channel, ones, **kept)
             y = self._batch_norm(x, BatchNormLayer(gamma, beta, mean, variance, chosen))
         return self.activate(y, activation)
 

@@ -183,9 +183,9 @@ class Kind:
 
     def remove(self, key: Any) -> None:
         """Removes an object from all tables that contain it."""
-        gone = self.table().get(key)
+        removed = self.table().get(key)
         for table in self.tables:
-            for name in [name for name, registered in table.items() if registered is gone]:
+            for name in [name for name, registered in table.items() if registered is removed]:
                 del table[name]
 
 

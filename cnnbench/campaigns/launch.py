@@ -245,9 +245,9 @@ def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
     flags = machine.flags
     if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}
-    number, each = flags.num_gpus, flags.gpus_per_card
-    share = share_of_gpus(Host(), job.task.index, number, each)
-    everybody = share_of_gpus(Host(), job.num_workers - 1, number, each)
+    number, per_card = flags.num_gpus, flags.gpus_per_card
+    share = share_of_gpus(Host(), job.task.index, number, per_card)
+    everybody = share_of_gpus(Host(), job.num_workers - 1, number, per_card)
     return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}
 
 

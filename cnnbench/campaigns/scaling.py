@@ -268,8 +268,8 @@ def table_text(points: Sequence[ScalingPoint]) -> str:
     """The kind of scaling and the table of points, as text."""
     images = sorted({point.images_per_step for point in points})
     batch = "all jobs have {} images per step" if points[0].kind == STRONG else _WEAK_BATCH
-    each = f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
-    return f"{each}\n{writers.text_of([[table(map(_cells, points))]])}"
+    title = f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
+    return f"{title}\n{writers.text_of([[table(map(_cells, points))]])}"
 
 
 def _cells(point: ScalingPoint) -> Row:

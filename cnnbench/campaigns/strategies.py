@@ -455,12 +455,12 @@ def document(
     tolerance: float,
     *,
     command: Sequence[str],
-    begun: datetime,
+    started_at: datetime,
     facts: Mapping[str, Any],
     end: str | None = None,
     planned: int = 0,
 ) -> StrategiesDocument:
-    """Makes the document, with unrounded numbers. `begun` must have a time zone.
+    """Makes the document, with unrounded numbers. `started_at` must have a time zone.
 
     Weights with a distance (see `distances`) of at most `tolerance` are called equal. `end` is the
     reason for an early end, before all `planned` processes were measured.
@@ -476,7 +476,7 @@ def document(
     )
     document = StrategiesDocument(
         run_id=uuid.uuid4().hex,
-        started_at=begun.isoformat(timespec="seconds"),
+        started_at=started_at.isoformat(timespec="seconds"),
         command=tuple(command),
         config=first,
         rows=tuple(_row(case, session, processes, distances, tolerance) for case in session.cases),

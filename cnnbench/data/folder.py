@@ -127,7 +127,7 @@ def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
     """Caches the results of ``count`` until a file changes, because a run counts examples twice."""
 
     @functools.lru_cache(_REMEMBERED)
-    def remembered(path: Path, *version: int) -> int:
+    def cached_count(path: Path, *version: int) -> int:
         del version
         return count(path)
 
@@ -138,7 +138,7 @@ def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
         except OSError:
             return count(path)  # Raises the file's error.
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        return remembered(path, *version)
+        return cached_count(path, *version)
 
     return look
 

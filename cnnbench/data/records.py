@@ -135,7 +135,7 @@ class RecordPipeline(Pipeline):
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
         # Keeps variables alive that are used in graphs of data sets.
-        self._begun: list[tf.Variable] = []
+        self._iterations: list[tf.Variable] = []
 
     @abc.abstractmethod
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -257,18 +257,18 @@ class RecordPipeline(Pipeline):
             files = files.shuffle(len(self._files), seed=spec.seed)
         if not behind:
             return self._read_in_turn(files)
-        begun = tf.Variable(0, dtype=tf.int64)
-        self._begun.append(begun)
+        iterations = tf.Variable(0, dtype=tf.int64)
+        self._iterations.append(iterations)
         per_pass = tf.constant(self._records_per_pass(), tf.int64)
 
         def blanks(blank: tuple[tf.Tensor, ...]) -> tf.data.Dataset:
-            count = tf.where(begun.assign_add(1) <= behind, per_pass, 0)
+            count = tf.where(iterations.assign_add(1) <= behind, per_pass, 0)
             return tf.data.Dataset.from_tensors(blank).repeat(count)
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
         first = tf.data.Dataset.from_tensors((blank,)).flat_map(blanks)
         # Files are skipped by a filter, so that their order is drawn for each iteration.
-        return first.concatenate(self._read_in_turn(files.filter(lambda *_: begun > behind)))
+        return first.concatenate(self._read_in_turn(files.filter(lambda *_: iterations > behind)))
 
     def _read_in_turn(self, files: tf.data.Dataset) -> tf.data.Dataset:
         spec = self.spec

@@ -296,7 +296,11 @@ def gpu_processes_in_loop(then: Situation) -> Finding:
     """Checks for other processes that started on the GPUs of the run."""
     before = {state.uuid: state for state in then.gpus_before.states}
     new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own}
-    words = [f"{process_names(them)} on GPU {index}" for index, them in new.items() if them]
+    words = [
+        f"{process_names(processes)} on GPU {index}"
+        for index, processes in new.items()
+        if processes
+    ]
     if not words:
         return None
     return f"processes started during the run: {'; '.join(words)}", _MEASURE_AGAIN

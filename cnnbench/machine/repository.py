@@ -373,9 +373,9 @@ class Commits:
             texts = [f"{short(name)} is now {short(commit)}" for name, (commit, _) in pairs]
             number = count(len(pairs), "measured commit was", "measured commits were")
             yield f"{number} replaced, as by {how}: {_first(texts)}."
-        if gone := [short(name) for name in names if name not in successors]:
-            number = count(len(gone), "measured commit is", "measured commits are")
-            yield f"{number} on no branch or tag of the repository: {_first(gone)}."
+        if missing := [short(name) for name in names if name not in successors]:
+            number = count(len(missing), "measured commit is", "measured commits are")
+            yield f"{number} on no branch or tag of the repository: {_first(missing)}."
         which = count(len(names), "commit follows", "commits follow")
         yield f"Without a place in the repository, {which} the one that was measured before."
 

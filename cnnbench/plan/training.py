@@ -178,14 +178,14 @@ def whole(steps: int, together: int) -> int:
 
 def _share(global_batch: int, devices: int, passes: int) -> int:
     """Images of a device and pass; FlagError where the global batch does not divide."""
-    each = devices * passes
-    if global_batch % each:
-        lower = global_batch // each * each
-        near = f"{lower} or {lower + each}" if lower else f"{each}"
+    per_step = devices * passes
+    if global_batch % per_step:
+        lower = global_batch // per_step * per_step
+        near = f"{lower} or {lower + per_step}" if lower else f"{per_step}"
         times = f" times {passes} passes" if passes > 1 else ""
         reason = f"must be a multiple of the {devices} devices of an update{times}, such as {near}"
         raise FlagError("global_batch_size", global_batch, reason)
-    return global_batch // each
+    return global_batch // per_step
 
 
 def _of_evaluations(

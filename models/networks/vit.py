@@ -45,8 +45,8 @@ class ViTB16(Model):
         def prepend(tokens: Any, token: Any) -> Any:
             import tensorflow as tf
 
-            each = tf.broadcast_to(token, [tf.shape(tokens)[0], 1, channels])
-            return tf.concat([each, tokens], axis=1)
+            repeated = tf.broadcast_to(token, [tf.shape(tokens)[0], 1, channels])
+            return tf.concat([repeated, tokens], axis=1)
 
         return net.apply(prepend, x, token, shape=(count + 1, channels))
 

@@ -178,8 +178,8 @@ def _legend_columns(width: float) -> int:
 def _legend_place(index: int, width: float, top: float) -> tuple[float, float, float]:
     """Left end, baseline and width of an entry in a legend."""
     columns = _legend_columns(width)
-    each = width / columns
-    return each * (index % columns), top + 11 + _LINE * (index // columns), each
+    column_width = width / columns
+    return column_width * (index % columns), top + 11 + _LINE * (index // columns), column_width
 
 
 # Rows: values are dots, the median is a stroke, its interval a band, quartiles a box.

@@ -539,7 +539,7 @@ class Pairs:
             if pair == first:
                 so_far = self._compare(self.experiment.analyses[0].alpha)
                 asked = (entry.asked for entry in so_far.entries)
-                if any(all(result.verdict in _HOPELESS for result in each) for each in asked):
+                if any(all(result.verdict in _HOPELESS for result in results) for results in asked):
                     break
             analysis = analyses.get(pair)
             if analysis is not None and self._ends(analysis):

@@ -432,10 +432,10 @@ def rounds(
     """
     cases, generator, order = tuple(cases), random.Random(seed), []
     for at in range(repeats + 1):
-        due = [case for case in cases if is_due(case, at)]
+        due_cases = [case for case in cases if is_due(case, at)]
         if seed is not None:
-            generator.shuffle(due)
-        order += [(case, at) for case in due]
+            generator.shuffle(due_cases)
+        order += [(case, at) for case in due_cases]
     return order
 
 
@@ -592,7 +592,7 @@ class Campaign:
         If the batch is only valid as a whole, the record is pending until all processes have ended.
         """
         folder = batch.folder
-        lost = [each for attempt in folder.lost.get(batch.name, ()) for each in attempt]
+        lost = [process for attempt in folder.lost.get(batch.name, ()) for process in attempt]
         ended = replace(ended, document=request.place(ended.document, lost))
         target = request.target
         if batch.sides:
@@ -659,9 +659,9 @@ class Campaign:
             self.question.check()
         if not turn_seconds:
             return [self._judged(command, execute(command, timeout)) for command in commands]
-        begun = time.monotonic()
+        start = time.monotonic()
         ended = execute_in_turn(commands, timeout, turn_seconds)
-        share = (time.monotonic() - begun) / len(commands)
+        share = (time.monotonic() - start) / len(commands)
         return [
             replace(self._judged(*judged), seconds=share)
             for judged in zip(commands, ended, strict=True)

@@ -170,26 +170,26 @@ def stop(
     the child gets that time. On KeyboardInterrupt, all children are interrupted again; a second
     interrupt ends a cnnbench process immediately.
     """
-    begun = time.monotonic()
-    due = begun + (grace() if seconds is None else seconds)
+    start = time.monotonic()
+    deadline = start + (grace() if seconds is None else seconds)
     for child in children:
         child.interrupt()
     try:
         for child in children:
-            while child.wait(_LOOK_SECONDS) is None and time.monotonic() < due:
+            while child.wait(_LOOK_SECONDS) is None and time.monotonic() < deadline:
                 announcement = announced(log_tail(child.log))
-                if announcement is not None and begun + int(announcement[1]) + AT_ONCE > due:
-                    due = begun + int(announcement[1]) + AT_ONCE
+                if announcement is not None and start + int(announcement[1]) + AT_ONCE > deadline:
+                    deadline = start + int(announcement[1]) + AT_ONCE
                     tell(announcement.group())
     except KeyboardInterrupt:
         # A process ignores a signal within SAME_SECONDS of the first one, and the first one may
         # arrive late.
-        time.sleep(max(0.0, begun + _LATE * SAME_SECONDS - time.monotonic()))
-        due = time.monotonic() + AT_ONCE
-        while time.monotonic() < due:
+        time.sleep(max(0.0, start + _LATE * SAME_SECONDS - time.monotonic()))
+        deadline = time.monotonic() + AT_ONCE
+        while time.monotonic() < deadline:
             for child in children:
                 child.interrupt()
-            again = min(due, time.monotonic() + _LATE * SAME_SECONDS)
+            again = min(deadline, time.monotonic() + _LATE * SAME_SECONDS)
             if all(child.wait(again - time.monotonic()) for child in children):
                 break
         raise

@@ -323,8 +323,8 @@ class ResultsFolder:
         with contextlib.suppress(OSError):
             if os.path.samestat(self._state, os.stat(self.folder)):
                 return
-        gone = "is no longer the folder that this command opened: it was moved, replaced or "
-        raise BenchmarkError(f"{self.folder}: {gone}unmounted; nothing more is written there")
+        problem = "is no longer the folder that this command opened: it was moved, replaced or "
+        raise BenchmarkError(f"{self.folder}: {problem}unmounted; nothing more is written there")
 
     def begin(self, **facts: object) -> None:
         """Adds the event of this session, with the campaign's identity."""
@@ -344,14 +344,14 @@ class ResultsFolder:
 
     def _refuse_other(self, question: CampaignIdentity) -> None:
         now, kind = question.to_json(), self.kind
-        begun = kind.question(self.earlier, now["policy"].get("suite"))
-        if begun is None and kind.shared:
+        earlier_identity = kind.question(self.earlier, now["policy"].get("suite"))
+        if earlier_identity is None and kind.shared:
             return
-        if begun is None:
+        if earlier_identity is None:
             raise self._refused(kind.nothing)
-        if not begun.keys() >= now.keys():
+        if not earlier_identity.keys() >= now.keys():
             raise self._refused(kind.too_old)
-        if differ := differences(begun, now):
+        if differ := differences(earlier_identity, now):
             reason = f"the {kind.noun} in it differs in {differ}; name another folder"
             raise self._refused(reason)
 

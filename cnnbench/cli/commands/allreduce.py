@@ -78,10 +78,10 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
     results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
-    begun = SharedValue()  # the record as it was when the measuring process began
+    first_record = SharedValue()  # the record as it was when the measuring process began
 
     def leave_record(error: BenchmarkError | None) -> None:
-        record = begun.get()
+        record = first_record.get()
         if record is not None:
             complete_record(record, results, error, messages)
 
@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
         membership=Membership(plan.run, messages.notice, lost, facts),
     )
     if plan.job.is_chief:
-        begun.set(bench.record("interrupted"))
+        first_record.set(bench.record("interrupted"))
     supervised(leave_record)
     bench.run()
     return ExitCode.OK

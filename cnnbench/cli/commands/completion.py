@@ -189,7 +189,7 @@ def _values(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[st
     if spec.path:
         yield f":{spec.path.split()[0]}", ""
         return
-    begun, comma, item = value.rpartition(",")
+    earlier_items, comma, item = value.rpartition(",")
     for choice in spec.choices or (spec.known() if spec.known else ()):
         if choice and choice.startswith(item):
-            yield f"{prefix}{begun}{comma}{choice}", ""
+            yield f"{prefix}{earlier_items}{comma}{choice}", ""

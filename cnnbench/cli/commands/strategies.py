@@ -114,7 +114,7 @@ def _run(
     tolerance = options.weights_tolerance
     if tolerance is None:
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
-    begun = datetime.now(timezone.utc)
+    started_at = datetime.now(timezone.utc)
     with ResultsFolder(STRATEGIES, name, question, resume=options.resume) as folder:
         folder.begin()
         for notice in notices:
@@ -144,7 +144,7 @@ def _run(
             distances,
             tolerance,
             command=("cnnbench", "strategies", *argv),
-            begun=begun,
+            started_at=started_at,
             facts=facts,
             end=end,
             planned=options.rounds * len(cases),

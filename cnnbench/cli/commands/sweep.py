@@ -125,8 +125,8 @@ def main(argv: Sequence[str]) -> int:
             f"{suite.name} is sized for GPUs, and this machine has none that can be used; "
             f"scaled to its CPUs: {scaled}"
         )
-    begun = options.resume and not options.list and Path(options.results).is_dir()
-    if begun or not (options.list or options.dry_run):
+    is_resumed = options.resume and not options.list and Path(options.results).is_dir()
+    if is_resumed or not (options.list or options.dry_run):
         with _sweep(plan, options, argv, facts, reporter) as sweep:
             if not options.dry_run:
                 return _run(sweep, options, argv)

@@ -142,10 +142,10 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
             min(1.0, evidence.p / evidence.part) if evidence.part else 1.0
             for evidence in gathered_cases
         ]
-        for index, each, p in zip(
+        for index, evidence, p in zip(
             family, gathered_cases, inference.holm(scaled, weights), strict=True
         ):
-            judgements[index] = _judged(each, p, each.policy)
+            judgements[index] = _judged(evidence, p, evidence.policy)
     return [judgement for judgement in judgements if judgement is not None]
 
 

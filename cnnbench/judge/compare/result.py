@@ -453,8 +453,10 @@ class Comparison(Document):
             more = result.judgement.more or 0
             if result.judgement.new_experiment:
                 return f"{of}A new experiment of {more} pairs settles it."
-            each = "" if result.paired else " of each side"
-            many_more = count(more, f"more {singular}{each} settles", f"more {plural}{each} settle")
+            per_side = "" if result.paired else " of each side"
+            many_more = count(
+                more, f"more {singular}{per_side} settles", f"more {plural}{per_side} settle"
+            )
             return f"{of}About {many_more} it."
         remedies = list(_remedies(entry))
         listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]

@@ -86,9 +86,9 @@ def pauses(sides: Sides) -> Pauses | None:
     operations = sides.operations
     pause_causes = []
     for part in sides.times:
-        each = [(value,) for value in (*sides.a.seconds(part), *sides.b.seconds(part))]
+        runs = [(value,) for value in (*sides.a.seconds(part), *sides.b.seconds(part))]
         level = _CHANCE / (len(operations) if part in operations else 1)  # Bonferroni
-        if recurring := _recurring(sides, each, level, part):
+        if recurring := _recurring(sides, runs, level, part):
             pause_causes.append(recurring)
     if pause_causes:
         return max(pause_causes, key=lambda cause: abs(cause.others.means[PAUSES].difference))
@@ -98,7 +98,7 @@ def pauses(sides: Sides) -> Pauses | None:
 
 
 def _recurring(
-    sides: Sides, each: Sequence[Runs], level: float, part: Part | None = None
+    sides: Sides, runs_of_processes: Sequence[Runs], level: float, part: Part | None = None
 ) -> Pauses | None:
     """Finds pauses in the times of a part, or of whole steps.
 
@@ -107,7 +107,7 @@ def _recurring(
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_mean_of_faster_half(profile.record.step_seconds) for profile in profiles]
-    series = [_around(base, runs) for base, runs in zip(usual, each, strict=True)]
+    series = [_around(base, runs) for base, runs in zip(usual, runs_of_processes, strict=True)]
     # Saves time: in most rows, slow steps cannot have a large enough effect.
     if max(fmean(values) - min(values) for values in series) < SMALLEST * sides.step.usual[0]:
         return None

@@ -293,13 +293,13 @@ class Times:
           values: seconds of each step of each process of A and of B.
           weights: weights of these steps, with mean 1 for each process.
         """
-        each = []
+        means = []
         for side, of_side in zip(values, weights, strict=True):
             if len(side) > 1:
-                each.append(tuple(map(weighted_mean, side, of_side)))
+                means.append(tuple(map(weighted_mean, side, of_side)))
             else:
-                each.append(tuple(map(mul, *side, *of_side)))
-        return cls(each)
+                means.append(tuple(map(mul, *side, *of_side)))
+        return cls(means)
 
     def __add__(self, other: Times) -> Times:
         return Times(
@@ -357,13 +357,13 @@ class Times:
         """Logarithms of these times; None if a process does not have the part."""
         if min(map(min, self.each)) <= 0:
             return None
-        each = [tuple(map(math.log, side)) for side in self.each]
-        return Times(each, self.within / fmean(chain(*self.each)) ** 2, self.steps)
+        logs = [tuple(map(math.log, side)) for side in self.each]
+        return Times(logs, self.within / fmean(chain(*self.each)) ** 2, self.steps)
 
     def scaled(self, by: Values) -> Times:
         """These times, divided by a number for each process."""
-        each = [tuple(map(truediv, *sides)) for sides in zip(self.each, by, strict=True)]
-        return Times(each, self.within / fmean(chain(*by)) ** 2, self.steps)
+        ratios = [tuple(map(truediv, *sides)) for sides in zip(self.each, by, strict=True)]
+        return Times(ratios, self.within / fmean(chain(*by)) ** 2, self.steps)
 
 
 class ProfiledSide:

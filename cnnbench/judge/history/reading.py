@@ -343,14 +343,14 @@ class ValueTable:
             for cache in (self.known, self._blocks, self._useless):
                 cache.clear()
 
-    def write(self, rows: Collection[FileRow], gone: Collection[str] = ()) -> None:
+    def write(self, rows: Collection[FileRow], deleted: Collection[str] = ()) -> None:
         """Adds files, and removes files that no longer exist. Errors are ignored.
 
         For a file whose content is `SAME`, only `stamp` and `read_ns` are replaced.
         """
         if not (self._is_file() if self._exists else len(rows) >= FEWEST):
             return None
-        if self._is_locked or not (rows or gone or self._useless):
+        if self._is_locked or not (rows or deleted or self._useless):
             return None
         self._exists = True
         for _ in range(2):
@@ -360,7 +360,7 @@ class ValueTable:
                     self._path.unlink()
                 self._is_damaged = False
             try:
-                return self._write(rows, gone)
+                return self._write(rows, deleted)
             except _UNUSABLE as error:
                 self._is_damaged = _shows_damage(error)
                 if not self._is_damaged:
@@ -373,9 +373,9 @@ class ValueTable:
             return stat.S_ISREG(os.lstat(self._path).st_mode)
         return False
 
-    def _write(self, rows: Collection[FileRow], gone: Collection[str]) -> None:
+    def _write(self, rows: Collection[FileRow], deleted: Collection[str]) -> None:
         fresh = {row.path: row for row in rows}
-        replaced = fresh.keys() | gone
+        replaced = fresh.keys() | deleted
         blocks = self._useless | {self._blocks[path] for path in replaced if path in self._blocks}
         if rows:  # small blocks are merged
             sizes = Counter(self._blocks.values())

@@ -272,9 +272,9 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
-def shared_labels(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Labels that all processes share, without those of the origin."""
-    first, *others = each
+    first, *others = labels
     return {
         name: value
         for name, value in first.items()

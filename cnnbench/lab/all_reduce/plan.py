@@ -302,7 +302,7 @@ def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec
 def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
     """The workloads in --sizes (see the grammar above), in order, without duplicates."""
     workloads: dict[Workload, None] = {}
-    each = DTYPE_BYTES[dtype]
+    item_bytes = DTYPE_BYTES[dtype]
     try:
         for item in map(str.strip, text.split(",")):
             head, star, tail = item.partition("*")
@@ -311,11 +311,11 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
                 raise ValueError(f"{item!r}: {reason}")
             count = int(tail) if star else 1
             for size in _range(head):
-                if size % each:
-                    reason = f"are no whole number of {dtype} elements of {each} bytes"
+                if size % item_bytes:
+                    reason = f"are no whole number of {dtype} elements of {item_bytes} bytes"
                     raise ValueError(f"{item!r}: {size} bytes {reason}")
                 name = str(size) if count == 1 else f"{size}*{count}"
-                workloads[Workload(name, ((size // each,),) * count)] = None
+                workloads[Workload(name, ((size // item_bytes,),) * count)] = None
             if len(workloads) > _MOST_SIZES:
                 raise ValueError(f"asks for more than {_MOST_SIZES} sizes")
     except ValueError as error:

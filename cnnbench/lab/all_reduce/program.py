@@ -470,8 +470,8 @@ class SizeBench:
             progress.finish()
             for trial in (*self._trials, self._copy):
                 trial.program = None
-            for each in {buffers, copied}:
-                each.close()
+            for created in {buffers, copied}:
+                created.close()
             gc.collect()
 
     @property

@@ -218,14 +218,17 @@ _BUILD: tuple[Column, ...] = (
 
 
 def complete_record(
-    begun: AllReduceRecord, results: ResultFiles, error: BenchmarkError | None, messages: Messages
+    first_record: AllReduceRecord,
+    results: ResultFiles,
+    error: BenchmarkError | None,
+    messages: Messages,
 ) -> None:
     """Completes the record of a process that ended early by an error (None: an interrupt).
 
-    `begun` is its record without rows that the process may have written.
+    `first_record` is its record without rows that the process may have written.
     """
-    written = results.holds(begun.run_id)
-    so_far = AllReduceRecord.from_json(written) if written else begun
+    written = results.holds(first_record.run_id)
+    so_far = AllReduceRecord.from_json(written) if written else first_record
     if so_far.status == "interrupted" and error is not None:
         so_far = dataclasses.replace(so_far, status="failed", error=_info(error))
     results.write(so_far, list)
@@ -357,8 +360,8 @@ class AllReduceBench:
 
     def _place(self, job: Job, count: int) -> ReduceContext:
         def first(devices: Sequence[str]) -> tuple[str, ...]:
-            each = job.towers_per_worker
-            return tuple(device for i, device in enumerate(devices) if i % each < count)
+            per_worker = job.towers_per_worker
+            return tuple(device for i, device in enumerate(devices) if i % per_worker < count)
 
         devices = first(job.tower_devices)
         cpus = job.cpu_devices if job.in_cluster else ()
@@ -409,7 +412,11 @@ class AllReduceBench:
         from cnnbench.lab.all_reduce.program import SizeBench, warm_up
 
         cases = {count: self.plan.cases(specs[count]) for count in places}
-        names = [(str(case), str(case.packing)) for each in cases.values() for case in each]
+        names = [
+            (str(case), str(case.packing))
+            for cases_of_count in cases.values()
+            for case in cases_of_count
+        ]
         rows = RowFormat(names, self.params.build_only, self.params.num_batches)
         self._writer.lines([*self._head(), "#", *rows.header()])
         with without_info_lines():

@@ -62,15 +62,15 @@ def read(file: ResultFile) -> Iterable[RunRecord]:
 
 def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     """The lines of each run; a header starts a new run."""
-    begun: set[str] = set()
+    ranks_seen: set[str] = set()
     run: list[Line] = []
     for line in lines:
         label = line[1].partition(":")[0] if _HEADER.match(line[1]) else ""
         if label in ("TensorFlow", "Model"):
-            if label in begun or "Model" in begun:
+            if label in ranks_seen or "Model" in ranks_seen:
                 yield run
-                begun, run = set(), []
-            begun.add(label)
+                ranks_seen, run = set(), []
+            ranks_seen.add(label)
         run.append(line)
     yield run
 

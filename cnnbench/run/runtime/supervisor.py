@@ -335,18 +335,18 @@ def _wait(
     Returns the exit code that the child has announced, if any, and its wait status, None if it was
     killed or a library let a signal end it. It is never killed without `longest_step`.
     """
-    first, due, killed, status = 0.0, math.inf, False, 0
+    first, deadline, killed, status = 0.0, math.inf, False, 0
     while True:
-        left = min(max(0.0, due - time.monotonic()), _LONGEST_WAIT)
+        left = min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT)
         received = signal.sigtimedwait(waited_for, left)
         now, kill = time.monotonic(), False
         if received is None:
             if killed:  # a second ago, but it waits for a device
                 break
-            if longest_step is not None and now >= due:
+            if longest_step is not None and now >= deadline:
                 seconds = grace(longest_step())
-                due = first + seconds
-                kill = due - now < SAME_SECONDS / 10
+                deadline = first + seconds
+                kill = deadline - now < SAME_SECONDS / 10
                 if not kill and not _is_readable(link):
                     print_notice(announcement(seconds))
         elif received.si_signo == signal.SIGCHLD:
@@ -362,10 +362,10 @@ def _wait(
             if longest_step is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 first = first or now
                 kill = now - first > SAME_SECONDS
-                due = now + SAME_SECONDS
+                deadline = now + SAME_SECONDS
         if kill:
             os.kill(child, signal.SIGKILL)
-            killed, due = True, now + SAME_SECONDS
+            killed, deadline = True, now + SAME_SECONDS
     announced = os.read(link, 1) if _is_readable(link) else b""
     interrupted = killed or -os.waitstatus_to_exitcode(status) in SIGNALS
     return (announced[0] if announced else None), (None if interrupted else status)

@@ -75,7 +75,7 @@ def summary(
         distances,
         TOLERANCE,
         command=("cnnbench", "strategies"),
-        begun=datetime(2026, 11, 20, tzinfo=timezone.utc),
+        started_at=datetime(2026, 11, 20, tzinfo=timezone.utc),
         facts={"cpu_model": "Fast CPU"},
     )
 

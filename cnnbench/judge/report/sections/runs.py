@@ -105,7 +105,7 @@ def _charts(group: RunGroup) -> tuple[Lines, Rows]:
     distribution = Rows(
         title=f"{group.name}: distribution",
         x=replace(axis, label="time of a timed step, ms"),
-        rows=tuple(_box(*each, style) for style, each in enumerate(chosen)),
+        rows=tuple(_box(*process, style) for style, process in enumerate(chosen)),
     )
     return series, distribution
 

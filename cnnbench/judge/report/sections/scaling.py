@@ -179,15 +179,15 @@ class Curve:
     @property
     def points(self) -> list[tuple[float, float, RunGroup]]:
         """Devices and images/sec of the base and of the members."""
-        each = dict.fromkeys((self.base, *self.members))
+        groups = dict.fromkeys((self.base, *self.members))
         return [
-            (float(group.devices or 1), group.throughput.median or 0.0, group) for group in each
+            (float(group.devices or 1), group.throughput.median or 0.0, group) for group in groups
         ]
 
     def efficiency(self, group: RunGroup) -> float | None:
         """Images/sec per device relative to that of the base."""
-        each = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (group, self.base)]
-        return each[0] / each[1] if all(each) else None
+        speeds = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (group, self.base)]
+        return speeds[0] / speeds[1] if all(speeds) else None
 
 
 def curves(configured: Sequence[RunGroup], predictions: Sequence[Predictions] = ()) -> list[Curve]:
