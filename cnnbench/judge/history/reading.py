@@ -572,7 +572,7 @@ def _content_by_path(
                 continue
             stamp = stamp_of(about)
         unknown.append(_Unknown(path, stamp, known))
-    table.write((), gone=table.known)
+    table.write((), deleted=table.known)
     progress.start("reading records", len(unknown))
     fresh: list[FileRow] = []
     readings = _readings([(file.path, file.known.digest if file.known else "") for file in unknown])
