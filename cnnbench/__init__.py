@@ -19,7 +19,7 @@ def _leave(*_: object) -> None:
 
 def _begin() -> None:
     """Makes signals end a command; does nothing where a program imports this package."""
-    if sys.orig_argv[1:2] == ["-c"]:  # as campaigns start commands
+    if sys.orig_argv[1:2] == ["-c"]:  # Campaigns start commands in this way.
         is_command = "entry_point()" in sys.orig_argv[2]
     else:  # "-m" is the name of the program while Python looks for the module of that option
         is_command = os.path.basename(sys.argv[0]) in ("cnnbench", "-m")
@@ -32,11 +32,11 @@ def _begin() -> None:
             number = signal.Signals[f"SIG{name}"]
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _leave)
-    except KeyboardInterrupt:  # by Python's handler, which was not replaced yet
+    except KeyboardInterrupt:  # Raised by Python's own signal handler, which is not replaced yet.
         _leave()
 
 
-_begin()  # before the other imports, whose traceback a signal would print
+_begin()  # Called before the other imports: a signal during an import would print a traceback.
 
 import warnings
 from importlib import import_module

@@ -95,7 +95,8 @@ def _terminal(config: pytest.Config) -> TextIO | None:
     if reporter is None or reporter.verbosity < 0:
         return None
     is_terminal = reporter.isatty
-    if not (is_terminal() if callable(is_terminal) else is_terminal):  # an attribute in pytest 8
+    # In pytest 8, it is an attribute.
+    if not (is_terminal() if callable(is_terminal) else is_terminal):
         return None
     capture = config.pluginmanager.get_plugin("capturemanager")
     return cast("TextIO", _Terminal(reporter, capture))

@@ -96,7 +96,7 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
 
 
 def innermost(path: Sequence[str], scopes: Collection[str]) -> str:
-    """The innermost of `scopes` that begins a path of name scopes; "" if none does.
+    """The longest of `scopes` that is a prefix of a name-scope path; "" if none is.
 
     TensorFlow numbers a scope that is entered again, as ``dense_1``.
     """

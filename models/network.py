@@ -731,8 +731,9 @@ def _normal(stddev: float) -> Initializer:
 
 # Blocks that several networks share.
 
-AUX_WEIGHT = 0.4  # weight of the auxiliary loss
-STDDEV = 0.02  # for the initial kernels (truncated normal) of transformers and ConvNeXt
+AUX_WEIGHT = 0.4  # Weight of the auxiliary loss.
+# Standard deviation of initial kernels (truncated normal) in transformers and ConvNeXt.
+STDDEV = 0.02
 
 
 def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) -> T:

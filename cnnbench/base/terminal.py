@@ -573,7 +573,7 @@ def csv_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, (bool, float)):
-        return json.dumps(value)  # true, NaN, Infinity
+        return json.dumps(value)  # For example, true, NaN and Infinity.
     if isinstance(value, (list, tuple)):
         return ";".join(map(csv_cell, value))
     return str(value)

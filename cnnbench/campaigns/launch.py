@@ -302,7 +302,7 @@ class _Process:
         except OSError as error:
             raise BenchmarkError(f"{self.log}: {error.strerror or error}") from error
         if self.ended is None and len(data) < _LONGEST_PART:
-            data = b"".join(data.rpartition(b"\n")[:2])  # only complete lines
+            data = b"".join(data.rpartition(b"\n")[:2])  # Only complete lines are shown.
         self.shown += len(data)
         return [
             f"[{self.task}] " + one_line(line.rpartition("\r")[2])
@@ -424,7 +424,7 @@ class JobSession:
         self._show_news()
 
     def _show_news(self) -> None:
-        known = error_line("interrupted")  # also omits the line of the job itself
+        known = error_line("interrupted")  # The line of the job itself is also omitted.
         for process in self._processes:
             for line in process.news():
                 if not (self._interrupted and line.endswith(known)):

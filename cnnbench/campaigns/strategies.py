@@ -204,7 +204,7 @@ def make_plan(
     _refuse(values)
     plugins.load_all(values)
     if not on_gpu and values.get("device", "auto") == "auto":
-        values = {**values, "device": "cpu"}  # leaves out modes that need GPUs
+        values = {**values, "device": "cpu"}  # Excludes modes that need GPUs.
     args = args_of(values)
     first = _resolved(args, {"variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])

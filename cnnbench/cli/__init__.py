@@ -51,7 +51,7 @@ def entry_point() -> NoReturn:
     # After an interrupt in `exec` of a text, as dataclasses use it, Python would end by SIGINT.
     if supervisor.state.connected or is_held or interrupts.received():
         supervisor.leave(code)
-    gc.freeze()  # with TensorFlow loaded, the collections at exit take a second
+    gc.freeze()  # If TensorFlow is loaded, garbage collection at exit takes a second.
     sys.exit(code)
 
 
@@ -134,7 +134,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         print_result(_help(command, argv, asked))
         return ExitCode.OK
     if command in _JUDGING:
-        supervisor.watched()  # for NumPy, which the module imports
+        supervisor.watched()  # The module imports NumPy, which may end the process.
     return cast("Callable[[Sequence[str]], int]", _module(command).main)(arguments)
 
 

@@ -80,7 +80,7 @@ def metric_tables() -> dict[str, str]:
 
 def _metric(metric: Metric) -> tuple[str, ...]:
     judged = {*metric.judged.values()}
-    if not judged and not metric.followed:  # not a metric, but a word about other metrics
+    if not judged and not metric.followed:  # This is not a metric but a text about other metrics.
         return f"`{metric.name}`", metric.unit, metric.about, "", "", "in the record only"
     better = "higher" if metric.higher_is_better else "lower"
     key = metric.key

@@ -102,7 +102,7 @@ def usable_cpus() -> Collection[int]:
     """Numbers of the processors in the affinity mask, or of all."""
     try:
         return os.sched_getaffinity(0)
-    except AttributeError:  # not on every platform
+    except AttributeError:  # Not available on every platform.
         return range(os.cpu_count() or 1)
 
 

@@ -186,7 +186,7 @@ def cpu_seconds_of(host: Host, pid: int) -> float | None:
 
 def _thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
-        return None  # avoids reading hundreds of CPUs
+        return None  # Avoids reading the files of hundreds of CPUs.
     counts = [
         host.number(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
         for folder in (host.root / _CPU).glob("cpu[0-9]*/thermal_throttle")
@@ -362,7 +362,7 @@ def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[Ene
     with nvml(host) as module:
         counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
-            with suppress(Exception):  # pynvml's own exceptions
+            with suppress(Exception):  # pynvml has its own exceptions.
                 mine = handles_of_run(module, host, cards)
                 # GPUs that are older than Volta do not count energy.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
@@ -393,7 +393,8 @@ class UseSampler:
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.sample()
         self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
-        with suppress(RuntimeError):  # no further thread is possible: only the loop's samples
+        # If no further thread can start, only the samples at the loop's edges are taken.
+        with suppress(RuntimeError):
             self._thread.start()
 
     def loop_edge(self) -> None:

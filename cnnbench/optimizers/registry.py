@@ -92,7 +92,7 @@ class ScheduleSpec:
             return lambda step: run.base
         values = {name: getattr(params, constant.flag) for name, constant in self.constants.items()}
         schedule = self.make(run, **values)
-        schedule(run.warmup)  # a wrong rate is refused before the run
+        schedule(run.warmup)  # Refuses an invalid rate before the run.
         return schedule
 
 

@@ -166,7 +166,7 @@ class RunPlan:
             "num_warmup_batches": length.warm_up.least,
             "fp16_loss_scale": self.numerics.loss_scale,
         }
-        if target is not None:  # a top-1 accuracy has the flag of earlier records
+        if target is not None:  # For a top-1 accuracy, the flag of earlier records is also set.
             top_1 = target.metric == "top_1"
             config["stop_at"] = None if top_1 else str(target)
             config["stop_at_top_1_accuracy"] = target.value if top_1 else None

@@ -163,7 +163,7 @@ class Length:
 
     def check_steps_left(self, train_dir: str, done: int) -> None:
         """Refuses a training whose checkpoint, of global step `done`, is beyond --num_batches."""
-        if done - self.num_batches > self.warm_up.most:  # warm-up steps also train
+        if done - self.num_batches > self.warm_up.most:  # Warm-up steps train, too.
             reason = (
                 f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
                 "more batches or for another directory"

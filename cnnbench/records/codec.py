@@ -137,7 +137,8 @@ def keys_of(cls: Any) -> tuple[Key, ...]:
             rules = _COMPUTED[getter]
             names = [key.name for key in keys]
             place = names.index(rules["before"]) if "before" in rules else len(names)
-            get = getter if member is getter else attrgetter(name)  # cached ones are computed once
+            # Cached properties are computed once.
+            get = getter if member is getter else attrgetter(name)
             keys.insert(place, Key(rules.get("key", name), cls, name, get, rules, getter))
     return tuple(keys)
 
@@ -356,7 +357,7 @@ def _scalar(hint: type, data: object, path: str) -> Any:
             return NOT_FINITE[data]
         # bool is an int in Python, not in JSON.
         if isinstance(data, (int, float)) and not isinstance(data, bool):
-            with contextlib.suppress(OverflowError):  # an integer beyond all doubles
+            with contextlib.suppress(OverflowError):  # The integer may be too large for a double.
                 return float(data)
     elif hint is int:
         if type(data) is int and data.bit_length() <= _BITS:
@@ -384,7 +385,7 @@ def gathered(cls: type[T], *sources: object, **own: Any) -> T:
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
         source = next((candidate for candidate in sources if hasattr(candidate, name)), None)
-        if source is not None:  # else the default, if the field has one
+        if source is not None:  # Otherwise the field keeps its default, if it has one.
             own[name] = getattr(source, name)
     return cls(**own)
 

@@ -253,11 +253,11 @@ def _locked(path: Path) -> int:
     """A new file, locked as long as its descriptor is open; see `remove_abandoned`."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with contextlib.suppress(OSError):  # no locks on this file system, so nothing is removed
+        with contextlib.suppress(OSError):  # This file system has no locks, so nothing is removed.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # removed by another process between its creation and its lock
+        os.close(descriptor)  # Another process removed the file before it was locked.
 
 
 def remove_abandoned(folder: Path) -> None:
@@ -266,7 +266,8 @@ def remove_abandoned(folder: Path) -> None:
         with contextlib.suppress(OSError):
             with path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # no later file
+                # A file with this path that was created later must not be removed.
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     path.unlink()
 
 
@@ -278,7 +279,7 @@ def _prove(folder: Path) -> None:
         probe.unlink()
         return
     with uninterrupted(), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        file.write(b"\n")  # on a full disk files can be created but not written
+        file.write(b"\n")  # On a full disk, files can be created but not written.
 
 
 @contextlib.contextmanager
@@ -345,7 +346,8 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
     """Draws charts, one below the other, into the file of --plot."""
-    from cnnbench.base.charts.draw import render  # imported late: most commands draw nothing
+    # Imported late, because most commands draw nothing.
+    from cnnbench.base.charts.draw import render
 
     write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], title))
 

@@ -82,7 +82,7 @@ class SharedDoubles(Sequence[float]):
 
     def __getitem__(self, key: int | slice) -> float | list[float]:
         size = len(self)
-        if size >= len(self._memory):  # extended by the other process
+        if size >= len(self._memory):  # The other process has extended the memory.
             self._map()
         values: list[float] = [*self._memory[1 : size + 1]]
         return values[key]
@@ -230,7 +230,8 @@ class Measurements:
     def halves_batch(self) -> bool:
         """Whether a run that is out of memory is tried again with a smaller batch."""
         known = self.published() or vars(self)
-        batch = int(known["config"].get("batch_size", 1))  # none before the run is planned
+        # The config is empty before the run is planned.
+        batch = int(known["config"].get("batch_size", 1))
         return known["requested_batch"] is not None and batch > 1
 
     def recall(self) -> None:

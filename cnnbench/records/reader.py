@@ -101,7 +101,7 @@ class ResultFile:
         is_logged: dict[str, bool] = {}
         for number, whole in self.lines:
             match = _PREFIX.match(whole)
-            assert match is not None  # it may match nothing
+            assert match is not None  # The pattern matches even an empty text.
             rank, text = match[1] or "", whole[match.end() :].rstrip()
             times.setdefault(rank, match[2] or "")
             lines = by_rank.setdefault(rank, [])

@@ -303,7 +303,7 @@ class ResultFiles:
         self._csv = csv_path
         self._table = table
         self._kind = kind
-        note(json_path or "")  # also for a parent process that completes the document
+        note(json_path or "")  # A parent process may have to complete the document.
 
     @property
     def wanted(self) -> bool:
@@ -392,8 +392,9 @@ class CsvTable:
         descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # the system releases it at the end
-            except OSError as error:  # without locks O_APPEND still keeps rows apart
+                # The system releases the lock when the process ends.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:  # Without locks, O_APPEND still prevents mixed rows.
                 if error.errno not in NO_LOCKS:
                     raise
             end, separator, columns = self._end_of_rows(path, descriptor)
@@ -450,10 +451,11 @@ class CsvTable:
         """Columns in a header, with or without a byte order mark and CRLF line ends."""
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
-            return self.columns  # empty, or torn while the very first row was written
+            # The file is empty, or was cut off while its first row was written.
+            return self.columns
         try:
             names = next(csv.reader([text])) or [""]  # other programs put names in quotes
-        except csv.Error:  # such as a NUL byte, or a line that is no header at all
+        except csv.Error:  # For example, a NUL byte, or a line that is not a header.
             names = [""]
         ours = tuple(name for name in self.columns if name in names)
         if tuple(names) != ours or names[0] != self.columns[0] or names[-1] != self.columns[-1]:

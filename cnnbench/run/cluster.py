@@ -423,7 +423,7 @@ class Ending(NamedTuple):
 
 @dataclass
 class _Peer:
-    """Another task.
+    """State of the connection to another task.
 
     `line` is None after it was closed; `standing` is None without a training loop.
     """

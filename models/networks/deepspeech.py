@@ -55,7 +55,7 @@ class DeepSpeech2(Model):
         x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
         for kernel, stride in (((41, 11), (_SHRINK, 2)), ((21, 11), (_SHRINK, 1))):
             x = net.conv(x, _FILTERS, kernel, stride, "SAME_RESNET", activation="relu6", bias=None)
-            x = net.batch_norm(x)  # after the ReLU, unlike in the paper
+            x = net.batch_norm(x)  # Unlike in the paper, batch norm follows the ReLU.
         frames, bins, filters = net.shape(x)
         x = net.reshape(x, (frames, bins * filters))
         for layer in range(self.recurrent_layers):

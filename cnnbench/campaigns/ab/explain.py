@@ -28,8 +28,9 @@ ROUNDS, STEPS = 3, 20
 SUFFIX = ".profile"
 
 _WARM_UP = 5
-_OF_ONEDNN = "Mkl"  # in the names of TensorFlow's operations that call it
-_PROFILES = ("records/profiles.py", "records/step_profile.py")  # versions with --profile_json
+_OF_ONEDNN = "Mkl"  # Part of the names of TensorFlow operations that call oneDNN.
+# Versions with one of these files support --profile_json.
+_PROFILES = ("records/profiles.py", "records/step_profile.py")
 
 
 class NotExplainedError(BenchmarkError):

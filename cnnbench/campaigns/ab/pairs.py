@@ -77,7 +77,7 @@ def pair_name(number: int) -> str:
 AB = CampaignKind(
     command="ab",
     noun="experiment",
-    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # the record of a burn-in stays there
+    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # The record of a burn-in process remains there.
     inside=(*SIDES, _DISCARDED, LOGS),
     kept=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
 )
@@ -153,7 +153,7 @@ class ExperimentState:
     def clear(self) -> bool:
         """Whether more pairs cannot change the verdict."""
         last = [*self._judged.values()][-1] if self._judged else {}
-        return is_clear(last.get("verdicts", ()))  # only finished sessions have them
+        return is_clear(last.get("verdicts", ()))  # Only finished sessions have verdicts.
 
     @property
     def is_spent(self) -> bool:
@@ -667,7 +667,7 @@ class Pairs:
         side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]
         subject = started.subject or Subject(side=side)
-        if self.records[side]:  # an earlier run tells what its flags mean
+        if self.records[side]:  # The record of an earlier run contains its resolved flags.
             like = self.records[side][-1]
             flags = RunSummary(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)

@@ -50,7 +50,7 @@ LENGTHS = frozenset(named(FLAGS, RunPart.LENGTH))
 
 
 class StepCount:
-    """Number of timed steps with which a process takes some time.
+    """Finds the number of timed steps for a given process time.
 
     Attributes:
       step_seconds: median seconds of a step in the slowest of the measured runs.
@@ -175,14 +175,14 @@ class Side:
             if self.checkout is not None:
                 stack.callback(os.chdir, os.getcwd())
                 os.chdir(self.checkout)
-            with contextlib.suppress(UsageError):  # the parser will raise it
+            with contextlib.suppress(UsageError):  # The parser raises this error later.
                 texts, rest = split(self.flags, ACCEPTED)
         flags = {
             name: texts_of_flag[-1] for name, texts_of_flag in texts.items() if name not in RENAMED
         }
         for word, after in itertools.zip_longest(rest, rest[1:], fillvalue=""):
             name, equals, value = word.lstrip("-").partition("=")
-            if name and word.startswith("-"):  # a flag of another version
+            if name and word.startswith("-"):  # The flag belongs to another version.
                 flags[name] = value if equals or after.startswith("-") else after
         return flags
 
@@ -233,7 +233,7 @@ class Side:
         return self.resolved.config or self.given
 
     def plan(self) -> PlanIdentity:
-        """Its plan, for a question, identified by flags, interpreter and variables."""
+        """The side's part of the campaign's identity: flags, interpreter and variables."""
         shown = {name: text for name, text in self.variables.items() if may_be_shown(name)}
         identity = identity_of(
             self.resolved.identity or self.given,
@@ -244,7 +244,7 @@ class Side:
             **shown,
             **({} if self.python is None else _versions(self)),
         )
-        place = f"{self.checkout}{os.sep}"  # the folder may be temporary
+        place = f"{self.checkout}{os.sep}"  # The checkout may be in a temporary folder.
         identity = {
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in identity.items()

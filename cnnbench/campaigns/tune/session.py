@@ -596,7 +596,8 @@ def policy(
         weights = yield from final.weights(race_outcome.leader)
     outcome = _document(final, race_outcome, proof, weights)
     folder.journal.add(END, document=outcome.to_dict())
-    folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # read by reports
+    # `cnnbench report` reads this file.
+    folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))
     return outcome, race_outcome
 
 

@@ -93,7 +93,9 @@ def main(argv: Sequence[str]) -> int:
         print_result(writers.text_of([[table(map(_row, records))]]) if records else "no records")
     else:
         new = sum(_write(Path(options.results), record) for record in records)
-        os.sync()  # once for all records: thousands of single ones take minutes
+        # Called once for all records, because a call for each of thousands of records takes
+        # minutes.
+        os.sync()
         known = f"; {len(records) - new} were there already" if new < len(records) else ""
         print_notice(f"{count(new, 'record', 'records')} written to {options.results}{known}")
     return ExitCode.INCONCLUSIVE if skipped else ExitCode.OK

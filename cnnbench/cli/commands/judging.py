@@ -160,7 +160,7 @@ class JudgingFlags:
 
 
 def load(path: str, reductions: bool = True) -> Loaded:
-    """The records of one side; `reductions`: whether all-reduces alone are enough.
+    """Reads the records of one side. If `reductions`, all-reduce records alone are enough.
 
     PathError if there is no such path, or nothing in it that was meant to be a record.
     """

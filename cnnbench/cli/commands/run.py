@@ -93,8 +93,8 @@ def _of_attempt(
     args, requested = _without_search(args)
     measurements.requested_batch = requested
     fork()
-    if state.link is None:  # within another program, or not on Linux
-        return args.including({_FIND: True})  # which is refused
+    if state.link is None:  # The process runs within another program, or not on Linux.
+        return args.including({_FIND: True})  # The plan refuses this flag.
     if not state.attempt:
         return args
     before, batch = (max(1, requested >> n) for n in (state.attempt - 1, state.attempt))
@@ -112,8 +112,10 @@ def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, int]:
     for flag, is_wrong in {
         "eval": plan.params.eval,
         "input_only": plan.params.input_only,
-        "eval_batch_size": plan.params.eval_batch_size > 0,  # may be what does not fit
-        "train_dir": plan.saves_into is not None,  # may have a checkpoint of another batch
+        # The evaluation's batch may be the one that does not fit.
+        "eval_batch_size": plan.params.eval_batch_size > 0,
+        # The folder may contain a checkpoint of a run with another batch size.
+        "train_dir": plan.saves_into is not None,
         "worker_hosts": plan.place.job.in_cluster,
     }.items():
         if is_wrong:
@@ -148,7 +150,7 @@ def _checked(args: ParsedArgs, messages: Messages) -> str:
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
-    if not (job.serves and job.task.job == PS):  # which needs no network
+    if not (job.serves and job.task.job == PS):  # A ps task needs no network.
         plan = make_plan(plan)
         lines = [*describe.work_lines(plan), f"Devices:     {plan.machine.flags.num_gpus}"]
         lines += describe.update_lines(plan)

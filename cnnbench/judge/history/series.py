@@ -483,7 +483,7 @@ class Revisions:
     def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
         """Whether a measurement is of the newest revision (not of its base in an experiment)."""
         revision = revision_of(entry)
-        if newest is None or revision[:-1] != newest[:-1]:  # everything except the day
+        if newest is None or revision[:-1] != newest[:-1]:  # Compares everything except the day.
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 

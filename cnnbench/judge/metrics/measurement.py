@@ -184,7 +184,7 @@ class Origin:
         if subject.revision is None and not subject.unknown and isinstance(commit, str):
             dirty, changes = facts.get("git_dirty"), fact_text(facts.get("git_changes", ""))
             dirty = dirty if isinstance(dirty, bool) else None
-            if subject.changes is not None:  # for a plug-in outside of any repository
+            if subject.changes is not None:  # A plug-in outside of any repository has only changes.
                 dirty, changes = True, subject.changes + changes
             subject = replace(subject, revision=commit, dirty=dirty, changes=changes)
         return cls(
@@ -250,7 +250,8 @@ def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
     whole = {}
     for place, text in enumerate(revisions):
         if _ABBREVIATED.fullmatch(text):
-            longer = revisions[place : bisect_left(revisions, f"{text}g")]  # after all digits
+            # "g" sorts after all hexadecimal digits.
+            longer = revisions[place : bisect_left(revisions, f"{text}g")]
             if all(map(longer[-1].startswith, longer)):
                 whole[text] = longer[-1]
     homes = {

@@ -18,6 +18,6 @@ __all__ = ["FORMATS", "Report", "ReportSubject", "build", "gather", "load", "ren
 
 
 def __getattr__(name: str) -> Any:
-    if name == "build":  # imported late: `cnnbench compare` needs only the renderers
+    if name == "build":  # Imported late, because `cnnbench compare` needs only the renderers.
         return import_module("cnnbench.judge.report.sections").build
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -253,7 +253,7 @@ def mentions(comparison: Comparison) -> list[str]:
     ]
 
 
-# A table for a terminal; colours only repeat the words.
+# A table for a terminal. Colours only emphasise what the text says.
 
 _HANGING = 6
 

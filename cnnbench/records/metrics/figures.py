@@ -292,7 +292,7 @@ def time_to_accuracy_seconds(record: RunRecord) -> float | None:
     the target, for any metric.
     """
     target, top_1 = record.target, record.config.get("stop_at_top_1_accuracy")
-    # Otherwise it was not requested, or the document was made by hand.
+    # If the flag is no number, no accuracy was requested, or the record was written by hand.
     if target is None and isinstance(top_1, (int, float)):
         target = Target(metric="top_1", value=top_1)
     if target is None:

@@ -41,7 +41,7 @@ def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
 def _line(name: str, title: str, advice: str, summary: Summary) -> str:
     seconds_by_share = {share: summary[f"{name}_p{share}_seconds"] for share in _SHARES}
     if name == "step" and seconds_by_share[50] == summary.latency_p50_seconds:
-        return ""  # on a CPU, both come from the same series
+        return ""  # On a CPU, both metrics come from the same series.
     known = [
         f"p{share} {number(s * 1e3)} ms" for share, s in seconds_by_share.items() if s is not None
     ]

@@ -35,7 +35,7 @@ _ROW = re.compile(
 _ACCURACY = re.compile(rf"Accuracy @ 1 = ({_NUMBER}) Accuracy @ 5 = ({_NUMBER}) \[\d+ examples\]$")
 _TOTAL = re.compile(rf"total images/sec: ({_NUMBER})$")
 _GPU = re.compile(rb"device:GPU:(\d+) with .*-> physical GPU \(device: \d+, name: ([^,\n]+),")
-# Lines without a value that is kept.
+# Known lines whose values are not stored.
 _OTHER = re.compile(
     r"=+$|-+$|Generating (?:training |evaluation )?model$|Initializing graph$|Running warm up$|"
     r"Done warm up$|Waiting for other replicas to finish warm up$|Round up warm up steps|"

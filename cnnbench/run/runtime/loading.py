@@ -155,7 +155,7 @@ def load_tensorflow() -> Any:
     try:
         with restored(), quick_import():
             import tensorflow as tf
-    except Exception as error:  # errors of any type if memory is short
+    except Exception as error:  # Errors of any type can occur if there is too little memory.
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
     if plugins.loaded():
@@ -185,7 +185,7 @@ def _note_variables() -> contextlib.AbstractContextManager[Any]:
 
     scope: contextlib.AbstractContextManager[Any] = tf.variable_creator_scope(noted)
     scope.__enter__()
-    return scope  # which the cache keeps: its end would be that of the scope
+    return scope  # The cache keeps the scope alive; otherwise it would end here.
 
 
 @contextlib.contextmanager
@@ -254,7 +254,7 @@ class _Finder(MetaPathFinder):
 
 
 def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run does
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # A run sets the same value.
     start = time.perf_counter()
     try:
         with contextlib.ExitStack() as stack:
@@ -262,7 +262,7 @@ def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
                 stack.enter_context(enter())
             with without_info_lines(), quick_import():
                 execute(module)
-                if not early_setup:  # a process that only plans leaves GPUs to those that measure
+                if not early_setup:  # A process that only plans must not occupy GPUs.
                     module.config.set_visible_devices([], "GPU")
             _note_variables()
     finally:

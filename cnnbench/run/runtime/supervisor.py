@@ -54,8 +54,8 @@ RETRY = 75
 """Announced in place of an exit code: the run has to be tried again in a new process."""
 
 _PR_SET_PDEATHSIG = 1
-_LONGEST_WAIT = 1e6  # seconds; `sigtimedwait` takes no infinite time
-_LOG_BYTES = 1 << 17  # more than fits into a pipe
+_LONGEST_WAIT = 1e6  # In seconds. `sigtimedwait` does not accept an infinite time.
+_LOG_BYTES = 1 << 17  # More than a pipe can contain.
 _HINTS = {
     "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
     "SIGABRT": "native code gave up, often for lack of memory",
@@ -126,7 +126,8 @@ def end_soon(code: int) -> None:
     Threads and exit handlers of plug-ins, for which the interpreter waits, may never end.
     """
     announce(code)
-    for number in SIGNALS:  # the interpreter would restore their deadly defaults
+    # The interpreter would restore the default actions, which end the process.
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     late = threading.Timer(AT_ONCE, os._exit, [code])
     late.daemon = True
@@ -195,7 +196,8 @@ def _go_on_in_child(
     longest_step: Callable[[], float] | None = None,
     retries: Callable[[], bool] = lambda: False,
 ) -> None:
-    from cnnbench.run.runtime.loading import share_held_back  # not for --help and refused flags
+    # Not imported for --help and refused flags.
+    from cnnbench.run.runtime.loading import share_held_back
 
     parent = os.getpid()
     # Before the fork: a signal must not end the parent while the child lives.
@@ -215,8 +217,9 @@ def _go_on_in_child(
         if not child:
             break
         os.close(ours)
-        Turns.joined(os.environ)  # closes the link: its end is the end of the child
-        log.forward()  # without memory for a thread, this process reports, and the child ends
+        Turns.joined(os.environ)  # Closes the link, because its end means the end of the child.
+        # If there is no memory for a thread, this process reports it, and the child ends.
+        log.forward()
         os.write(theirs, b"\0")
         announced, status = _wait(child, theirs, waited_for, longest_step)
         printed = log.end()
@@ -251,14 +254,14 @@ def _end_as(
         sys.stderr.write(library_lines(held_back))
         if status is not None and os.environ.get(GUARDED):
             code = os.waitstatus_to_exitcode(status)
-            if code < 0:  # in the same way, for the process that records it
+            if code < 0:  # This process ends in the same way, so that its parent can record it.
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
                 os.kill(os.getpid(), -code)
             os._exit(code)
         reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_how(status, reason))
         announced = _tell(error, lost)
-    announce(announced)  # to the parent of this one, if `watched` has forked
+    announce(announced)  # Announced to the parent of this process, if `watched` forked.
     os._exit(announced)
 
 
@@ -289,7 +292,8 @@ class _NativeLog:
     def __init__(self) -> None:
         """To be called before the fork."""
         self._out, self._in = os.pipe()
-        self._mark = os.urandom(16)  # ends the log, since processes of the child may outlive it
+        # Marks the end of the log, because processes of the child may outlive it.
+        self._mark = os.urandom(16)
         self._last = b""
         self._thread = threading.Thread(target=self._forward, daemon=True)
 
@@ -320,7 +324,7 @@ class _NativeLog:
                 lines, _, rest = lines.rpartition(b"\n")
             else:  # a crash may leave half a line
                 rest = b""
-            with contextlib.suppress(OSError):  # nobody reads it
+            with contextlib.suppress(OSError):  # The reader may have closed the pipe.
                 text = lines.decode(errors="backslashreplace")
                 # A parent that leaves the report to another process reports no reason.
                 hides = not os.environ.get(GUARDED)
@@ -341,7 +345,7 @@ def _wait(
         received = signal.sigtimedwait(waited_for, left)
         now, kill = time.monotonic(), False
         if received is None:
-            if killed:  # a second ago, but it waits for a device
+            if killed:  # The child was killed a second ago, but it waits for a device.
                 break
             if longest_step is not None and now >= deadline:
                 seconds = grace(longest_step())

@@ -165,7 +165,7 @@ def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
         _use_gpus(tf, machine, [gpus[number] for number in sorted(machine.cards)])
     else:
         # Also those that CUDA_VISIBLE_DEVICES of the user shows, of which memory would be taken.
-        with contextlib.suppress(RuntimeError):  # initialised by an earlier run
+        with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(tf, flags.num_gpus)
     return chosen
@@ -465,7 +465,8 @@ def silent_gpus() -> list[str]:
             with tf.device("CPU:0"):
                 return tf.identity(total)
 
-        with contextlib.suppress(Exception), tf.device("CPU:0"):  # an error is a response
+        # An error also shows that the GPU responds.
+        with contextlib.suppress(Exception), tf.device("CPU:0"):
             tf.function(added, autograph=False)(tf.constant(1.0))
 
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]

@@ -90,7 +90,7 @@ def build(
     bounded = results.bounded()
     verdict: Sequence[Answer | None] = answers
     if not answers and (results.comparison is not None or not results.studies):
-        verdict = (baseline.verdict(results),)  # Studies answer without a baseline.
+        verdict = (baseline.verdict(results),)  # Studies have an answer even without a baseline.
     sections = (
         Section.of(
             key, title, contents(results if key in _WHOLE else bounded), folded=key in _FOLDED

@@ -134,7 +134,8 @@ def process_chart(
 def _row(label: str, of_processes: ProcessValues, axis: Axis, unit: str) -> DistributionRow:
     low, high = of_processes.interval or (None, None)
     processes = [*enumerate(of_processes.values, start=1)]
-    if len(processes) > _MOST_DOTS:  # the smallest, the largest, and some between them
+    # Shows the smallest, the largest, and some values between them.
+    if len(processes) > _MOST_DOTS:
         processes.sort(key=lambda process: process[1])
         step = (len(processes) - 1) / (_MOST_DOTS - 1)
         processes = sorted(processes[round(step * place)] for place in range(_MOST_DOTS))

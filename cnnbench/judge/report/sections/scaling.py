@@ -107,7 +107,8 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
 def _curves(record: AllReduceRecord, points: Sequence[Point], name: str) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
     for point in sorted(points, key=lambda point: (point.bytes, _speed(point, name))):
-        specs[point.spec][point.bytes] = _speed(point, name)  # the last one is the fastest
+        # The last point in the list is the fastest.
+        specs[point.spec][point.bytes] = _speed(point, name)
     for spec, best in specs.items():
         hints = (f"{spec}, {binary(size)}: {number(speed)} GB/s" for size, speed in best.items())
         yield ChartSeries(name=spec, points=tuple(best.items()), hints=tuple(hints))
