@@ -21,7 +21,7 @@ import pytest
 from cnnbench.base.files import read_json
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.side import Side, check, measuring, refuse
+from cnnbench.campaigns.ab.side import Side, benchmark_command, check, refuse_flags
 from cnnbench.campaigns.processes.campaign import Campaign, headline
 from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.errors import ExitCode, UsageError
@@ -165,7 +165,7 @@ class Bench:
             path = self.folder / f"{self._calls}-{number}.json"
             log = path.with_suffix(".log")
             self._reporter.started(number, processes, label, left)
-            (ended,) = campaign.run([measuring(side, path, log)], limit)
+            (ended,) = campaign.run([benchmark_command(side, path, log)], limit)
             outcome, left = ended.message or headline(ended.record), ended.seconds
             left *= processes - number
             self._reporter.ended(number, processes, label, outcome, ended.seconds, left)
@@ -265,11 +265,15 @@ class Bench:
 
 def _check(side: Side, processes: int) -> RunSummary:
     """Checks flags before anything is started; returns their resolved values."""
-    refuse(side, ("result_json",), "cannot go with the fixture, which keeps the records")
+    refuse_flags(side, ("result_json",), "cannot go with the fixture, which keeps the records")
     if processes > 1:
-        refuse(side, ("result_csv",), "each process would replace what the one before has written")
+        refuse_flags(
+            side, ("result_csv",), "each process would replace what the one before has written"
+        )
         if not {"eval", "forward_only"} & side.given.keys():
-            refuse(side, ("train_dir",), "each process would resume what the one before has left")
+            refuse_flags(
+                side, ("train_dir",), "each process would resume what the one before has left"
+            )
     return check(side)
 
 

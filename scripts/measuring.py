@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.ab.side import Side, benchmark_command
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.flags.declare import flag
@@ -43,7 +43,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="measuring-") as folder:
         files = (Path(folder, str(number)) for number in range(len(sides)))
         commands = [
-            measuring(side, file.with_suffix(".json"), file.with_suffix(".log"))
+            benchmark_command(side, file.with_suffix(".json"), file.with_suffix(".log"))
             for side, file in zip(sides, files, strict=True)
         ]
         return Campaign(Reporter()).run(commands, timeout, turn_seconds)

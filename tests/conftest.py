@@ -28,7 +28,7 @@ import pytest
 from forked import Forked, Server, brief, execute, finished, shorten_runs
 
 from cnnbench.base import plugins
-from cnnbench.campaigns.ab.side import ask
+from cnnbench.campaigns.ab.side import run_code
 from cnnbench.campaigns.processes import campaign, commands, results_dir
 from cnnbench.cli import main
 from cnnbench.flags import Params
@@ -538,7 +538,7 @@ def loaded_processes(monkeypatch):
 
 @pytest.fixture(scope="session")
 def _answering(tmp_path_factory):
-    """Answers as `cnnbench.campaigns.ab.side.ask` does, from processes forked with it loaded.
+    """Answers as `cnnbench.campaigns.ab.side.run_code` does, from processes forked with it loaded.
 
     What is asked of another cnnbench is asked in a new process.
     """
@@ -547,7 +547,7 @@ def _answering(tmp_path_factory):
 
     def answer(side, code, *arguments, ours, seconds):
         if not ours:
-            return ask(side, code, *arguments, ours=ours, seconds=seconds)
+            return run_code(side, code, *arguments, ours=ours, seconds=seconds)
         out.write_bytes(b"")
         place = side.checkout, side.variables
         process = Forked(f"import sys; {code}", arguments, out, err, *place, server=server)
@@ -561,7 +561,7 @@ def _answering(tmp_path_factory):
 @pytest.fixture
 def quick_answers(monkeypatch, _answering):
     """Flags of sides are resolved by processes that are forked, with what they import."""
-    monkeypatch.setattr("cnnbench.campaigns.ab.side.ask", _answering)
+    monkeypatch.setattr("cnnbench.campaigns.ab.side.run_code", _answering)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ ALLOWED = {
     "base/files.py unlink": "as its caller says",
     "records/files.py _prove": "its own file, which shows that files can be written",
     "records/files.py remove_abandoned": "unlocked temporary files of this machine, by name",
-    "data/folder.py move": "moves its own files, or takes back those it has moved",
+    "data/folder.py move_all_or_none": "moves its own files, or takes back those it has moved",
     "records/files.py tidy": "checkpoints beyond --max_ckpts_to_keep",
     "records/files.py note_training": "its own note, of a training that was refused",
     "records/files.py clean": "what TensorFlow left of a write, by its whole name",

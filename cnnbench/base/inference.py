@@ -114,7 +114,7 @@ def shift(base: Values, new: Values, confidence: float) -> Interval:
     as 0.95.
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
-    return _interval(differences, outside((len(base), len(new)), confidence))
+    return _interval(differences, values_outside((len(base), len(new)), confidence))
 
 
 def paired_shift(differences: Values, confidence: float) -> Interval:
@@ -123,7 +123,7 @@ def paired_shift(differences: Values, confidence: float) -> Interval:
     The centre is the median of the means of all pairs of differences.
     """
     means = np.sort(_pair_means(np.asarray(differences)))
-    return _interval(means, outside([len(differences)], confidence))
+    return _interval(means, values_outside([len(differences)], confidence))
 
 
 def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
@@ -131,7 +131,7 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
 
     The ends are infinite if there are too few pairs.
     """
-    left_out = outside([differences.shape[1]], confidence)
+    left_out = values_outside([differences.shape[1]], confidence)
     if left_out < 1:
         ends = np.full(len(differences), np.inf)
         return -ends, ends
@@ -140,7 +140,7 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
     return means[:, left_out - 1], means[:, -left_out]
 
 
-def outside(sizes: Sequence[int], confidence: float) -> int:
+def values_outside(sizes: Sequence[int], confidence: float) -> int:
     """Number of ordered values beyond each end of an interval; 0 if there is no interval.
 
     With one size (number of paired differences), the ordered values are the means of all pairs of
@@ -386,12 +386,12 @@ class Continuation:
         In a continued experiment, all numbers are above `measured`.
         """
         first = FIRST_ANALYSIS if self.begins else max(FIRST_ANALYSIS, measured + 1)
-        for pairs in growing(first, ANALYSIS_STEP, MOST_PAIRS):
+        for pairs in numbers_to_try(first, ANALYSIS_STEP, MOST_PAIRS):
             if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
                 yield pairs
 
 
-def growing(first: int, step: int, useful: int) -> Iterator[int]:
+def numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
     """Multiples of `step`: all up to `first` + `useful`, then about a quarter apart."""
     number = step * math.ceil(first / step)
     while number <= _MOST_NUMBER:

@@ -42,7 +42,7 @@ from cnnbench.errors import BenchmarkError, FlagError, PathError, UsageError, ex
 _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 
-def misfit(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> str:
+def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> str:
     """Describes what a value should be if it does not fit its annotation; "" if it fits.
 
     A list is accepted for any sequence, and a value with shape and dtype for a tensor.
@@ -56,9 +56,9 @@ def misfit(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> str:
     kind: Any = get_origin(hint) or hint
     args = get_args(hint)
     if kind is Annotated:
-        return misfit(value, args[0], arguments) or str(args[1](value, arguments))
+        return describe_mismatch(value, args[0], arguments) or str(args[1](value, arguments))
     if kind in (Union, types.UnionType):
-        misfits = [misfit(value, hint_choice, arguments) for hint_choice in args]
+        misfits = [describe_mismatch(value, hint_choice, arguments) for hint_choice in args]
         return "" if "" in misfits else misfits[0]
     if not isinstance(kind, type) or kind is Any:  # `Any`, or a type variable
         return ""
@@ -90,7 +90,7 @@ def misfit(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> str:
         other = f" of {len(value)}" if shape and isinstance(value, list | tuple) else ""
         return f"{article} {kind.__name__}{shape}, not {shown(value)}{other}"
     for where, part, of in parts:
-        wrong = misfit(part, of, arguments)
+        wrong = describe_mismatch(part, of, arguments)
         if wrong:
             return where + wrong
     return ""
@@ -324,8 +324,8 @@ def runs() -> str:
 def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _F:
     """Wraps a plug-in's function so that its result is checked by the annotation `returns`.
 
-    See `misfit`. `Any` accepts everything except None, text and numbers. If `returns` is the
-    annotation of a function, the returned function is checked, too. Functions of cnnbench are
+    See `describe_mismatch`. `Any` accepts everything except None, text and numbers. If `returns` is
+    the annotation of a function, the returned function is checked, too. Functions of cnnbench are
     returned unchanged.
 
     Args:
@@ -345,7 +345,7 @@ def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _
         place = definition(function)
         with running(place):
             result = function(*args, **named)
-        wrong = misfit(result, returns, (*args, *named.values()))
+        wrong = describe_mismatch(result, returns, (*args, *named.values()))
         if returns is Any and (result is None or isinstance(result, (str, bytes, int, float))):
             wrong = f"a result, not {shown(result)}"
         if wrong:
@@ -436,7 +436,9 @@ def check_attributes(owner: object, interface: type, who: str, *but: str) -> Non
     """
     for name, hint in _hints(interface).items():
         value = getattr(owner, name, None)
-        wrong = "" if name in but or get_origin(hint) is ClassVar else misfit(value, hint)
+        wrong = (
+            "" if name in but or get_origin(hint) is ClassVar else describe_mismatch(value, hint)
+        )
         if wrong:
             raise UsageError(f"{who}: {name} must be {wrong}")
         if type(value) is int and value < 1 and float not in (hint, *get_args(hint)):

@@ -515,7 +515,7 @@ def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
     return longest
 
 
-def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
+def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
     """Splits a wide table into tables that fit, each with the first column. Row 0 is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     groups: list[list[int]] = [[0]]

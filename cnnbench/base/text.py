@@ -120,7 +120,7 @@ def parse(text: str) -> dict[str, str]:
     return values
 
 
-def fault(text: str) -> str:
+def record_text_fault(text: str) -> str:
     """Why a text is not allowed in new records; "" if it is allowed."""
     try:
         text.encode()

@@ -38,7 +38,7 @@ from cnnbench.judge.compare import (
     judge,
     processes_needed,
 )
-from cnnbench.judge.compare.estimate import Verdict, too_many
+from cnnbench.judge.compare.estimate import Verdict, is_too_many
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
@@ -250,7 +250,7 @@ def policy_between(step: Step, usual: Policy) -> Policy:
     return usual.replace(threshold=max(usual.threshold, half))
 
 
-def answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
+def answer_about(result: MetricResult, usual: Policy, about_work: bool) -> str:
     """The answer about a commit ("good", "bad", "skip") from its comparison with GOOD.
 
     In a search for changed work, one pair is enough. In a search for lower speed, the thresholds in
@@ -272,7 +272,7 @@ def follow_up_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
     pairs = most_pairs + ANALYSIS_STEP
     for step in undecided:
         needed = step.judgement.needed
-        if needed is None or too_many(needed - step.pairs, paired=True):
+        if needed is None or is_too_many(needed - step.pairs, paired=True):
             return 0
         pairs = max(pairs, needed)
     return pairs
@@ -511,7 +511,9 @@ class CommitBench:
             fewest = processes_needed(policy, paired=True)
             step = Step(
                 commit=commit,
-                answer=answer(entry.main, policy.replace(alpha=alpha), is_about_work(self.differ)),
+                answer=answer_about(
+                    entry.main, policy.replace(alpha=alpha), is_about_work(self.differ)
+                ),
                 judgement=replace(judgement, needed=fewest) if pairs < fewest else judgement,
                 confidence=1 - alpha,
                 pairs=pairs,
@@ -591,7 +593,7 @@ class Bisection:
             else:
                 self._search.add(step)
             before = "" if known is None else ", as measured before"
-            self._notice(f"{commit[:12]} is {word(step, self.differ)}{before}")
+            self._notice(f"{commit[:12]} is {answer_text(step, self.differ)}{before}")
             self.steps.append(step)
             commit = self._search.next() if self.differ.answer == BAD else None
         if self.differ.answer == BAD:
@@ -637,7 +639,7 @@ class Bisection:
         return f"{text}, {' to '.join(dict.fromkeys(times))}, {basis}"
 
 
-def word(step: Step, differ: Step) -> str:
+def answer_text(step: Step, differ: Step) -> str:
     """An answer as text. `differ` is the comparison of BAD with GOOD."""
     if step.answer == SKIP:
         return f"{'undecided' if step.undecided else 'skipped'}: {step.judgement.reason}"
@@ -697,7 +699,7 @@ def _culprit(bisection: Bisection) -> list[Text]:
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):
         again = f"cd {shlex.quote(str(history.repository))} && {again}"
-    what = word(step, bisection.differ)
+    what = answer_text(step, bisection.differ)
     if not is_about_work(bisection.differ) and step.judgement.low is not None:
         what = f"{_change(step)} median images/sec against GOOD "
         what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
@@ -729,7 +731,13 @@ def _range(bisection: Bisection) -> list[Text]:
     text = [Text(f"the first bad commit is one of these {number}; skipped commits hide which:")]
     for commit in bisection.suspects:
         step = bisection.of(commit)
-        why = "" if step is None else BAD if step.answer == BAD else word(step, bisection.differ)
+        why = (
+            ""
+            if step is None
+            else BAD
+            if step.answer == BAD
+            else answer_text(step, bisection.differ)
+        )
         title = f"{commit[:12]} {bisection.setting.history.show(commit)}"
         text += [Text(title, indent=6, whole=True), Text(why, indent=12, whole=True)]
     return text

@@ -24,12 +24,12 @@ from cnnbench.campaigns.processes.child import (
     Child,
     Command,
     ProcessResult,
+    command_prefix,
     log_tail,
-    program,
     start,
     stop,
 )
-from cnnbench.campaigns.processes.commands import RunSummary, of_plan, stored
+from cnnbench.campaigns.processes.commands import RunSummary, of_plan, with_stored_record
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import ParsedArgs, parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, named, specs_of, texts_of
@@ -116,7 +116,7 @@ class TaskCommand:
     def of_task(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
         """The command line of a process in a job. `more` are additional flags."""
         own = command_words({**more, **task_flags(job, towers)})
-        return (*program(), self.name, *self.words, *own)
+        return (*command_prefix(), self.name, *self.words, *own)
 
     def alone(self, towers: int) -> tuple[str, ...]:
         """The command line of a run in one process whose towers do not communicate."""
@@ -178,7 +178,7 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> RunSummary
 
     Raises UsageError or DataError if the run is impossible.
     """
-    return of_plan(make_plan(chief_setup(stored(args), layout)))
+    return of_plan(make_plan(chief_setup(with_stored_record(args), layout)))
 
 
 def _of_tasks(

@@ -62,7 +62,7 @@ from cnnbench.variable_mgr.modes import DEFAULT, Mode
 # Compares the weights that modes have trained, from their checkpoints.
 
 
-def distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:
+def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:
     """Distances between the weights in each folder and those in the first one.
 
     Empty for fewer than two folders.
@@ -129,10 +129,10 @@ def known_distances(
 def compare_weights(
     folder: ResultsFolder, checkpoints: Mapping[str, Path], name: str = ""
 ) -> Mapping[str, tuple[float, str]]:
-    """Compares checkpoints (see `distances`), stores the result in the journal and removes them."""
+    """Compares checkpoints by `weight_distances`, stores the result and removes the checkpoints."""
     # Reading checkpoints loads TensorFlow, so it happens after all measurements.
     with without_info_lines():
-        gaps = distances(checkpoints)
+        gaps = weight_distances(checkpoints)
     folder.note(_WEIGHTS, name=name, distances=gaps)
     folder.remove(folder.folder / CHECKPOINTS)
     return gaps
@@ -431,7 +431,7 @@ def _values(
     return ProcessValues(tuple(v for v in map(value, records) if v is not None))
 
 
-def failed(rows: Sequence[StrategyRow]) -> bool:
+def has_failures(rows: Sequence[StrategyRow]) -> bool:
     """Whether a process failed, or modes that should train the same weights did not."""
     return any(row.problem or row.weights == DIFFERENT for row in rows)
 
@@ -462,7 +462,7 @@ def document(
 ) -> StrategiesDocument:
     """Makes the document, with unrounded numbers. `started_at` must have a time zone.
 
-    Weights with a distance (see `distances`) of at most `tolerance` are called equal. `end` is the
+    Weights whose distance (`weight_distances`) is at most `tolerance` are called equal. `end` is the
     reason for an early end, before all `planned` processes were measured.
     """
     first = session.cases[1].resolved.config

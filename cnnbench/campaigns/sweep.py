@@ -280,7 +280,7 @@ def make_plan(
             )
         cases[case.key] = case
     listed = tuple(dict.fromkeys(notices))
-    return SweepPlan(suite.name, _repeated(cases.values()), listed, subject)
+    return SweepPlan(suite.name, _with_repeats(cases.values()), listed, subject)
 
 
 def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> CampaignIdentity:
@@ -349,15 +349,15 @@ def processes_to_find(change: float, scatter: float, configurations: int) -> int
     return max(math.ceil(count) + 1, processes_needed(_USUAL, configurations))
 
 
-def family(cases: Iterable[SweepCase], command: str) -> int:
+def family_size(cases: Iterable[SweepCase], command: str) -> int:
     """Number of configurations of a command, for which `cnnbench compare` corrects p-values."""
     return sum(case.resolved.rows for case in cases if case.entry.command == command)
 
 
-def _repeated(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
+def _with_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
     """Sets the repeats of cases. Automatic repeats become the number that verdicts need."""
     commands = {case.entry.command for case in cases}
-    needed = {name: processes_to_decide(family(cases, name)) for name in commands}
+    needed = {name: processes_to_decide(family_size(cases, name)) for name in commands}
     return tuple(
         replace(case, repeats=case.entry.repeats or needed[case.entry.command]) for case in cases
     )
@@ -388,7 +388,7 @@ class Item:
         return self.case.key, self.repeat == 0
 
 
-def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
+def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
     """Items in order: searches, then rounds of all cases. Each round is shuffled by the seed."""
     most = max((case.repeats for case in cases), default=0)
 
@@ -513,7 +513,7 @@ class SweepRun:
     ended: ProcessResult
 
 
-def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
+def command_of_item(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     """Command and flags of an item, without the flag for its record."""
     entry = item.case.entry
     flags: dict[str, object] = {**item.case.flags}
@@ -556,20 +556,20 @@ class Sweep:
         """Runs all items that are not complete. Returns all results."""
         counts = {"cases": len(self.plan.cases), "runs": len(self.left())}
         self.store.begin(suite=self.plan.suite, stamp=self.stamp, **counts)
-        return self.campaign.follow(self._policy(ordered(self.plan.cases, self.seed)))
+        return self.campaign.follow(self._policy(ordered_items(self.plan.cases, self.seed)))
 
     def left(self) -> list[Item]:
         """The items that are not complete, in order. Prints their number and estimated duration."""
         for event in self.store.earlier:
             if event.get("event") == PROCESS and event.get("repeat"):
                 self.campaign.remember((event["key"], False), event["seconds"])
-        items = ordered(self.plan.cases, self.seed)
+        items = ordered_items(self.plan.cases, self.seed)
         left = [item for item in items if self._earlier(item) is None]
         if len(left) < len(items):
             done = f"{len(items) - len(left)} of {len(items)} runs are done already"
             self.campaign.reporter.notice(done)
         if left:
-            self.campaign.reporter.notice(outlook(left, self.campaign))
+            self.campaign.reporter.notice(duration_text(left, self.campaign))
         return left
 
     def known_batch(self, case: SweepCase) -> int | None:
@@ -660,7 +660,7 @@ class Sweep:
         log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
         kept = log.with_suffix(".json")
         record = self.store.unfinished(kept)
-        words = (*arguments(item, batch_size), *command_words({"result_json": record}))
+        words = (*command_of_item(item, batch_size), *command_words({"result_json": record}))
         request = Request(
             name=name or log.stem,
             label=f"{item.label}, {batch_size}" if trial else item.label,
@@ -740,7 +740,7 @@ def largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, i
     return good * unit
 
 
-def outlook(todo: Sequence[Item], campaign: Campaign) -> str:
+def duration_text(todo: Sequence[Item], campaign: Campaign) -> str:
     """Text: number of processes and estimated minutes.
 
     Estimates are from earlier sweeps in the directory, or from FLOPs.
@@ -879,7 +879,7 @@ def _cells(row: SummaryRow) -> Row:
     }
 
 
-def advice(
+def detection_advice(
     rows: Iterable[SummaryRow], cases: Sequence[SweepCase], command: Callable[[int], str]
 ) -> str:
     """Text: whether `cnnbench compare` could detect a large change in every configuration.
@@ -896,7 +896,7 @@ def advice(
         for row in measured
     }
     name = max(scatters, key=lambda flag: scatters[flag])
-    among = family(cases, RunRecord.kind)
+    among = family_size(cases, RunRecord.kind)
     needed = processes_to_find(FOUND, scatters[name], among)
     fewest = min(len(row.throughputs.values) for row in measured)
     text = f"equal processes differ by at most {percent(math.expm1(scatters[name]))} ({name})"

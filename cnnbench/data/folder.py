@@ -88,7 +88,7 @@ SUBSET_FOLDERS = {"train": ("train",), "validation": ("validation", "val")}
 _REMEMBERED = 4096
 
 
-def reason(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     """The operating system's error message, without number and path."""
     return error.strerror or str(error) or type(error).__name__
 
@@ -107,7 +107,7 @@ def content_of(path: Path) -> bytes:
     except PathError as error:
         raise DataError(str(error)) from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from error
+        raise DataError(f"{path}: cannot be read: {os_error_text(error)}") from error
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def readable(data_dir: str) -> Iterator[None]:
         yield
     except OSError as error:
         where = "" if error.filename in (None, data_dir) else f"{error.filename}: "
-        problem = f"cannot be read: {where}{reason(error)}"
+        problem = f"cannot be read: {where}{os_error_text(error)}"
         raise FlagError("data_dir", data_dir, problem) from error
 
 
@@ -184,10 +184,10 @@ def write_set(
                 results.append(write(written[-1], items[begin:end]))
         for name, lines in labels.items():
             written.append(folder / name)
-            with writing(folder / name):
+            with converting_write_errors(folder / name):
                 text = "".join(f"{line}\n" for line in lines)
                 (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-        move(written, out, replacing=labels)
+        move_all_or_none(written, out, replacing=labels)
     return results
 
 
@@ -216,16 +216,16 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
         except FileExistsError as error:
             raise UsageError(f"{out}: is not a folder") from error
         except OSError as error:
-            raise UsageError(f"{out}: cannot be written to: {reason(error)}") from error
+            raise UsageError(f"{out}: cannot be written to: {os_error_text(error)}") from error
         yield scratch.path
 
 
-def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:
+def move_all_or_none(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:
     """Moves either all files to ``out`` or none. Only files in `replacing` may already exist there.
 
     Files that may replace existing files are moved last.
     """
-    with writing(out):
+    with converting_write_errors(out):
         moved: list[Path] = []
         try:
             for path in paths:
@@ -240,7 +240,7 @@ def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> N
 
 
 @contextlib.contextmanager
-def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
+def converting_write_errors(path: Path, *others: type[Exception]) -> Iterator[None]:
     """Context manager that turns errors from writing into DataError.
 
     For errors other than OSError, the reason is the text after the last "; ".
@@ -248,7 +248,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path}: cannot be written: {reason(error)}") from error
+        raise DataError(f"{path}: cannot be written: {os_error_text(error)}") from error
     except others as error:
         raise DataError(
             f"{path}: cannot be written: {first_line(error).split('; ')[-1]}"
@@ -282,7 +282,7 @@ class ImageFolder:
     ignored: tuple[Path, ...] = ()
 
 
-def scan(
+def find_images(
     folder: Path, labels_file: Path | None, validation_fraction: float, seed: int
 ) -> ImageFolder:
     """Finds the images in a folder of labelled images.
@@ -307,7 +307,7 @@ def scan(
         roots = _split_roots(folder)
         folders_by_split = {split: _class_folders(root, ignored) for split, root in roots.items()}
     except OSError as error:
-        raise UsageError(f"{error.filename or folder}: {reason(error)}") from error
+        raise UsageError(f"{error.filename or folder}: {os_error_text(error)}") from error
     names = sorted({path.name for folders in folders_by_split.values() for path in folders})
     for name in names:
         check_name(f"{folder}: class folder", name)

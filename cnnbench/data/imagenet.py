@@ -447,7 +447,7 @@ def write_images(
     """
     count = 0
     with (
-        folder.writing(path, tf.errors.OpError),
+        folder.converting_write_errors(path, tf.errors.OpError),
         ThreadPoolExecutor(os.cpu_count()) as pool,
         tf.io.TFRecordWriter(str(path)) as writer,
     ):

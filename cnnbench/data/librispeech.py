@@ -208,7 +208,10 @@ def make_librispeech(
 
 
 def _write_records(path: Path, utterances: Sequence[Utterance]) -> None:
-    with output.writing(path, tf.errors.OpError), tf.io.TFRecordWriter(str(path)) as file:
+    with (
+        output.converting_write_errors(path, tf.errors.OpError),
+        tf.io.TFRecordWriter(str(path)) as file,
+    ):
         for audio, text, where in utterances:
             try:
                 record = serialize(content_of(audio), text, audio.stem)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cnnbench.base.files import place
 from cnnbench.data import folder as output
-from cnnbench.data.folder import Findings, once_per_content, readable, reason
+from cnnbench.data.folder import Findings, once_per_content, os_error_text, readable
 from cnnbench.errors import DataError, FlagError, UsageError
 
 # Reading files of `cnnbench data make-ratings` as arrays. This part does not import TensorFlow.
@@ -234,7 +234,7 @@ def _read_table(path: Path) -> Any:
     try:
         table = pd.read_csv(path, sep=separator, header=None, dtype=str, **options)
     except OSError as error:
-        raise UsageError(f"{path}: {reason(error)}") from error
+        raise UsageError(f"{path}: {os_error_text(error)}") from error
     except (ValueError, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: contains no ratings: {' '.join(str(error).split())}") from error
     if table.shape[1] != len(_COLUMNS):
@@ -284,6 +284,6 @@ def _write(out: Path, subsets: dict[str, dict[str, Any]]) -> None:
     names = [f"ratings-{subset}.npz" for subset in subsets]
     with output.unfinished_folder(out, names) as folder:
         for name, arrays in zip(names, subsets.values(), strict=True):
-            with output.writing(folder / name):
+            with output.converting_write_errors(folder / name):
                 np.savez(folder / name, **{k: v.astype(np.int32) for k, v in arrays.items()})
-        output.move([folder / name for name in names], out)
+        output.move_all_or_none([folder / name for name in names], out)

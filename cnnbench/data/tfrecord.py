@@ -20,7 +20,13 @@ from typing import BinaryIO, TypeAlias
 
 from cnnbench.base.files import place
 from cnnbench.data.dataset import SUBSETS
-from cnnbench.data.folder import SUBSET_FOLDERS, once_per_content, readable, reason, unfinished_in
+from cnnbench.data.folder import (
+    SUBSET_FOLDERS,
+    once_per_content,
+    os_error_text,
+    readable,
+    unfinished_in,
+)
 from cnnbench.errors import DataError, FlagError, UsageError
 
 # Framing of TFRecord files: offsets, lengths and checksums of records.
@@ -169,7 +175,7 @@ def _open(path: Path) -> Iterator[BinaryIO]:
         with path.open("rb", buffering=0) as file:
             yield file
     except OSError as error:
-        raise DataError(f"{path}: {reason(error)}") from error
+        raise DataError(f"{path}: {os_error_text(error)}") from error
 
 
 # TFRecord files of a subset and their numbers of examples. This part does not import TensorFlow.

@@ -48,7 +48,7 @@ class Constant:
 def refuse_others(who: str, *constants: Mapping[str, object]) -> None:
     """Raises UsageError for a constant that is not a `Constant`, or is not in a dictionary."""
     for table in constants:
-        wrong = plugins.misfit(table, dict[str, Constant])
+        wrong = plugins.describe_mismatch(table, dict[str, Constant])
         if wrong:
             raise UsageError(f"{who}: constants must be {wrong}")
 

@@ -380,7 +380,7 @@ def _shown(data: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def gathered(cls: type[T], *sources: object, **own: Any) -> T:
+def from_sources(cls: type[T], *sources: object, **own: Any) -> T:
     """A dataclass of `own` values, and of attributes of the first source that has the name."""
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):

@@ -14,8 +14,16 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, chance
-from cnnbench.campaigns.bisect import BAD, GOOD, SKIP, Step, answer, follow_up_pairs, policy_between
+from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, verdict_probability
+from cnnbench.campaigns.bisect import (
+    BAD,
+    GOOD,
+    SKIP,
+    Step,
+    answer_about,
+    follow_up_pairs,
+    policy_between,
+)
 from cnnbench.judge.compare import (
     Judgement,
     MetricResult,
@@ -24,7 +32,7 @@ from cnnbench.judge.compare import (
     judge,
     judge_all,
 )
-from cnnbench.judge.compare.estimate import too_many
+from cnnbench.judge.compare.estimate import is_too_many
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 
@@ -53,7 +61,7 @@ def _speeds(generator: Generator, scatter: float, truth: float, number: int) -> 
 
 
 def _advises(found: Judgement, measured: int, paired: bool) -> bool:
-    return found.needed is not None and not too_many(found.needed - measured, paired)
+    return found.needed is not None and not is_too_many(found.needed - measured, paired)
 
 
 class _Experiment:
@@ -87,7 +95,7 @@ class _Experiment:
             )
             (found,) = judge_all([case], self._policy.replace(alpha=look.alpha))
             left = looks[place:]
-            hopeless = left and chance(case, left, self._policy) < SMALLEST_CHANCE
+            hopeless = left and verdict_probability(case, left, self._policy) < SMALLEST_CHANCE
             if found.verdict in CLEAR or hopeless:
                 break
         return found
@@ -100,7 +108,7 @@ class _Experiment:
         usual = POLICY.replace(alpha=self._made[-1].alpha)
         return Step(
             commit="",
-            answer=answer(result, usual, about_work=False),
+            answer=answer_about(result, usual, about_work=False),
             judgement=found,
             pairs=len(self.new),
         )

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, chance
+from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, verdict_probability
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
 from cnnbench.judge.compare.disturbance import joint_judgement, with_shared_level
 from validation.studies import (
@@ -143,7 +143,7 @@ def judge_pairs(
         if found.verdict in CLEAR:
             break
         undecided = cpu_time is None and index < len(plan)
-        if undecided and chance(case, plan[index:], rules) < SMALLEST_CHANCE:
+        if undecided and verdict_probability(case, plan[index:], rules) < SMALLEST_CHANCE:
             break
     return found.verdict, 2 * analysis.pairs
 

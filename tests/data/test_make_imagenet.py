@@ -15,7 +15,7 @@ from cnnbench.base.files import FILE, SCRATCH, FolderLock
 from cnnbench.data import IMAGENET, imagenet, make_input
 from cnnbench.data import imagenet as module
 from cnnbench.data.dataset import detect
-from cnnbench.data.folder import ImageClass, ImageFolder, scan
+from cnnbench.data.folder import ImageClass, ImageFolder, find_images
 from cnnbench.data.imagenet import ENCODED, make_imagenet, rgb_jpeg
 from cnnbench.data.tfrecord import find_files
 from cnnbench.errors import DataError, FlagError, UsageError
@@ -279,7 +279,7 @@ def test_names_that_are_not_utf8(photo, tmp_path):
         pytest.skip("this file system takes UTF-8 only")
     photo.rename(folder / "1.jpg")
     out = tmp_path / "out"
-    make_imagenet(scan(folder.parent, None, 0, 1), out, {"train": 1, "validation": 1})
+    make_imagenet(find_images(folder.parent, None, 0, 1), out, {"train": 1, "validation": 1})
     assert (out / "labels.txt").read_bytes() == b"background\ncaf\xe9\n"
     (feature,) = examples(out, "train")
     assert feature["image/class/synset"].bytes_list.value[0] == b"caf\xe9"

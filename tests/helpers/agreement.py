@@ -232,7 +232,7 @@ def tracked() -> Iterator[None]:
     csv_cell = terminal.csv_cell
     replaced = {
         numbers.number_of: _number_of,
-        estimate.unscaled: _transparent(estimate.unscaled),
+        estimate.from_test_scale: _transparent(estimate.from_test_scale),
     }
 
     def cell(value: Any) -> str:

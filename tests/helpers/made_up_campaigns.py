@@ -89,7 +89,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.chdir(folder)
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(campaign, "execute", machine.execute)
-        patch.setattr(side_flags, "ask", _answer)
+        patch.setattr(side_flags, "run_code", _answer)
         patch.setattr(results_dir, "source_digest", lambda *_: "0" * 32)
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
         for owner in (bisect, sides):

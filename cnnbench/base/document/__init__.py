@@ -134,7 +134,7 @@ class Section:
         return next(toned, None)
 
 
-def introduced(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Iterable[Content]]:
+def docstring_first(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Iterable[Content]]:
     """Decorator that adds a function's docstring before the content that the function returns.
 
     If the function returns no content, nothing is added. If the first items are of type str, they

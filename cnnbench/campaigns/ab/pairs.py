@@ -49,7 +49,7 @@ from cnnbench.judge.compare import (
     load_records,
 )
 from cnnbench.judge.compare.disturbance import mostly_disturbed
-from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
+from cnnbench.judge.compare.estimate import TwoSamples, floor_and_margin, log_or_value
 from cnnbench.judge.metrics.measurement import CPU_TIME, THROUGHPUT, Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
@@ -443,7 +443,7 @@ class Experiment:
         }
 
 
-def _asked(comparison: Comparison) -> list[MetricResult]:
+def _requested_results(comparison: Comparison) -> list[MetricResult]:
     """The results that the experiment is about."""
     return [result for entry in comparison.entries for result in entry.asked]
 
@@ -520,7 +520,7 @@ class Pairs:
             END,
             pairs=pairs,
             alpha=self.alpha,
-            verdicts=[result.verdict.value for result in _asked(self.comparison)],
+            verdicts=[result.verdict.value for result in _requested_results(self.comparison)],
             failure=self.failure,
             lost=self.lost,
             interrupted=self.interrupted,
@@ -549,7 +549,7 @@ class Pairs:
     def _ends(self, analysis: InterimAnalysis) -> bool:
         """Whether an interim analysis ends the experiment: it is clear, the last, or futile."""
         comparison = self._compare(analysis.alpha)
-        results = _asked(comparison)
+        results = _requested_results(comparison)
         last = analysis.pairs == self.experiment.pairs
         clear = is_clear([result.verdict.value for result in results])
         chance = None if last or clear else self._chance(comparison.entries)
@@ -586,7 +586,9 @@ class Pairs:
                     if judged.judgement.p is not None
                 ]
                 if result.verdict is Verdict.INCONCLUSIVE and cases:
-                    chances.append(max(chance(case, left, case.policy) for case in cases))
+                    chances.append(
+                        max(verdict_probability(case, left, case.policy) for case in cases)
+                    )
         return min(chances, default=1.0)
 
     def _compare(self, alpha: float) -> Comparison:
@@ -700,7 +702,7 @@ def _places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
     ]
 
 
-def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:
+def verdict_probability(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:
     """The probability that a later interim analysis is clear: faster, slower or same.
 
     Future pairs are drawn from the measured ones (a bootstrap), whose values are usable and as many
@@ -711,9 +713,12 @@ def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) ->
     """
     metric = case.metric
     pairs = zip(case.base, case.new, strict=True)
-    so_far = np.asarray([scaled(new, metric) - scaled(base, metric) for base, new in pairs])
+    so_far = np.asarray(
+        [log_or_value(new, metric) - log_or_value(base, metric) for base, new in pairs]
+    )
     floor, margin = (
-        scaled(1 + limit, metric) if metric.relative else limit for limit in limits(case, policy)
+        log_or_value(1 + limit, metric) if metric.relative else limit
+        for limit in floor_and_margin(case, policy)
     )
     # The same pairs give the same answer, also when records are judged again.
     generator = np.random.default_rng(_SEED)

@@ -255,7 +255,7 @@ class Side:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
 
 
-def ask(
+def run_code(
     side: Side, code: str, *arguments: str, ours: bool, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs code in a side's folder with its variables, and waits for its end.
@@ -283,7 +283,9 @@ def has_module(side: Side, *paths: str) -> bool:
     editable installation provides its own modules for those that a checkout lacks.
     """
     try:
-        return ask(side, _HAS_FILE, *paths, ours=False, seconds=_ANSWER_SECONDS).returncode == 0
+        return (
+            run_code(side, _HAS_FILE, *paths, ours=False, seconds=_ANSWER_SECONDS).returncode == 0
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -291,7 +293,7 @@ def has_module(side: Side, *paths: str) -> bool:
 def _versions(side: Side) -> dict[str, object]:
     """Versions of what the interpreter of a side imports; none if it cannot be asked."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
-        answer = ask(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
+        answer = run_code(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
         return dict(json.loads(answer))
     return {}
 
@@ -299,11 +301,11 @@ def _versions(side: Side) -> dict[str, object]:
 def request(folder: ResultsFolder, name: str, side: Side, **more: Any) -> Request:
     """A process of a side, with its log in a folder; `more` are other fields of `Request`."""
     log = folder.log(name)
-    command = measuring(side, folder.unfinished(folder.folder / f"{name}.json"), log)
+    command = benchmark_command(side, folder.unfinished(folder.folder / f"{name}.json"), log)
     return Request(name=name, command=command, **{"label": name, **more})
 
 
-def measuring(side: Side, record: Path, log: Path) -> BenchmarkCommand:
+def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
     """Description of a process of a side, which writes a record and a log."""
     command = ("cnnbench", *run_words(side.layout, side.flags))
     return BenchmarkCommand(
@@ -339,7 +341,7 @@ _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 _OF_PYTHON = ("tensorflow",)
 
 
-def refuse(side: Side, names: Sequence[str], reason: str) -> None:
+def refuse_flags(side: Side, names: Sequence[str], reason: str) -> None:
     """Raises FlagError for given flags by name."""
     for name, value in side.given.items():
         if name in names:
@@ -350,7 +352,7 @@ def check(side: Side) -> RunSummary:
     """Resolves those flags of a side that this version of cnnbench knows; UsageError if wrong."""
     try:
         layout = json.dumps(None if side.layout is None else vars(side.layout))
-        done = ask(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
+        done = run_code(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
         error, resolved = answer["error"], decode(RunSummary, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):

@@ -506,7 +506,7 @@ class Campaign:
         obey()
         folder = batch.folder
         kept = {
-            request.name: _kept(folder, request) if folder.resume else None
+            request.name: _completed_result(folder, request) if folder.resume else None
             for request in batch.requests
         }
         done = {name: ended for name, ended in kept.items() if ended is not None}
@@ -710,7 +710,7 @@ class Campaign:
         return total
 
 
-def _kept(folder: ResultsFolder, request: Request) -> ProcessResult | None:
+def _completed_result(folder: ResultsFolder, request: Request) -> ProcessResult | None:
     """The result of a process that is complete in a folder; otherwise None."""
     event = folder.processes.get(request.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))

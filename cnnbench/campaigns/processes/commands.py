@@ -108,7 +108,7 @@ def flags_of(command: str) -> Mapping[str, FlagSpec]:
     return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
-def stored(args: ParsedArgs) -> ParsedArgs:
+def with_stored_record(args: ParsedArgs) -> ParsedArgs:
     """Adds to a run's flags that a record is stored, because notices depend on it."""
     return args.including({"result_json": _RECORD})
 

@@ -84,7 +84,7 @@ from cnnbench.records.campaigns import (
     TuneDocument,
     TuneRow,
 )
-from cnnbench.records.codec import encode, gathered
+from cnnbench.records.codec import encode, from_sources
 from cnnbench.variable_mgr import modes
 
 # Results of a search as table, CSV, flag file and chart.
@@ -125,8 +125,10 @@ def table_text(tuning: TuneDocument) -> str:
             f"{more} more were measured" if more else None,
         ),
         (
-            *_leavers(tuning.rows),
-            *_refused(Dropped(refusal.candidate, refusal.reason) for refusal in tuning.refused),
+            *_eliminated_texts(tuning.rows),
+            *_dropped_texts(
+                Dropped(refusal.candidate, refusal.reason) for refusal in tuning.refused
+            ),
             None
             if tuning.scatter is None
             else f"{spent}; processes of the same flags scattered by {percent(tuning.scatter)} in "
@@ -144,7 +146,7 @@ def _answer(tuning: TuneDocument) -> str:
     return f"These are the flags as given: {text}{why}."
 
 
-def _leavers(rows: Sequence[TuneRow]) -> Iterator[Text]:
+def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Text]:
     for how, title in _HOWS.items():
         rows_left = [row for row in rows if row.left == how]
         if not rows_left:
@@ -157,7 +159,7 @@ def _leavers(rows: Sequence[TuneRow]) -> Iterator[Text]:
         yield Text(f"{title}: {first_few(named, _NAMED)}", hanging=2)
 
 
-def _refused(dropped: Iterable[Dropped]) -> Iterator[Text]:
+def _dropped_texts(dropped: Iterable[Dropped]) -> Iterator[Text]:
     by_reasons = by_reason(dropped)
     for reason, names in list(by_reasons.items())[:_REASONS]:
         yield Text(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
@@ -166,7 +168,7 @@ def _refused(dropped: Iterable[Dropped]) -> Iterator[Text]:
         yield Text(f"cannot run for {more}: --list names all")
 
 
-def listed(space: Space, first: Candidate) -> str:
+def candidates_text(space: Space, first: Candidate) -> str:
     """Lists the candidates of each group, and dropped candidates by reason. Measures nothing."""
     lines = []
     for name, choices in space.groups.items():
@@ -567,7 +569,7 @@ _LEAST = 6
 """Minimum number of processes for a small group, if its share of the time would allow fewer."""
 
 
-def policy(
+def search_policy(
     question: TuneQuestion, folder: ResultsFolder, campaign: Campaign
 ) -> RunPolicy[tuple[TuneDocument, SearchOutcome]]:
     """Races the candidates, proves the leader, and compares the weights that it trains.
@@ -578,7 +580,7 @@ def policy(
     folder.begin(minutes=question.seconds / 60)
     bench = RaceBench(folder, campaign, question)
     yield from bench.begin()
-    race_outcome = yield from search(space, question.first, bench, question.policy.threshold)
+    race_outcome = yield from race_groups(space, question.first, bench, question.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(race_outcome).encode())
     final = Final(bench)
     if race_outcome.is_late:
@@ -590,7 +592,7 @@ def policy(
         # With more time, the races have a different leader, but with less evidence.
         race_outcome = replace(race_outcome, leader=space.make(proven))
         proof = yield from final.prove(race_outcome.leader)
-    proof = replace(proof, enough_minutes=_enough(race_outcome, proof, bench))
+    proof = replace(proof, enough_minutes=_enough_minutes(race_outcome, proof, bench))
     weights = Weights()
     if proof.verdict == FASTER:
         weights = yield from final.weights(race_outcome.leader)
@@ -601,7 +603,7 @@ def policy(
     return outcome, race_outcome
 
 
-def search(
+def race_groups(
     space: Space, first: Candidate, bench: RaceBench, threshold: float
 ) -> RunPolicy[SearchOutcome]:
     """Races the candidates of all groups; one is adopted if its gain exceeds `threshold`."""
@@ -645,7 +647,7 @@ def _run(
         bench.closed(race.group, number, left, names[race.ranked(race.fitted)[0]])
 
 
-def _enough(outcome: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
+def _enough_minutes(outcome: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
     """Minutes that would be enough for the whole search; None if more time would not help."""
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
     waiting |= {key for key, leaver in outcome.eliminated.items() if leaver.how == BEHIND}
@@ -669,7 +671,7 @@ def _document(final: Final, outcome: SearchOutcome, proof: Proof, weights: Weigh
         reason += f"; --minutes={proof.enough_minutes} would be enough"
     first_session = next(final.folder.journal.read(SESSION))
     begun_at = datetime.fromisoformat(first_session["time"])
-    return gathered(
+    return from_sources(
         TuneDocument,
         proof,
         weights,
@@ -710,7 +712,7 @@ def _rows(outcome: SearchOutcome, fitted: Additive | None, first: Candidate) -> 
         ]
         left = leavers.get(candidate.key)
         rows.append(
-            gathered(
+            from_sources(
                 TuneRow,
                 *(() if left is None else (left,)),
                 candidate=candidate.name,

@@ -13,7 +13,12 @@ from typing import TypeAlias
 
 from cnnbench.base.text import binary
 from cnnbench.campaigns.launch import JobLayout, chief_setup
-from cnnbench.campaigns.processes.commands import RunSummary, digest_key, of_plan, stored
+from cnnbench.campaigns.processes.commands import (
+    RunSummary,
+    digest_key,
+    of_plan,
+    with_stored_record,
+)
 from cnnbench.campaigns.suite import SuiteEntry, check, load
 from cnnbench.campaigns.sweep import expand
 from cnnbench.errors import DataError, FlagError, UsageError
@@ -64,7 +69,7 @@ Dimension: TypeAlias = tuple[Sequence[Settings], Callable[[Mode], bool]]
 """
 
 
-def _each(name: str, *values: object) -> list[Settings]:
+def _values_of_flag(name: str, *values: object) -> list[Settings]:
     return [{name: str(value)} for value in values]
 
 
@@ -86,21 +91,26 @@ def dimensions(
     precisions = ("bf16", "fp16") if on_gpu else ("bf16",)
     sizes = (size for size in (2 * batch, 4 * batch, batch // 2) if size)
     computing = [
-        _each("precision", *precisions),
-        _each("data_format", "NHWC", "NCHW") if on_gpu else [],
-        [*_each("xla_compile", "true"), *_each("xla", "true")],
-        _each("batch_size", *sizes) if "global_batch_size" not in resolved.explicit_flags else [],
+        _values_of_flag("precision", *precisions),
+        _values_of_flag("data_format", "NHWC", "NCHW") if on_gpu else [],
+        [*_values_of_flag("xla_compile", "true"), *_values_of_flag("xla", "true")],
+        _values_of_flag("batch_size", *sizes)
+        if "global_batch_size" not in resolved.explicit_flags
+        else [],
     ]
     if on_gpu:
-        threads = [_each("gpu_thread_mode", "global", "gpu_shared")]
+        threads = [_values_of_flag("gpu_thread_mode", "global", "gpu_shared")]
     else:
         # One thread, one tower's share of the CPUs, half of the CPUs, and all CPUs.
         pools = sorted({1, max(1, cpus // towers), max(1, cpus // 2), cpus})
-        threads = [_each("num_intra_threads", *pools), _each("num_inter_threads", *pools)]
+        threads = [
+            _values_of_flag("num_intra_threads", *pools),
+            _values_of_flag("num_inter_threads", *pools),
+        ]
     readers = sorted({max(1, cpus // 2), cpus, 2 * cpus})
     reading = [
-        _each("datasets_num_private_threads", *readers),
-        _each("datasets_prefetch_buffer_size", 2, 4),
+        _values_of_flag("datasets_num_private_threads", *readers),
+        _values_of_flag("datasets_prefetch_buffer_size", 2, 4),
     ]
     return {
         "computing": [(values, _of_all) for values in computing],
@@ -115,11 +125,11 @@ def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
     alike = [mode for mode in modes if mode.in_sync and not mode.apart and not mode.one_tower]
     of_gpus = ("nccl", "xring", "hierarchical_copy")
     names = (*(of_gpus if on_gpu else ("pscpu", "xring")), "rechd", "tree")
-    algorithms = _each("all_reduce_spec", *names)
+    algorithms = _values_of_flag("all_reduce_spec", *names)
     ring = ("ring",) if on_gpu else ()
     packings = [
-        *_each("gradient_repacking", 8),
-        *_each("gradient_bucket_bytes", BUCKET_BYTES),
+        *_values_of_flag("gradient_repacking", 8),
+        *_values_of_flag("gradient_bucket_bytes", BUCKET_BYTES),
     ]
     return [
         # Modes in which all towers train the same weights, with the flags that they require.
@@ -134,22 +144,26 @@ def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
             lambda mode: _all_reduces(mode) and "all_reduce_spec" in mode.needs,
         ),
         (
-            _each("cross_device_ops", *ring, "reduction_to_one_device", "hierarchical_copy"),
+            _values_of_flag(
+                "cross_device_ops", *ring, "reduction_to_one_device", "hierarchical_copy"
+            ),
             lambda mode: mode.mirrors,
         ),
         (packings, _all_reduces),
         (
-            _each("local_parameter_device", "cpu"),
+            _values_of_flag("local_parameter_device", "cpu"),
             lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
         # Uses gradients, or variable values, of the previous step.
-        (_each("variable_consistency", "relaxed"), _all_reduces),
-        (_each("staged_vars", "true"), lambda mode: mode.staged),
-        (_each("gradient_reduction", "sum"), _of_all),
+        (_values_of_flag("variable_consistency", "relaxed"), _all_reduces),
+        (_values_of_flag("staged_vars", "true"), lambda mode: mode.staged),
+        (_values_of_flag("gradient_reduction", "sum"), _of_all),
     ]
 
 
-def choices(group: Sequence[Dimension], allowed: Collection[str], mode: str) -> list[Settings]:
+def combinations_of(
+    group: Sequence[Dimension], allowed: Collection[str], mode: str
+) -> list[Settings]:
     """All combinations of the dimensions in a group. The first combination sets nothing.
 
     `allowed` contains words of --allow. `mode` is the value of --variable_update if the combination
@@ -251,7 +265,7 @@ class Space:
         """
         own = {**({} if _MODE in settings else self.assumed), **settings}
         args = self.given.including(values_of(own, SPECS))
-        setup = chief_setup(stored(args), self.layout)
+        setup = chief_setup(with_stored_record(args), self.layout)
         without_effect = unused_notices(setup, tuple(settings))
         if without_effect:
             raise UsageError(without_effect[0])
@@ -318,11 +332,11 @@ def default_groups(
     workers = 1 if space.layout is None else space.layout.workers
     suitable = dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
     groups = {
-        name: _open(choices(group, space.allowed, space.mode), space.fixed)
+        name: _compatible_choices(combinations_of(group, space.allowed, space.mode), space.fixed)
         for name, group in suitable.items()
     }
     # Settings that change few flags are first, because there may not be time for all of them.
-    return _varied(
+    return _groups_with_choices(
         {name: tuple(sorted(group_choices, key=len)) for name, group_choices in groups.items()}
     )
 
@@ -334,7 +348,7 @@ def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
         raise suite.entries[0].node.error(
             "on_cpu has no effect in cnnbench tune, only in sweeps", 1
         )
-    return _varied({entry.name: _group(entry, fixed) for entry in suite.entries})
+    return _groups_with_choices({entry.name: _group(entry, fixed) for entry in suite.entries})
 
 
 def _group(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
@@ -353,7 +367,9 @@ def _group(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
     for configuration in expanded:
         for name, text in configuration.flags.items():
             _check(entry, name, text, configuration.nodes[name].line)
-    return tuple(_open(({}, *(configuration.flags for configuration in expanded)), fixed))
+    return tuple(
+        _compatible_choices(({}, *(configuration.flags for configuration in expanded)), fixed)
+    )
 
 
 def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
@@ -370,7 +386,7 @@ def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
         raise entry.node.error(f"{entry.name}: {error}", line) from None
 
 
-def _open(options: Iterable[Settings], fixed: Settings) -> list[Settings]:
+def _compatible_choices(options: Iterable[Settings], fixed: Settings) -> list[Settings]:
     """Choices that are compatible with the given flags, deduplicated; given flags are removed."""
     kept = (
         {name: text for name, text in choice.items() if name not in fixed}
@@ -380,7 +396,9 @@ def _open(options: Iterable[Settings], fixed: Settings) -> list[Settings]:
     return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in kept)]
 
 
-def _varied(groups: Mapping[str, tuple[Settings, ...]]) -> dict[str, tuple[Settings, ...]]:
+def _groups_with_choices(
+    groups: Mapping[str, tuple[Settings, ...]],
+) -> dict[str, tuple[Settings, ...]]:
     varied = {
         name: group_choices for name, group_choices in groups.items() if len(group_choices) > 1
     }

@@ -13,7 +13,7 @@ from cnnbench.base import plugins
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.explain import explained
 from cnnbench.campaigns.ab.pairs import Experiment
-from cnnbench.campaigns.ab.side import RESERVED, Side, check_early, refuse
+from cnnbench.campaigns.ab.side import RESERVED, Side, check_early, refuse_flags
 from cnnbench.campaigns.bisect import (
     BISECT,
     Bisection,
@@ -134,7 +134,7 @@ def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) ->
     if python is not None:
         python = sides.interpreter("python", python)
     side = Side(flags=run, python=python)
-    refuse(side, RESERVED, "cannot go with bisect; it keeps all records")
+    refuse_flags(side, RESERVED, "cannot go with bisect; it keeps all records")
     check_early(side, good, repository)
     return Setting(
         history=History(repository, options.first_parent),

@@ -8,7 +8,7 @@ from itertools import chain
 
 from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.ab.pairs import ExperimentState
-from cnnbench.cli.commands.judging import JudgingFlags, load, warn_of_skipped, warn_of_unknown
+from cnnbench.cli.commands.judging import JudgingFlags, load_side, warn_of_skipped, warn_of_unknown
 from cnnbench.cli.commands.sides import continued, next_experiment, with_next_step
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 def _compare(
     sides: Sequence[str], options: CompareFlags, earlier: ExperimentState | None, rules: Rules
 ) -> Comparison:
-    base, new = (load(path) for path in sides)
+    base, new = (load_side(path) for path in sides)
     aa = options.load_aa()
     if options.allowed:
         check_facts(options.allowed, chain(*measurements(base.everything, new.everything)))

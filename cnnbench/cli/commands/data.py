@@ -12,7 +12,7 @@ from pathlib import Path
 from cnnbench.base import plugins
 from cnnbench.base.terminal import LineWriter
 from cnnbench.data.dataset import SUBSETS, detect, find_dataset
-from cnnbench.data.folder import scan
+from cnnbench.data.folder import find_images
 from cnnbench.data.ratings_files import make_ratings
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
@@ -157,7 +157,7 @@ def _made(out: Path, subsets: Mapping[str, Sequence[object]]) -> str:
 
 def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     labels = None if options.labels is None else Path(options.labels)
-    image_folder = scan(folder, labels, options.validation_fraction, options.seed)
+    image_folder = find_images(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
         from cnnbench.data.imagenet import make_imagenet

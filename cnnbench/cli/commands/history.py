@@ -16,7 +16,7 @@ from cnnbench.base.text import count
 from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
-    exported,
+    export_figures,
     fail_on_flag,
     failing_words,
     warn_of_skipped,
@@ -282,7 +282,7 @@ def _write(options: HistoryFlags, document: HistoryDocument) -> None:
     elif options.format == "json":
         text = document.to_json()
     else:
-        text = exported(formats.figures(document), options.format)
+        text = export_figures(formats.figures(document), options.format)
     write_output(options.output, text)
     if options.plot is not None:
         content = page.render(options.plot, document, options.commit_url, Progress())

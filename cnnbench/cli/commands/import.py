@@ -10,7 +10,7 @@ from pathlib import Path
 from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, table, writers
 from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
-from cnnbench.base.text import count, fault, first_few
+from cnnbench.base.text import count, first_few, record_text_fault
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
@@ -53,7 +53,7 @@ class ImportFlags:
     label: str = flag(
         "",
         "Labels of the records, as of --result_label: commit=... is the measured commit.",
-        fault=fault,
+        fault=record_text_fault,
     )
     reader: str = flag(
         "",

@@ -129,12 +129,12 @@ class JudgingFlags:
         return Policy().replace(**changed)
 
     def load_aa(self, reductions: bool = True) -> Loaded | None:
-        """The A/A runs, None without --baseline_aa; `reductions` as in `load`."""
+        """The A/A runs, None without --baseline_aa; `reductions` as in `load_side`."""
         if self.baseline_aa is None:
             return None
 
         try:
-            return load(self.baseline_aa, reductions)
+            return load_side(self.baseline_aa, reductions)
         except PathError as error:
             raise FlagError("baseline_aa", error.path, error.reason) from None
 
@@ -153,13 +153,13 @@ class JudgingFlags:
         if self.format == "table" and self.output is None:
             text = shown
         elif self.format in EXPORTS:
-            text = exported(of_comparison(comparison), self.format)
+            text = export_figures(of_comparison(comparison), self.format)
         else:
             text = render(comparison, self.format)
         write_output(self.output, text, shown)
 
 
-def load(path: str, reductions: bool = True) -> Loaded:
+def load_side(path: str, reductions: bool = True) -> Loaded:
     """Reads the records of one side. If `reductions`, all-reduce records alone are enough.
 
     PathError if there is no such path, or nothing in it that was meant to be a record.
@@ -185,7 +185,7 @@ def warn_of_unknown(subjects: Iterable[Subject | None]) -> None:
         print_warning(f"the commit of {number} is unknown, and may be several: {unknown[0]}")
 
 
-def exported(figures: Sequence[Figure], format: str) -> str:
+def export_figures(figures: Sequence[Figure], format: str) -> str:
     """Values in the format of another program; what it cannot express is reported on stderr."""
     text, left_out = EXPORTS[format](figures)
     if left_out:

@@ -24,7 +24,7 @@ from cnnbench.campaigns.ab.side import (
     check,
     check_early,
     has_module,
-    refuse,
+    refuse_flags,
     revision_of,
     worktree,
 )
@@ -213,7 +213,7 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
     """The sides with resolved flags; refuses wrong flags that this version of cnnbench knows."""
     for name, side in both.items():
         reason = f"cannot go with {command}; it keeps a record of each process"
-        refuse(side, RESERVED, reason)
+        refuse_flags(side, RESERVED, reason)
         if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
             reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
             raise FlagError("workers", side.layout.workers, reason)

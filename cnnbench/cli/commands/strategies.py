@@ -153,7 +153,7 @@ def _run(
         folder.write(folder.folder / "strategies.json", document.to_json().encode("ascii"))
     if ended_early is not None:
         raise ended_early
-    return ExitCode.FAILED if strategies.failed(document.rows) else ExitCode.OK
+    return ExitCode.FAILED if strategies.has_failures(document.rows) else ExitCode.OK
 
 
 def _print(

@@ -14,7 +14,7 @@ from cnnbench.base.terminal import Reporter, print_result
 from cnnbench.base.text import exact, inert
 from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import program
+from cnnbench.campaigns.processes.child import command_prefix
 from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.suite import BatchSizeSearch, Suite, check, find_suite, load, shipped_suites
@@ -24,12 +24,12 @@ from cnnbench.campaigns.sweep import (
     Sweep,
     SweepCase,
     SweepPlan,
-    advice,
-    arguments,
+    command_of_item,
+    detection_advice,
+    duration_text,
     exit_code,
     make_plan,
-    ordered,
-    outlook,
+    ordered_items,
     question_of,
     summarise,
     table_text,
@@ -132,8 +132,8 @@ def main(argv: Sequence[str]) -> int:
                 return _run(sweep, options, argv)
             lines = list(_commands(sweep.left(), sweep.known_batch))
     else:
-        items = ordered(plan.cases, options.seed_in(SWEEP, options.results, plan.suite))
-        reporter.notice(outlook(items, Campaign(reporter, facts)))
+        items = ordered_items(plan.cases, options.seed_in(SWEEP, options.results, plan.suite))
+        reporter.notice(duration_text(items, Campaign(reporter, facts)))
         cases = [f"{case.name}  x{case.repeats}" for case in plan.cases]
         lines = cases if options.list else list(_commands(items))
     print_result("\n".join(map(inert, lines)))
@@ -158,7 +158,7 @@ def _commands(
     for number, item in enumerate(items, start=1):
         yield f"# {number} {item.label}, at most {exact(item.case.entry.timeout)} s"
         # Batch sizes that a search will find are not known yet.
-        yield shlex.join((*program(), *arguments(item, known_batch(item.case))))
+        yield shlex.join((*command_prefix(), *command_of_item(item, known_batch(item.case))))
 
 
 @contextlib.contextmanager
@@ -178,7 +178,7 @@ def _sweep(
             store=store,
             campaign=Campaign(reporter, facts, question=question),
             seed=seed,
-            program=program(),
+            program=command_prefix(),
             command=("cnnbench", "sweep", *argv),
         )
 
@@ -189,7 +189,7 @@ def _run(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
     with telling_how_to_go_on(reporter, command_line_with("sweep", argv, _SPECS, **known)):
         rows = summarise(plan.cases, sweep.run())
     write_output(None, table_text(rows))
-    advised = advice(
+    advised = detection_advice(
         rows,
         plan.cases,
         lambda repeats: command_line_with("sweep", argv, _SPECS, **known, repeats=repeats),

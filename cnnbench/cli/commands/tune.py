@@ -15,7 +15,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_of
 from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, TuneQuestion
-from cnnbench.campaigns.tune.session import chart, listed, policy
+from cnnbench.campaigns.tune.session import candidates_text, chart, search_policy
 from cnnbench.campaigns.tune.space import ALLOWABLE, Space, default_groups, read_groups
 from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
     reporter = Reporter(sys.stderr)
     question = _question(options, of_runs, facts, argv)
     if options.list:
-        write_output(options.output, listed(question.space, question.first))
+        write_output(options.output, candidates_text(question.space, question.first))
         return ExitCode.OK
     return _run(question, options, facts, reporter, argv)
 
@@ -229,7 +229,7 @@ def _run(
         line = sides.command_line_with(*again, results=name, resume=True)
         with sides.telling_how_to_go_on(reporter, line):
             campaign = Campaign(reporter, facts, question=asked)
-            outcome, search = campaign.follow(policy(question, folder, campaign))
+            outcome, search = campaign.follow(search_policy(question, folder, campaign))
     if outcome.enough_minutes is not None:
         line = sides.command_line_with(
             *again, results=name, minutes=outcome.enough_minutes, resume=True

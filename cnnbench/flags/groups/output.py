@@ -63,7 +63,7 @@ class OutputParams:
         None,
         "Labels of the run in its record, as key=value,key=value; cnnbench history makes "
         "a point of each commit=... .",
-        fault=labels.fault,
+        fault=labels.record_text_fault,
     )
     quiet_conditions: str = _display(
         "",

@@ -209,7 +209,7 @@ _MAX_DIFFERING = 5
 """Maximum number of different flags in matched configurations."""
 
 
-def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
+def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Group]]:
     """Groups the runs of each side by configuration. Runs are sorted by start time.
 
     A run that failed before its flags were resolved is added to the configuration with the same
@@ -229,7 +229,7 @@ def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
     }
     resolved = tuple(configuration for configuration in distinct.values() if configuration.resolved)
     homes = {
-        key: home(configuration, resolved)
+        key: resolved_match(configuration, resolved)
         for key, configuration in distinct.items()
         if not configuration.resolved
     }
@@ -250,7 +250,9 @@ def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
     return made
 
 
-def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()) -> _Pairs:
+def match_groups(
+    base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()
+) -> _Pairs:
     """Pairs of groups of the same kind. If a side lacks a configuration, its group is empty.
 
     Groups with equal flags are matched first. Then follow groups that differ only in facts of
@@ -358,7 +360,7 @@ def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
     )
 
 
-def against(opponent: str) -> str:
+def opponent_text(opponent: str) -> str:
     """Text that distinguishes the groups of a commit that was compared with several commits."""
     return f"against {opponent}" if opponent else "alone"
 
@@ -373,7 +375,7 @@ def _place(record: object) -> Mapping[str, object]:
     return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
-def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
+def resolved_match(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
     """The resolved configuration that matches `early`, if it is unique; otherwise `early`."""
     agreeing = [
         configuration

@@ -19,9 +19,9 @@ from cnnbench.judge.compare.comparability import (
     Difference,
     Group,
     differences,
-    groups,
+    group_by_configuration,
     in_pairs,
-    match,
+    match_groups,
     sides_of_experiment,
 )
 from cnnbench.judge.compare.configuration import (
@@ -38,7 +38,7 @@ from cnnbench.judge.compare.configuration import (
 )
 from cnnbench.judge.compare.disturbance import (
     cpu_time_cases,
-    disturbance,
+    disturbance_text,
     joint_judgement,
     measured_again,
     median_step,
@@ -70,7 +70,7 @@ from cnnbench.judge.metrics.measurement import (
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import gathered
+from cnnbench.records.codec import from_sources
 from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.result_files import SkippedFile
@@ -161,7 +161,7 @@ def _draft(
         base=kept[0].records,
         new=kept[1].records,
         differences=unlike,
-        disturbance=disturbance(runs),
+        disturbance=disturbance_text(runs),
         others=others_text(runs),
         two_speeds=two_speeds(kept[0].records, kept[1].records),
     )
@@ -377,12 +377,12 @@ def compare_records(
     names: set[str] = {*(DEFAULT_METRICS if metrics is None else metrics)}
     if metrics is None:
         names.update(metric.name for rule in rules.rules for metric in rule.metrics)
-    sides = groups(*measurements(*processes, aa or (), patterns=patterns))
+    sides = group_by_configuration(*measurements(*processes, aa or (), patterns=patterns))
     known = [
         [group for group in side if judged(names, {group.configuration.kind})] for side in sides
     ]
     alike, aa_notes = _usable_groups(known[0], known[2], policy, patterns)
-    matched = match(known[0], known[1], patterns)
+    matched = match_groups(known[0], known[1], patterns)
     named = labels(group.configuration for group, _ in matched)
     drafts = []
     for group, other in matched:
@@ -484,7 +484,7 @@ def _results(
             reason="; ".join(filter(None, (judgement.reason, *further))),
             median_change=None if beside is None else beside.change,
         )
-        results.append(gathered(MetricResult, case, judgement=judgement, median_step=beside))
+        results.append(from_sources(MetricResult, case, judgement=judgement, median_step=beside))
     return tuple(results)
 
 
@@ -565,7 +565,7 @@ def _usable_groups(
     """Usable A/A runs for the configurations of `base`, by key, and notes on unusable ones."""
     by_key: dict[str, Group] = {}
     refused: dict[str, list[str]] = {}
-    for group, other in match(base, aa, patterns):
+    for group, other in match_groups(base, aa, patterns):
         if not (group.records and other.records):
             continue
         reason = _refusal(group, other, policy, patterns)

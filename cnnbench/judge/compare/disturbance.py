@@ -33,9 +33,9 @@ from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.estimate import (
     TwoSamples,
     Verdict,
+    compute_evidence,
     exceeds,
-    gather,
-    magnitude,
+    magnitude_text,
     size,
     spread_of,
 )
@@ -57,7 +57,7 @@ _BUSY = 0.05
 _BY_OTHERS = frozenset(("load", "steal"))
 
 
-def disturbance(measurements: Iterable[Measurement]) -> str:
+def disturbance_text(measurements: Iterable[Measurement]) -> str:
     """Text with the number of disturbed runs and the causes; "" without conditions in records."""
     checked = [
         record
@@ -267,7 +267,7 @@ def _cpu_amount(judgement: Judgement) -> str:
 
 
 def _amount_of(metric: Metric, judgement: Judgement) -> str:
-    return magnitude(metric, judgement.change, judgement.low, judgement.high)
+    return magnitude_text(metric, judgement.change, judgement.low, judgement.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +316,7 @@ def median_step(
         [run.batch.global_ / median(run.step_seconds) for run in side if run.batch]
         for side in sides
     ]
-    mean_change = gather(replace(case, base=rates[0], new=rates[1]), policy).change
+    mean_change = compute_evidence(replace(case, base=rates[0], new=rates[1]), policy).change
     threshold = policy.threshold_of(THROUGHPUT)
     if not exceeds(size((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold):
         return None

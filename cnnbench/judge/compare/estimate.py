@@ -13,7 +13,7 @@ from cnnbench.base.inference import MOST_PAIRS, MOST_PROCESSES, Continuation
 from cnnbench.base.stats import median
 from cnnbench.base.text import NONE, count, number_of
 from cnnbench.judge.metrics.measurement import THROUGHPUT, Measurement, Policy
-from cnnbench.records.codec import gathered
+from cnnbench.records.codec import from_sources
 from cnnbench.records.metric import Metric
 
 # Statistics of two samples: shift, confidence interval and p-value.
@@ -23,7 +23,7 @@ _SLACK = 1e-9
 
 _ROUNDING = 1e-12
 
-# Probability of a verdict for the result of `provable`.
+# Probability of a verdict for the result of `detectable_change`.
 _POWER = 0.8
 
 
@@ -76,8 +76,8 @@ class TwoSamples:
     Attributes:
       paired: whether the i-th values of both sides are a pair (interleaved runs).
       noise: the A/A spread (see `aa_spread`); None if it was not measured.
-      differences: differences of pairs (new - base) on the scale of `scaled`. None means that they
-        are computed from the values.
+      differences: differences of pairs (new - base) on the scale of `log_or_value`. None means that
+        they are computed from the values.
       share: share of the significance level for its tests. Another metric of the same runs has the
         rest.
       plan: plan for judging further pairs. None means that further runs are judged together with
@@ -170,7 +170,7 @@ def exceeds(value: float, limit: float) -> bool:
     return value > limit * (1 + _SLACK)
 
 
-def usable(value: float, metric: Metric) -> bool:
+def is_usable(value: float, metric: Metric) -> bool:
     """Whether a number is a valid value: finite, and positive if changes are shares."""
     return math.isfinite(value) and (value > 0 or not metric.relative)
 
@@ -178,15 +178,15 @@ def usable(value: float, metric: Metric) -> bool:
 def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float, ...]:
     """Valid values of successful measurements with this metric."""
     values = metric.values([record for record in records if record.status == "ok"])
-    return tuple(value for value in values if value is not None and usable(value, metric))
+    return tuple(value for value in values if value is not None and is_usable(value, metric))
 
 
-def gather(case: TwoSamples, policy: Policy) -> Evidence:
+def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
     """Computes the statistics of a case. Both sides need usable values; pairs, equally many."""
     metric = case.metric
     confidence = 1 - case.part * policy.alpha
-    base = [scaled(value, metric) for value in case.base]
-    new = [scaled(value, metric) for value in case.new]
+    base = [log_or_value(value, metric) for value in case.base]
+    new = [log_or_value(value, metric) for value in case.new]
     if case.paired:
         differences = case.differences
         if differences is None:
@@ -198,13 +198,13 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
         interval = inference.shift(base, new, confidence)
         p = inference.mann_whitney_p(base, new)
         scatter = _pooled(base, new)
-    floor, margin = limits(case, policy)
-    return gathered(
+    floor, margin = floor_and_margin(case, policy)
+    return from_sources(
         Evidence,
         case,
-        change=unscaled(interval.estimate, metric),
-        low=None if interval.low is None else unscaled(interval.low, metric),
-        high=None if interval.high is None else unscaled(interval.high, metric),
+        change=from_test_scale(interval.estimate, metric),
+        low=None if interval.low is None else from_test_scale(interval.low, metric),
+        high=None if interval.high is None else from_test_scale(interval.high, metric),
         p=p,
         base_median=median(case.base),
         new_median=median(case.new),
@@ -215,7 +215,7 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
     )
 
 
-def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
+def floor_and_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     """Floor and margin (see `Evidence`) of a case with at least one base value."""
     threshold, base = policy.threshold_of(case.metric), median(case.base)
     if case.metric.least and base > 0:
@@ -225,7 +225,7 @@ def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     return floor, min(floor, limit)
 
 
-def provable(evidence: Evidence, number: int, alpha: float) -> float | None:
+def detectable_change(evidence: Evidence, number: int, alpha: float) -> float | None:
     """The change that this number of pairs (or processes per side) detects with 80 % power.
 
     Uses the normal approximation with the measured scatter. Rank tests need pi/3 times as many
@@ -236,11 +236,13 @@ def provable(evidence: Evidence, number: int, alpha: float) -> float | None:
     normal = NormalDist()
     quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(_POWER)
     error = evidence.scatter * math.sqrt((1 if evidence.paired else 2) * math.pi / 3 / number)
-    return unscaled(shift_of(evidence.floor, evidence.metric) + quantiles * error, evidence.metric)
+    return from_test_scale(
+        to_test_scale(evidence.floor, evidence.metric) + quantiles * error, evidence.metric
+    )
 
 
-def shift_of(change: float, metric: Metric) -> float:
-    """Converts a change to the scale of the tests; the inverse of `unscaled`."""
+def to_test_scale(change: float, metric: Metric) -> float:
+    """Converts a change to the scale of the tests; the inverse of `from_test_scale`."""
     if not metric.relative:
         return change
     # A decrease to nearly 0 is rounded to -1.
@@ -254,10 +256,10 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
     Outliers increase it, so the gate reports fewer changes. ValueError for fewer than two values,
     or for an invalid value.
     """
-    if len(values) < 2 or not all(usable(value, metric) for value in values):
+    if len(values) < 2 or not all(is_usable(value, metric) for value in values):
         raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
-    deviation = inference.standard_deviation([scaled(value, metric) for value in values])
-    return unscaled(policy.noise_factor * deviation, metric)
+    deviation = inference.standard_deviation([log_or_value(value, metric) for value in values])
+    return from_test_scale(policy.noise_factor * deviation, metric)
 
 
 def spread_of(records: Iterable[Measurement], metric: Metric, policy: Policy) -> float | None:
@@ -279,13 +281,13 @@ def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
     return math.sqrt(sum(squares) / freedom)
 
 
-def scaled(value: float, metric: Metric) -> float:
+def log_or_value(value: float, metric: Metric) -> float:
     """Converts a value to the scale of the tests: its logarithm if changes are shares."""
     return math.log(value) if metric.relative else value
 
 
-def unscaled(shift: float, metric: Metric) -> float:
-    """Converts a shift of `scaled` values to a change: a share of the base, or a difference."""
+def from_test_scale(shift: float, metric: Metric) -> float:
+    """Converts a shift on the scale of the tests to a change: a share or a difference."""
     if not metric.relative:
         return shift
     try:
@@ -297,7 +299,9 @@ def unscaled(shift: float, metric: Metric) -> float:
 # Sentences about the size of changes, and about the reasons for verdicts.
 
 
-def estimate(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
+def estimate_text(
+    metric: Metric, change: float | None, low: float | None, high: float | None
+) -> str:
     """Text with the known change and its interval: "-0.9 % (-13.9 to +15.6 %)"."""
     if change is None:
         return NONE
@@ -305,7 +309,9 @@ def estimate(metric: Metric, change: float | None, low: float | None, high: floa
     return text if low is None or high is None else f"{text} ({metric.range_text(low, high)})"
 
 
-def magnitude(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
+def magnitude_text(
+    metric: Metric, change: float | None, low: float | None, high: float | None
+) -> str:
     """Text with a change and its direction: "13.2 % slower (10.1 to 16.0 %)"."""
     assert change is not None
     assert low is not None
@@ -316,13 +322,13 @@ def magnitude(metric: Metric, change: float | None, low: float | None, high: flo
     return f"{size} {_direction(change, metric)} ({ends})"
 
 
-def chance_words(p: float | None, family: int) -> str:
+def p_value_text(p: float | None, family: int) -> str:
     """Text with the p-value, and the number of configurations if there are several."""
     assert p is not None
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
-def within_margin(evidence: Evidence) -> str:
+def same_text(evidence: Evidence) -> str:
     """The reason for the verdict "same"."""
     assert evidence.low is not None
     assert evidence.high is not None
@@ -331,7 +337,7 @@ def within_margin(evidence: Evidence) -> str:
     return f"the change is {metric.range_text(evidence.low, evidence.high)}, less than {margin}"
 
 
-def undecided_words(evidence: Evidence, certain: bool) -> str:
+def undecided_text(evidence: Evidence, certain: bool) -> str:
     """Why an interval does not lead to a verdict. `certain` is whether the test is significant."""
     metric = evidence.metric
     floor, margin = (
@@ -349,22 +355,21 @@ def undecided_words(evidence: Evidence, certain: bool) -> str:
     return f"the change may be smaller or larger than {margin}"
 
 
-def too_many(more: int, paired: bool) -> bool:
+def is_too_many(more: int, paired: bool) -> bool:
     """Whether this number of further pairs (or processes per side) is too large to recommend."""
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
-def outlook(evidence: Evidence, enough: int | None, more: int | None) -> str:
+def outlook_text(evidence: Evidence, enough: int | None, more: int | None) -> str:
     """Text with the scatter and the number of runs for a verdict; "" if the scatter is unknown."""
     metric = evidence.metric
     if enough is None or more is None or evidence.scatter is None:
         return ""
     name = "pairs" if evidence.paired else "processes"
-    text = (
-        f"; {name} differ by {metric.change_text(unscaled(evidence.scatter, metric), signed=False)}"
-    )
+    scatter = metric.change_text(from_test_scale(evidence.scatter, metric), signed=False)
+    text = f"; {name} differ by {scatter}"
     begins = evidence.plan is not None and evidence.plan.begins
-    if too_many(more, evidence.paired or begins):
+    if is_too_many(more, evidence.paired or begins):
         return f"{text}: more {name} will not help"
     if begins:
         return f"{text}: a new experiment of {enough} pairs settles it"
@@ -374,14 +379,14 @@ def outlook(evidence: Evidence, enough: int | None, more: int | None) -> str:
     return f"{text}: about {count(more, f'more {singular} settles', f'more {plural} settle')} it"
 
 
-def at_least(case: TwoSamples, number: int) -> str:
+def minimum_text(case: TwoSamples, number: int) -> str:
     """Text for a minimum number of pairs (or processes per side): "at least 6 pairs"."""
     if case.plan is not None and case.plan.begins:
         return f"a new experiment of at least {number} pairs"
     return f"at least {number} {'pairs' if case.paired else 'on each side'}"
 
 
-def too_few(evidence: Evidence, enough: int, size: float | None) -> str:
+def too_few_text(evidence: Evidence, enough: int, size: float | None) -> str:
     """Text for too few values, with the number that could prove a change of this size."""
     counts = f"{number_of(evidence.base)} against {number_of(evidence.new)} processes"
     text = f"{number_of(evidence.base)} pairs" if evidence.paired else counts
@@ -394,7 +399,7 @@ def too_few(evidence: Evidence, enough: int, size: float | None) -> str:
     return text if size is None else f"{text} of {evidence.metric.change_text(size, signed=False)}"
 
 
-def disagreement(evidence: Evidence, of_medians: float | None) -> str:
+def disagreement_text(evidence: Evidence, of_medians: float | None) -> str:
     """Text that names the estimator if the medians change in the opposite direction."""
     if of_medians is None:
         return ""

@@ -21,8 +21,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.inference import MOST_PROCESSES, InterimAnalysis, growing, outside
-from cnnbench.judge.compare.estimate import Evidence, shift_of
+from cnnbench.base.inference import MOST_PROCESSES, InterimAnalysis, numbers_to_try, values_outside
+from cnnbench.judge.compare.estimate import Evidence, to_test_scale
 
 _CHANCE = 0.82
 """Probability of a verdict with the recommended number. Rounding up to the next analysis makes it
@@ -44,7 +44,7 @@ _EFFICIENCY = math.pi / 3
 _Floats: TypeAlias = NDArray[np.float64]
 
 
-def needed(evidence: Evidence, levels: tuple[float, float]) -> int | None:
+def needed_processes(evidence: Evidence, levels: tuple[float, float]) -> int | None:
     """Estimated number of pairs (or of processes on the smaller side) for a verdict.
 
     With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
@@ -58,15 +58,15 @@ def needed(evidence: Evidence, levels: tuple[float, float]) -> int | None:
         of each analysis.
     """
     floor, margin = (
-        shift_of(limit, evidence.metric) for limit in (evidence.floor, evidence.margin)
+        to_test_scale(limit, evidence.metric) for limit in (evidence.floor, evidence.margin)
     )
     if (
         not evidence.scatter
         or not margin
-        or not math.isfinite(shift_of(evidence.change, evidence.metric))
+        or not math.isfinite(to_test_scale(evidence.change, evidence.metric))
     ):
         return None
-    estimate, scatter = abs(shift_of(evidence.change, evidence.metric)), evidence.scatter
+    estimate, scatter = abs(to_test_scale(evidence.change, evidence.metric)), evidence.scatter
     sizes = (evidence.fewest,) if evidence.paired else (len(evidence.base), len(evidence.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
     plan = evidence.plan
@@ -93,7 +93,7 @@ def needed(evidence: Evidence, levels: tuple[float, float]) -> int | None:
         )
 
     numbers = (
-        growing(evidence.fewest + 1, 1, MOST_PROCESSES)
+        numbers_to_try(evidence.fewest + 1, 1, MOST_PROCESSES)
         if plan is None
         else plan.numbers(evidence.fewest)
     )
@@ -106,7 +106,7 @@ def half_width(sizes: Sequence[int], alpha: float) -> float:
 
     Infinite if there are too few pairs, or too few processes on both sides.
     """
-    left_out = outside(sizes, 1 - alpha)
+    left_out = values_outside(sizes, 1 - alpha)
     if left_out < 1:
         return math.inf
     pairs = len(sizes) == 1

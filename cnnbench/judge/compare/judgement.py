@@ -29,10 +29,17 @@ from cnnbench.base.inference import Continuation
 from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import count, number_of
 from cnnbench.judge.compare import estimate
-from cnnbench.judge.compare.estimate import Evidence, TwoSamples, Verdict, gather, provable, usable
-from cnnbench.judge.compare.further import needed
+from cnnbench.judge.compare.estimate import (
+    Evidence,
+    TwoSamples,
+    Verdict,
+    compute_evidence,
+    detectable_change,
+    is_usable,
+)
+from cnnbench.judge.compare.further import needed_processes
 from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy
-from cnnbench.records.codec import ABSENT, OPTIONAL, gathered
+from cnnbench.records.codec import ABSENT, OPTIONAL, from_sources
 from cnnbench.records.metric import Metric
 
 _DEFAULT = Policy()
@@ -136,7 +143,9 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     for family in grouped(tested, lambda index: _family(cases[index])).values():
         weights = [_weight(cases[index]) for index in family]
         size = _size(weights)
-        gathered_cases = [gather(replace(cases[i], family=size), cases[i].policy) for i in family]
+        gathered_cases = [
+            compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family
+        ]
         # Scaled to the whole level, because a case may have only a part of it.
         scaled = [
             min(1.0, evidence.p / evidence.part) if evidence.part else 1.0
@@ -194,7 +203,7 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
     sides = (("BASE", case.base), ("NEW", case.new))
     name = case.metric.name
     for side, values in sides:
-        bad = [value for value in values if not usable(value, case.metric)]
+        bad = [value for value in values if not is_usable(value, case.metric)]
         if bad:
             of = f"{len(bad)} of {count(len(values), 'value', 'values')} of {name}"
             reason = f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
@@ -211,12 +220,12 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
         return None
     # The estimate is reported even without a verdict.
     unpaired = replace(case, paired=False, differences=None, share=1.0)
-    evidence = gather(unpaired, policy)
+    evidence = compute_evidence(unpaired, policy)
     judgement = _judgement(evidence, Verdict.INCONCLUSIVE, p=None, **tested)
     if judgement.verdict_needs is None:
         sizes = f"{number_of(case.base)} values in BASE and {number_of(case.new)} in NEW"
         return _with_reason(evidence, judgement, f"{sizes} make no pairs")
-    needs = estimate.at_least(case, judgement.verdict_needs)
+    needs = estimate.minimum_text(case, judgement.verdict_needs)
     few = f"{count(fewest, 'process', 'processes')} in {side}; a verdict needs {needs}"
     return _with_reason(evidence, judgement, few)
 
@@ -249,11 +258,11 @@ def _judged(evidence: Evidence, p: float, policy: Policy) -> Judgement:
         # prove.
         least = _fewest_that_prove(evidence, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
-        size = provable(evidence, least, share * level / family)
+        size = detectable_change(evidence, least, share * level / family)
         values = {"at_least": least, "provable_change": size, "new_experiment": _begins(evidence)}
     else:
         level = share * (policy.alpha if plan is None else 1.0)
-        enough = needed(evidence, (level, level * alpha / policy.alpha / family))
+        enough = needed_processes(evidence, (level, level * alpha / policy.alpha / family))
         if enough is not None:
             begins = _begins(evidence)
             more = enough if begins else enough - evidence.fewest
@@ -264,18 +273,18 @@ def _judged(evidence: Evidence, p: float, policy: Policy) -> Judgement:
 
 def _reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
     """The reason for a verdict from values. `certain` is whether the test is significant."""
-    chance = estimate.chance_words(judgement.p_adjusted, evidence.family)
+    chance = estimate.p_value_text(judgement.p_adjusted, evidence.family)
     interval = (evidence.metric, evidence.change, evidence.low, evidence.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
-        return f"{estimate.magnitude(*interval)}, {chance}"
+        return f"{estimate.magnitude_text(*interval)}, {chance}"
     if judgement.verdict is Verdict.SAME:
-        return estimate.within_margin(evidence)
+        return estimate.same_text(evidence)
     if judgement.at_least is not None:
-        return estimate.too_few(evidence, judgement.at_least, judgement.provable_change)
-    why = estimate.undecided_words(evidence, certain) + estimate.outlook(
+        return estimate.too_few_text(evidence, judgement.at_least, judgement.provable_change)
+    why = estimate.undecided_text(evidence, certain) + estimate.outlook_text(
         evidence, judgement.needed, judgement.more
     )
-    return f"{estimate.estimate(*interval)}, {chance}: {why}"
+    return f"{estimate.estimate_text(*interval)}, {chance}: {why}"
 
 
 def _judgement(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
@@ -287,9 +296,9 @@ def _judgement(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement
         if not (metric.shows(change) and metric.shows(evidence.change)):
             change = None  # A smaller change is not visible in the output.
     own = {"verdict": verdict, "reason": "", "medians_change": change}
-    return gathered(Judgement, evidence, **own, **tested)
+    return from_sources(Judgement, evidence, **own, **tested)
 
 
 def _with_reason(evidence: Evidence, judgement: Judgement, reason: str) -> Judgement:
-    reason += estimate.disagreement(evidence, judgement.medians_change)
+    reason += estimate.disagreement_text(evidence, judgement.medians_change)
     return replace(judgement, reason=reason)

@@ -18,7 +18,7 @@ from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import MedianStep, measured_again
-from cnnbench.judge.compare.estimate import Level, Verdict, unscaled
+from cnnbench.judge.compare.estimate import Level, Verdict, from_test_scale
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.metrics.measurement import (
     BUS_BANDWIDTH,
@@ -121,15 +121,15 @@ class MetricResult:
 
     @property
     def estimate(self) -> str:
-        """Text with the change and its interval; see `cnnbench.judge.compare.estimate.estimate`."""
+        """Text with the change and its interval; see `estimate.estimate_text`."""
         judgement = self.judgement
-        return words.estimate(self.metric, judgement.change, judgement.low, judgement.high)
+        return words.estimate_text(self.metric, judgement.change, judgement.low, judgement.high)
 
     @property
     def magnitude(self) -> str:
-        """Text with the size of the change; see `cnnbench.judge.compare.estimate.magnitude`."""
+        """Text with the size of the change; see `estimate.magnitude_text`."""
         judgement = self.judgement
-        return words.magnitude(self.metric, judgement.change, judgement.low, judgement.high)
+        return words.magnitude_text(self.metric, judgement.change, judgement.low, judgement.high)
 
     @property
     def severity(self) -> tuple[int, float]:
@@ -145,7 +145,7 @@ class MetricResult:
     def too_noisy(self) -> bool:
         """Whether the number of further pairs or processes is too large to be useful advice."""
         judgement = self.judgement
-        return words.too_many(judgement.more or 0, self.paired or bool(judgement.new_experiment))
+        return words.is_too_many(judgement.more or 0, self.paired or bool(judgement.new_experiment))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -671,7 +671,8 @@ def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
         yield f"processes run at two speeds, about {quick} and {slow} ms a step"
     elif (scatter := result.judgement.scatter) is not None:
         what = "pairs" if result.paired else "processes"
-        yield f"{what} differ by {metric.change_text(unscaled(scatter, metric), signed=False)}"
+        change = from_test_scale(scatter, metric)
+        yield f"{what} differ by {metric.change_text(change, signed=False)}"
     if entry.others:
         yield entry.others
 

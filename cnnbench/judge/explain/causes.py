@@ -107,7 +107,7 @@ def _recurring(
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_mean_of_faster_half(profile.record.step_seconds) for profile in profiles]
-    series = [_around(base, runs) for base, runs in zip(usual, runs_of_processes, strict=True)]
+    series = [_shifted_to(base, runs) for base, runs in zip(usual, runs_of_processes, strict=True)]
     # Saves time: in most rows, slow steps cannot have a large enough effect.
     if max(fmean(values) - min(values) for values in series) < SMALLEST * sides.step.usual[0]:
         return None
@@ -121,7 +121,7 @@ def _recurring(
             for some in (sorted(slow), left)
         )
         # If most steps are slow, there is a different cause, not a pause.
-        if any(_are_most(indices[index], ordinary[index]) for index in (of_a, of_b)):
+        if any(_outnumber_others(indices[index], ordinary[index]) for index in (of_a, of_b)):
             return None
         slow_steps = [*map(SlowSteps.of, series, indices, ordinary)]
         times = [0 if slow is None else slow.occurrences for slow in slow_steps]
@@ -149,7 +149,7 @@ def _recurring(
     return None
 
 
-def _are_most(slow: Sequence[Sequence[int]], ordinary: Sequence[Sequence[int]]) -> bool:
+def _outnumber_others(slow: Sequence[Sequence[int]], ordinary: Sequence[Sequence[int]]) -> bool:
     """Whether slow steps outnumber other steps by more than one per process, on average."""
     more = sum(map(len, slow)) - sum(map(len, ordinary))
     return more > len(slow)
@@ -159,7 +159,7 @@ def _mean_of_faster_half(seconds: Sequence[float]) -> float:
     return fmean(seconds[step] for step in faster_half(seconds))
 
 
-def _around(usual: float, runs: Runs) -> list[float]:
+def _shifted_to(usual: float, runs: Runs) -> list[float]:
     """Seconds of the steps of several runs, shifted so that ordinary steps take `usual`."""
     steps = []
     for run in runs:

@@ -70,7 +70,7 @@ class Alignment:
     @classmethod
     def of(cls, base: Layers, new: Layers) -> Alignment:
         """Aligns two networks."""
-        pairs = _aligned(base, new)
+        pairs = _align(base, new)
         taken = {layer.name for layer, _ in pairs}, {layer.name for _, layer in pairs}
         free = (layer for layer in new if layer.name not in taken[1] and layer.kind)
         waiting = grouped(free, _signature)
@@ -125,8 +125,8 @@ class Alignment:
     def text(self) -> str:
         """Text: added or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
         parts = [
-            *_counted(self.only_b, "more", self.b, self.names),
-            *_counted(self.only_a, "less", self.a, {}),
+            *_layer_count_texts(self.only_b, "more", self.b, self.names),
+            *_layer_count_texts(self.only_a, "less", self.a, {}),
         ]
         if (moved := [pair for pair in self.moved if pair[0].kind]) and not parts:
             first = moved[0]
@@ -157,7 +157,7 @@ def _class(layer: ProfiledLayer) -> str:
     return layer.kind.rpartition(" ")[0] if "convolution" in layer.kind else layer.kind
 
 
-def _worth(layer: ProfiledLayer, other: ProfiledLayer) -> float:
+def _match_score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
     """Score of pairing two layers; 0 if they cannot be paired."""
     if _class(layer) != _class(other):
         return 0.0
@@ -171,7 +171,7 @@ def _worth(layer: ProfiledLayer, other: ProfiledLayer) -> float:
     return (worth if layer.kind else _NO_PRODUCT * worth) + tie
 
 
-def _aligned(base: Layers, new: Layers) -> list[Pair]:
+def _align(base: Layers, new: Layers) -> list[Pair]:
     same = [row == other for row, other in zip(base, new, strict=False)]
     start = same.index(False) if False in same else len(same)
     common = list(zip(base[:start], new[:start], strict=True))
@@ -179,12 +179,12 @@ def _aligned(base: Layers, new: Layers) -> list[Pair]:
     best = [[0.0] * (len(b) + 1) for _ in range(len(a) + 1)]
     for i in reversed(range(len(a))):
         for j in reversed(range(len(b))):
-            worth = _worth(a[i], b[j])
+            worth = _match_score(a[i], b[j])
             paired = best[i + 1][j + 1] + worth if worth else 0.0
             best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
     i = j = 0
     while i < len(a) and j < len(b):
-        worth = _worth(a[i], b[j])
+        worth = _match_score(a[i], b[j])
         if worth and best[i][j] == best[i + 1][j + 1] + worth:
             common.append((a[i], b[j]))
             i, j = i + 1, j + 1
@@ -195,7 +195,9 @@ def _aligned(base: Layers, new: Layers) -> list[Pair]:
     return common
 
 
-def _counted(only: Layers, word: str, side: Layers, names: Mapping[str, str]) -> list[str]:
+def _layer_count_texts(
+    only: Layers, word: str, side: Layers, names: Mapping[str, str]
+) -> list[str]:
     """Texts: layers by class, such as "2 convolutions more (3x3, after conv1)"."""
     products = [layer for layer in only if layer.kind] or only
     texts = []

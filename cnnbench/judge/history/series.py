@@ -17,11 +17,11 @@ from cnnbench.errors import FlagError
 from cnnbench.judge.compare.comparability import (
     Pair,
     Revision,
-    against,
-    home,
+    opponent_text,
     opponents,
     pair_of,
     pairs_of,
+    resolved_match,
     revision_of,
 )
 from cnnbench.judge.compare.configuration import Configuration, Effect, fact, labels, measurements
@@ -354,7 +354,7 @@ def _points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
     for (name, origin, other), runs in runs_by_point.items():
         parts = [details[name][origin]]
         if len(others[name, origin]) > 1:
-            parts.append(against(other))
+            parts.append(opponent_text(other))
         good = [run for run in runs if run.status == "ok" and metric.name in run.values]
         usable = [run for run in good if run.values[metric.name] > 0 or not metric.relative]
         made.append(
@@ -404,7 +404,7 @@ def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     for entry in entries:
         configuration, origin = entry.configuration, origins[entry.origin]
         if not configuration.resolved:
-            configuration = home(configuration, known)
+            configuration = resolved_match(configuration, known)
         if configuration is not entry.configuration or origin is not entry.origin:
             entry = replace(entry, configuration=configuration, origin=origin)
         entries_resolved.append(entry)

@@ -17,7 +17,13 @@ from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import integer
 from cnnbench.base.time_series import Shape, SteadyState
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records
-from cnnbench.judge.compare.comparability import against, groups, opponents, pair_of, pairs_of
+from cnnbench.judge.compare.comparability import (
+    group_by_configuration,
+    opponent_text,
+    opponents,
+    pair_of,
+    pairs_of,
+)
 from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Measurement, Origin, titles
@@ -25,7 +31,7 @@ from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.repository import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
-from cnnbench.records.codec import gathered, started
+from cnnbench.records.codec import from_sources, started
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
@@ -153,7 +159,7 @@ def configurations(
       order: places of commits; others follow the one before them in time. None for the order of
         time.
     """
-    (grouped_runs,) = groups(with_highest_peaks([*records], beside))
+    (grouped_runs,) = group_by_configuration(with_highest_peaks([*records], beside))
     names = labels(group.configuration for group in grouped_runs)
     measured = {
         group.configuration.key: [
@@ -176,7 +182,7 @@ def configurations(
         pooled = grouped(members, lambda record: (record.origin, opponent(record)))
         several = Counter(origin for origin, _ in pooled)
         for (origin, other), paired in pooled.items():
-            detail = against(other) if several[origin] > 1 else ""
+            detail = opponent_text(other) if several[origin] > 1 else ""
             first = min(map(_START, paired))
             configured.append(
                 RunGroup(
@@ -371,7 +377,7 @@ def gather(
             new_label=labels[1],
             skipped=baseline.skipped,
         )
-    return gathered(
+    return from_sources(
         ReportSubject,
         loaded,
         allreduces=tuple(sorted(loaded.allreduces, key=lambda record: started(record.started_at))),

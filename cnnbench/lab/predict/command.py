@@ -13,7 +13,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Content, Table, TableCell, Text, writers
-from cnnbench.base.terminal import parts, print_result, print_warning
+from cnnbench.base.terminal import print_result, print_warning, split_table
 from cnnbench.base.text import NONE, binary, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.groups.all_reduce import (
@@ -305,7 +305,7 @@ def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
         name = best[devices].spec if devices in best and devices > 1 else NONE
         table.append([str(devices), *(cells[devices, spec] for spec in specs), name])
     yield Text("predicted time of the reduction, ms", whole=True)
-    for part in parts(table, indent=2):
+    for part in split_table(table, indent=2):
         yield _table(part, "fastest")
     yield from (Text(reason, whole=True) for reason in _reasons(predictions))
 

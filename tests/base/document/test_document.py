@@ -8,8 +8,8 @@ from cnnbench.base.document import (
     Section,
     TableCell,
     Text,
+    docstring_first,
     interval,
-    introduced,
     numeric,
     table,
     writers,
@@ -37,7 +37,7 @@ def test_a_table_loses_empty_columns_and_keeps_sort_keys():
 
 
 def test_a_docstring_introduces_contents_if_there_are_some():
-    @introduced
+    @docstring_first
     def contents(words):
         """What every
         section begins with.

@@ -9,7 +9,7 @@ from cnnbench.base.terminal import (
     fit_table,
     markdown_table,
     natural_key,
-    parts,
+    split_table,
     with_table,
     wrapped,
 )
@@ -140,12 +140,12 @@ def test_rows_without_a_head(columns):
 def test_many_columns_become_several_tables(columns):
     columns(50)
     rows = [("devices", *(f"algorithm{n}" for n in range(6))), ("8", *("1.234" for _ in range(6)))]
-    found = parts(rows)
+    found = split_table(rows)
     assert [table[0][0] for table in found] == ["devices"] * len(found)
     assert [name for table in found for name in table[0][1:]] == list(rows[0][1:])
     assert all(len(line) <= 50 for table in found for line in aligned(table))
     columns(200)
-    assert parts(rows) == [[list(row) for row in rows]]
+    assert split_table(rows) == [[list(row) for row in rows]]
 
 
 def test_sentences_keep_their_words(columns):

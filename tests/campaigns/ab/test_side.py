@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from forked import finished
 
-from cnnbench.campaigns.ab.side import Side, measuring, side_differences
+from cnnbench.campaigns.ab.side import Side, benchmark_command, side_differences
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.child import COMMAND_LINE, own_checkout
 
@@ -52,7 +52,7 @@ def test_how_a_side_is_started(checkout, parts, of_checkout, root, environment):
 
 def test_the_chief_of_a_job_writes_the_record(tmp_path):
     side = Side(flags=("--model=lenet",), layout=JobLayout(workers=2, ps=1))
-    found = measuring(side, tmp_path / "1.json", tmp_path / "log")
+    found = benchmark_command(side, tmp_path / "1.json", tmp_path / "log")
     assert found.words == side.command(tmp_path / "1.json")
     words = ("launch", "--workers=2", "--ps=1", "--", "--model=lenet")
     assert found.blank.command == ("cnnbench", *words)

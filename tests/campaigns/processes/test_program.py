@@ -13,15 +13,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def words_in(folder: Path, *start: str) -> list[str]:
-    """What `program` returns in a Python that is started so."""
+    """What `command_prefix` returns in a Python that is started so."""
     environment = {"PYTHONPATH": str(ROOT)}
     done = finished([sys.executable, *start], cwd=folder, environment=environment)
     found: list[str] = json.loads(done.stdout)
     return found
 
 
-TELL = "import json; from cnnbench.campaigns.processes.child import program; "
-TELL += "print(json.dumps(program()))"
+TELL = "import json; from cnnbench.campaigns.processes.child import command_prefix; "
+TELL += "print(json.dumps(command_prefix()))"
 
 
 def test_program_is_this_cnnbench(tmp_path: Path) -> None:

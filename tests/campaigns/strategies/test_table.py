@@ -106,9 +106,9 @@ def test_weights_that_differ_fail_the_command_and_are_named(
     session: StrategiesSession, value: float
 ) -> None:
     session.problems.clear()
-    assert not strategies.failed(summary(session).rows)
+    assert not strategies.has_failures(summary(session).rows)
     found = summary(session, {**DISTANCES, "replicated": (value, "conv0/w")})
-    assert strategies.failed(found.rows)
+    assert strategies.has_failures(found.rows)
     text = strategies.table_text(found, CASES)
     assert "weights of replicated differ from those of parameter_server: conv0/w by " in text
 
@@ -116,7 +116,7 @@ def test_weights_that_differ_fail_the_command_and_are_named(
 def test_the_table_for_people(session: StrategiesSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     found = summary(session)
-    assert strategies.failed(found.rows)
+    assert strategies.has_failures(found.rows)
     text = strategies.table_text(found, CASES)
     assert KINDS["table of strategies"](text.encode())
     head, _, server, _, _, *below = text.splitlines()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.campaigns.strategies import distances
+from cnnbench.campaigns.strategies import weight_distances
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -35,7 +35,7 @@ def found(tmp_path: Path) -> Callable[..., dict[str, tuple[float, str]]]:
             )
             (tmp_path / mode).mkdir()
             Checkpoints(manager, slots).save(str(tmp_path / mode), 7)
-        return distances({mode: tmp_path / mode for mode in modes})
+        return weight_distances({mode: tmp_path / mode for mode in modes})
 
     return found
 

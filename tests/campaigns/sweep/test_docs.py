@@ -9,7 +9,7 @@ import pytest
 
 from cnnbench.campaigns import suite
 from cnnbench.campaigns.suite import load, shipped_suites
-from cnnbench.campaigns.sweep import make_plan, ordered
+from cnnbench.campaigns.sweep import make_plan, ordered_items
 from cnnbench.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,7 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
     (listed,) = re.findall(r"--list\n(.*?)\$", TEXT, re.DOTALL)
     assert "".join(f"{case.name}  x{case.repeats}\n" for case in plan.cases) == listed
     # The order that seed 7 gives is the one of the tutorial.
-    labels = [item.label for item in ordered(plan.cases, 7)]
+    labels = [item.label for item in ordered_items(plan.cases, 7)]
     assert re.findall(r"^cnnbench: \[\d/3\] (.*?): ok", TEXT, re.MULTILINE) == labels
 
 

@@ -10,7 +10,14 @@ import pytest
 
 from cnnbench.campaigns.processes.campaign import headline
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.sweep import Item, SweepRun, advice, exit_code, summarise, table_text
+from cnnbench.campaigns.sweep import (
+    Item,
+    SweepRun,
+    detection_advice,
+    exit_code,
+    summarise,
+    table_text,
+)
 from cnnbench.records.metric import BOUNDS
 from cnnbench.records.result_files import record_of
 from cnnbench.records.run import Batch, Evaluation
@@ -64,7 +71,7 @@ WILD = [0.1 * factor for factor in (1, 3, 0.4, 2, 0.5, 1, 1.1)]
 )
 def test_advice_names_the_scatter_and_what_it_takes(rows, plan, second, words):
     made = rows(TWO, {"a num_gpus=1": QUIET, "a num_gpus=2": second})
-    text = advice(made, plan(TWO).cases, lambda repeats: f"again with {repeats}")
+    text = detection_advice(made, plan(TWO).cases, lambda repeats: f"again with {repeats}")
     assert re.search(words, text)
     if second is NOISY:
         needed = int(text.rpartition(" ")[2])
@@ -74,7 +81,7 @@ def test_advice_names_the_scatter_and_what_it_takes(rows, plan, second, words):
 
 def test_no_advice_from_one_process_each(rows, plan):
     made = rows(TWO, {"a num_gpus=1": [0.1], "a num_gpus=2": [0.1]})
-    assert advice(made, plan(TWO).cases, str) == ""
+    assert detection_advice(made, plan(TWO).cases, str) == ""
 
 
 MATRIX = "entries: [{name: a, repeats: 3, matrix: {num_gpus: [16, 2, 1]}}]"

@@ -26,7 +26,7 @@ from cnnbench.campaigns.tune.bench import (
     SearchOutcome,
     TuneQuestion,
 )
-from cnnbench.campaigns.tune.session import search
+from cnnbench.campaigns.tune.session import race_groups
 from cnnbench.campaigns.tune.space import Space
 from cnnbench.flags import args_of, values_of
 from cnnbench.flags.params import SPECS
@@ -99,7 +99,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         results.begin(minutes=seconds / 60)
         bench = RaceBench(results, campaign, question)
         campaign.follow(bench.begin())
-        found = campaign.follow(search(space, question.first, bench, 0.01))
+        found = campaign.follow(race_groups(space, question.first, bench, 0.01))
         return found, campaign, bench
 
     with held:

@@ -69,7 +69,7 @@ def weights(
             assert all(one.is_dir() for one in folders.values())
             return {"tuned": distance}
 
-        monkeypatch.setattr("cnnbench.campaigns.strategies.distances", distances)
+        monkeypatch.setattr("cnnbench.campaigns.strategies.weight_distances", distances)
         given = ParsedArgs(values_of(fixed, SPECS))
         space = Refusing(given=given, allowed=frozenset({"consistency"}), layout=layout)
         with ResultsFolder(TUNE, tmp_path / "results", resume=True) as folder:
@@ -174,4 +174,4 @@ def test_minutes_are_proposed_where_they_may_change_the_answer(
     untried = [SimpleNamespace(key=key) for key in "abc"]
     races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], eliminated={})
     bench: Any = SimpleNamespace(enough_minutes=lambda *asked: asked)
-    assert session._enough(races, final.Proof(**proof), bench) == asked
+    assert session._enough_minutes(races, final.Proof(**proof), bench) == asked

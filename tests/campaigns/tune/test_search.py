@@ -21,7 +21,7 @@ from cnnbench.campaigns.tune.bench import (
     Round,
     SearchOutcome,
 )
-from cnnbench.campaigns.tune.session import search
+from cnnbench.campaigns.tune.session import race_groups
 from cnnbench.campaigns.tune.space import Candidate, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
@@ -97,7 +97,7 @@ def each(name: str, *values: str) -> list[dict[str, str]]:
 
 
 def searched(bench: Sampler, *groups: Sequence[Mapping[str, str]]) -> SearchOutcome:
-    policy = search(space(*groups), space().make({}), bench, THRESHOLD)
+    policy = race_groups(space(*groups), space().make({}), bench, THRESHOLD)
     return Campaign(Reporter(io.StringIO())).follow(policy)
 
 

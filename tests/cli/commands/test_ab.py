@@ -566,11 +566,13 @@ def test_cpu_time_decides_where_other_programs_disturb(ab, monkeypatch):
     assert "after 8 pairs slower: CPU time 12.5 % more" in done.err
     # CPU time has all of the first analysis' level; goes on while it may decide.
     a, b = {**a, "cpu_scatter": 0.05}, {**b, "cpu": 0.083, "cpu_scatter": 0.05}
-    chance, found = experiments.chance, {"cpu": [], "wall": []}
+    chance, found = experiments.verdict_probability, {"cpu": [], "wall": []}
     for sides, results in (((a, b), "cpu"), ((noisy, noisy), "wall")):
         kept = found[results]
         monkeypatch.setattr(
-            experiments, "chance", lambda *of, to=kept: to.append(chance(*of)) or to[-1]
+            experiments,
+            "verdict_probability",
+            lambda *of, to=kept: to.append(chance(*of)) or to[-1],
         )
         ab("--seed=1", "--explain=never", a=sides[0], b=sides[1], results=results)
     assert max(found["cpu"][:2]) > max(found["wall"][:2])  # of the first analysis

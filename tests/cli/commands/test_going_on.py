@@ -104,9 +104,9 @@ class Campaigns:
             self.commit(".")
         monkeypatch.setattr(race, "MOST_ROUNDS", 2)
         program = (fake_python, "-c", "cnnbench", "")
-        monkeypatch.setattr("cnnbench.cli.commands.sweep.program", lambda: program)
+        monkeypatch.setattr("cnnbench.cli.commands.sweep.command_prefix", lambda: program)
         alike = {"one": (0.0, ""), "tuned": (0.0, "")}
-        monkeypatch.setattr(strategies, "distances", lambda folders: alike)
+        monkeypatch.setattr(strategies, "weight_distances", lambda folders: alike)
 
     def commit(self, place):
         """Commits all of a repository."""

@@ -96,7 +96,7 @@ def modes(tmp_path, monkeypatch, fake_python, quick_processes):
 @pytest.fixture
 def compare_weights(monkeypatch):
     """compare_weights(HOW): of checkpoints, which the processes do not leave."""
-    return lambda how: monkeypatch.setattr(strategies, "distances", how)
+    return lambda how: monkeypatch.setattr(strategies, "weight_distances", how)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def estimated(monkeypatch):
 def sweep(call, quick_processes, fake_python, tmp_path, monkeypatch):
     """sweep(ENTRY..., code=0): what a sweep of these entries prints."""
     program = (fake_python, "-c", "cnnbench", "")
-    monkeypatch.setattr("cnnbench.cli.commands.sweep.program", lambda: program)
+    monkeypatch.setattr("cnnbench.cli.commands.sweep.command_prefix", lambda: program)
     monkeypatch.setenv("FAKE", json.dumps({"by_threads": list(DEEDS.values())}))
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.chdir(tmp_path)

@@ -298,13 +298,13 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
 @pytest.mark.slow
 def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, monkeypatch):
     proven = json.loads(again("--format=json")[1])
-    searched = session.search
+    searched = session.race_groups
 
     def another(*args):
         found = yield from searched(*args)
         return replace(found, leader=args[0].make({"variable_update": "mirrored_strategy"}))
 
-    monkeypatch.setattr(session, "search", another)
+    monkeypatch.setattr(session, "race_groups", another)
     found = json.loads(again("--format=json", "--minutes=10")[1])
     assert list((tmp_path / "r" / "final-2").glob("a/*.json"))
     same = ("verdict", "leader", "command", "gain")

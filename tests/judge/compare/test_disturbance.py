@@ -9,7 +9,11 @@ import re
 import pytest
 
 from cnnbench.judge.compare import Policy, Verdict, compare_records
-from cnnbench.judge.compare.disturbance import disturbance, log_cpu_time_ratio, mostly_disturbed
+from cnnbench.judge.compare.disturbance import (
+    disturbance_text,
+    log_cpu_time_ratio,
+    mostly_disturbed,
+)
 from cnnbench.judge.report.renderers import render, tables
 from cnnbench.judge.report.renderers import row as cells
 from cnnbench.records.run import ConditionNote, Conditions, TurnTaking
@@ -195,6 +199,6 @@ def test_the_reason_names_how_many_were_disturbed_and_by_what(runs):
 
 
 def test_no_disturbance_and_no_record_of_it(runs):
-    found = disturbance(runs.of(*NOISY, conditions=CALM_MACHINE))
+    found = disturbance_text(runs.of(*NOISY, conditions=CALM_MACHINE))
     assert found == "none of 5 runs was disturbed (others kept at most 0.02 CPUs busy)"
-    assert disturbance(runs.of(*NOISY)) == ""
+    assert disturbance_text(runs.of(*NOISY)) == ""

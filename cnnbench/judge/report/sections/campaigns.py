@@ -14,8 +14,8 @@ from cnnbench.base.document import (
     Row,
     TableCell,
     Text,
+    docstring_first,
     interval,
-    introduced,
     numeric,
     table,
 )
@@ -53,7 +53,7 @@ from cnnbench.records.metric import Metric
 _TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
 
 
-@introduced
+@docstring_first
 def modes(results: ReportSubject) -> Iterable[Content]:
     """Each process is fresh, and all modes run in random order within rounds (cnnbench strategies).
     Overhead is the additional time of a step compared with one device, as a share of the time on
@@ -184,7 +184,7 @@ _MODEL = "--model="
 _signed = partial(percent, signed=True)
 
 
-@introduced
+@docstring_first
 def best_flags(results: ReportSubject) -> Iterable[Content]:
     """Candidates ran in rounds of short processes, in random order. Significantly slower candidates
     were eliminated. The last candidate was measured in pairs against the given flags (cnnbench

@@ -25,7 +25,7 @@ from cnnbench.base.document import (
     Row,
     TableCell,
     Text,
-    introduced,
+    docstring_first,
     numeric,
     table,
     writers,
@@ -50,7 +50,7 @@ _MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
 _group = attrgetter("kind", "direction")
 
 
-@introduced
+@docstring_first
 def roofline(results: ReportSubject) -> Iterable[Content]:
     """Operations of profiled steps by layer, kind and direction (cnnbench roofline). The estimate
     of a row is the larger of two times: its FLOPs at the rate of a large matrix product, and its
@@ -225,7 +225,7 @@ _HINTED = 0.004
 """Least share of the step of a span with a hint."""
 
 
-@introduced
+@docstring_first
 def timeline(results: ReportSubject) -> Iterable[Content]:
     """The last profiled step of a process (cnnbench run --profile_json, ab, explain). One lane
     shows what a device computes. Reductions, copies between devices and the input pipeline have

@@ -19,8 +19,8 @@ from cnnbench.base.document import (
     Row,
     TableCell,
     Text,
+    docstring_first,
     interval,
-    introduced,
     numeric,
     table,
 )
@@ -93,7 +93,7 @@ class Quantity:
                 if further
             )
 
-        return introduced(contents)
+        return docstring_first(contents)
 
     def _has_values(self, group: RunGroup) -> bool:
         return bool(self.values(group).values)
@@ -385,7 +385,7 @@ def _work(group: RunGroup) -> object:
     return (group.family, precision, group.device, group.devices, images, group.origin.machine)
 
 
-@introduced
+@docstring_first
 def reach(results: ReportSubject) -> Iterable[Content]:
     """For each network and number format, the configuration with the highest median over processes.
     MFU is the share of the peak rate of matrix products. The roofline estimate is the images/sec if

@@ -21,7 +21,7 @@ from cnnbench.base.document import (
     Table,
     TableCell,
     Text,
-    introduced,
+    docstring_first,
     numeric,
     table,
 )
@@ -68,7 +68,7 @@ _HEADROOM = 1.6
 """The axis ends at this multiple of the 95th percentile."""
 
 
-@introduced
+@docstring_first
 def steps(results: ReportSubject) -> Iterable[Content]:
     """Wall time of every step. On the left, steps are in order, with the warm-up on a grey
     background. On the right, each process has a box plot of its timed steps: the box contains the
@@ -186,7 +186,7 @@ def _scatter(record: RunRecord) -> float | None:
 # Memory and CPUs over time.
 
 
-@introduced
+@docstring_first
 def use(results: ReportSubject) -> Iterable[Content]:
     """Memory and CPUs of each process, sampled once a second. A leak is memory that rises
     throughout the timed loop; a stall is a time without CPUs in use. The grey background is the
@@ -384,7 +384,7 @@ def error_text(run: RunRecord | AllReduceRecord) -> str:
 _MOST_UNFOLDED = 12
 
 
-@introduced
+@docstring_first
 def reproduce(results: ReportSubject) -> Iterable[Content]:
     """These commands, with these versions on an equal machine, measure it again; commits with a
     plus had changes. Every process has its own command under Runs and commands.

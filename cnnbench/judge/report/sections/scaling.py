@@ -20,7 +20,7 @@ from cnnbench.base.charts import (
     Rows,
     key_of,
 )
-from cnnbench.base.document import Content, Row, TableCell, Text, introduced, numeric, table
+from cnnbench.base.document import Content, Row, TableCell, Text, docstring_first, numeric, table
 from cnnbench.base.stats import ProcessValues, grouped
 from cnnbench.base.text import binary, integer, number, percent
 from cnnbench.flags.declare import Role, named, specs_of
@@ -36,7 +36,7 @@ _GIGA = 1e9
 _ESTIMATE = "estimate: time to copy the bytes that must be moved"
 
 
-@introduced
+@docstring_first
 def all_reduce(results: ReportSubject) -> Iterable[Content]:
     """Bandwidths are defined as in nccl-tests. Algorithm bandwidth (algbw) is the bytes of all
     tensors of one device, divided by the median time of a reduction. Bus bandwidth (busbw) is algbw
@@ -230,7 +230,7 @@ def _predicted(
     return speeds
 
 
-@introduced
+@docstring_first
 def scaling(results: ReportSubject) -> Iterable[Content]:
     """Efficiency is images/sec per device divided by images/sec of one device in the same
     configuration (medians over processes). If the mode was not run on one device, one device in any
