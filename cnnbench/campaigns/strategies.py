@@ -462,8 +462,8 @@ def document(
 ) -> StrategiesDocument:
     """Makes the document, with unrounded numbers. `started_at` must have a time zone.
 
-    Weights whose distance (`weight_distances`) is at most `tolerance` are called equal. `end` is the
-    reason for an early end, before all `planned` processes were measured.
+    Weights whose distance (`weight_distances`) is at most `tolerance` are called equal. `end` is
+    the reason for an early end, before all `planned` processes were measured.
     """
     first = session.cases[1].resolved.config
     processes = tuple(
