@@ -247,7 +247,7 @@ def _product(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
 
 
 def _patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
-    """The product with the 3 x 3 pixels around each pixel, side by side in the channels."""
+    """Concatenates the 3 x 3 neighbourhood of each pixel in the channels, and multiplies once."""
     height, width = images.shape[1:3]
     padded = tf.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
     windows = [

@@ -134,7 +134,7 @@ def _by_head(x: Any, heads: int) -> Any:
 States = tuple[Any, ...]  # Output of the cell, followed by its internal state.
 Step = Callable[[Any, States, Any], States]
 
-FORGET_BIAS = 1.0  # Without it, an LSTM takes longer to learn long-range dependencies.
+FORGET_BIAS = 1.0  # An LSTM without this bias learns long-range dependencies more slowly.
 
 
 def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:

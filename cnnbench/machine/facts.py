@@ -131,7 +131,7 @@ _PREFIXES = (
 # The last is Open MPI's key of a job: OMPI_MCA_orte_precondition_transports.
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "TRANSPORTS")
 _MAX_LENGTH = 1000
-# Of XLA_FLAGS and others: --xla_dump_to=DIR, --xla_gpu_cuda_data_dir=DIR.
+# Paths in variables such as XLA_FLAGS: --xla_dump_to=DIR, --xla_gpu_cuda_data_dir=DIR.
 _PLACE = re.compile(
     r"(--?\w+_(?:to|from|dir|directory|path|file|prefix)=)(?:\"[^\"]*\"|'[^']*'|\S+)"
 )

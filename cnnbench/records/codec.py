@@ -113,7 +113,7 @@ def computed(**rules: Any) -> Callable[[F], F]:
 
 
 def part(path: str, form: Any, **rules: Any) -> Any:
-    """A property with the value at a path such as "metric.unit", which is written as `computed`."""
+    """A `computed` property with the value at a path such as "metric.unit"."""
     return property(computed(form=form, **rules)(attrgetter(path)))
 
 
@@ -381,7 +381,8 @@ def _shown(data: object) -> str:
 
 
 def from_sources(cls: type[T], *sources: object, **own: Any) -> T:
-    """A dataclass of `own` values, and of attributes of the first source that has the name."""
+    """Creates a dataclass from `own` values and from attributes of the first source that has them.
+    """
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
         source = next((candidate for candidate in sources if hasattr(candidate, name)), None)

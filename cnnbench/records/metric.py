@@ -123,7 +123,7 @@ class Metric:
         return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
 
     def shows(self, change: float) -> bool:
-        """Whether `change_text` does not round a change to 0."""
+        """Whether `change_text` shows a change as a number other than 0."""
         in_hundredths = self.relative or self._is_share
         return bool(round(100 * change, self._digits) if in_hundredths else change)
 

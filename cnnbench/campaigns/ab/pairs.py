@@ -457,7 +457,7 @@ class PairFailedError(Exception):
 
 
 class Pairs:
-    """One experiment, with the pairs that its folder already holds, whose repeats count too.
+    """One experiment, including the pairs and repeats that its folder already contains.
 
     Attributes:
       earlier: number of pairs of earlier sessions.
@@ -465,7 +465,7 @@ class Pairs:
       comparison, alpha: comparison of all complete pairs, and its level; set by `policy`.
       failure: the error that ended it, or "".
       lost: whether processes were killed from outside too often.
-      interrupted: whether Ctrl-C ended it, if it is no part of another campaign.
+      interrupted: whether Ctrl-C ended it; always false as part of another campaign.
     """
 
     comparison: Comparison

@@ -112,7 +112,8 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
             raise BenchmarkError(f"git worktree add {commit}: {reason(answer['error'])}")
         yield Path(answer["folder"])
     finally:
-        # Not left to the context of the process, which after Ctrl-C would not wait for it.
+        # The context manager of the process is not used: after Ctrl-C, it would not wait for the
+        # process.
         with uninterrupted():
             process.stdin.close()
             process.stdout.close()
@@ -319,7 +320,7 @@ def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
     )
 
 
-# Flags of sides: checked, resolved and compared before the first process; turns.
+# Checks, resolves and compares the flags of sides before the first process.
 
 _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.argv[1:])"
 # Time limit, in case the import of a plug-in never returns.

@@ -67,7 +67,7 @@ class MetricRule:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationRule:
-    """How the configurations that fit one of some patterns are judged.
+    """A rule for judging all configurations that match one of its patterns.
 
     Attributes:
       configurations: patterns of names of configurations.

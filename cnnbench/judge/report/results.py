@@ -387,7 +387,7 @@ def gather(
 
 
 def timed_names(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
-    """Studies with their names, and with the time in those that repeat."""
+    """Adds the start time to names that occur more than once."""
     named = list(named)
     taken = Counter(name for name, _ in named)
     return [

@@ -55,7 +55,7 @@ _INFORMATIONAL = re.compile(
 )
 
 
-# The file for the output that the next block holds back; empty while a block uses it.
+# Contains the file in which the next block stores output; empty while a block uses the file.
 _shared: list[IO[bytes]] = []
 
 

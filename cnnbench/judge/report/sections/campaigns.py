@@ -75,7 +75,7 @@ def modes(results: ReportSubject) -> Iterable[Content]:
 
 
 def mode_row(row: StrategyRow, spread: str) -> Row:
-    """Cells for a terminal; `spread` is the title of the interval."""
+    """The cells of a mode in a terminal. `spread` is the title of the interval's column."""
     return {
         "mode": row.mode,
         "all-reduce": row.all_reduce,

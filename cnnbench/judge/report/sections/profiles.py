@@ -1,4 +1,4 @@
-"""Steps by layers, from `cnnbench roofline`, and in time, from profiles of steps."""
+"""Sections about single steps: by layer (`cnnbench roofline`), and over time (step profiles)."""
 
 from __future__ import annotations
 

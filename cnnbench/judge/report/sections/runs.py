@@ -437,7 +437,7 @@ def _commit(revision: str, state: Subject) -> TableCell:
 
 
 def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
-    """Subject and words of each command, the number of its processes, and their start."""
+    """Subject and words of each command, number of its processes, and start time."""
     for title, document in titled(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for tuning in results.tunings:
@@ -551,7 +551,7 @@ def _disturbed(group: RunGroup) -> Row:
 
 
 def environment(results: ReportSubject) -> Iterable[Content]:
-    """A table of equal facts, and one of the others with a row per run."""
+    """Tables of facts that are equal in all runs, and of other facts with a row per run."""
     described = [(name, record) for name, record in results.processes if record.environment]
     environments = [record.environment for _, record in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
