@@ -381,8 +381,7 @@ def _shown(data: object) -> str:
 
 
 def from_sources(cls: type[T], *sources: object, **own: Any) -> T:
-    """Creates a dataclass from `own` values and from attributes of the first source that has them.
-    """
+    """Creates a dataclass from `own` values and from attributes of the first source that has them."""
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
         source = next((candidate for candidate in sources if hasattr(candidate, name)), None)

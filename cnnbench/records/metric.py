@@ -23,11 +23,11 @@ from cnnbench.errors import UsageError, text_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 RUN = "run"
-"""The kind of measurements that a `RunRecord` holds; others are rows of all-reduce records."""
+"""Kind of the measurement in a `RunRecord`. Rows of all-reduce records have other kinds."""
 
 
 class Summary(dict[str, Any]):
-    """Statistics of a run by key, also as attributes; None where its measurements give none."""
+    """Statistics of a run by key, and as attributes. None if the run did not measure the value."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in self:
@@ -88,7 +88,7 @@ class Metric:
     section: str = ""
 
     def values(self, measured: Sequence[Any]) -> list[float | None]:
-        """Values of measurements that are judged together, in their order; None if not measured."""
+        """Values of measurements that are judged together, in the same order; None if not measured."""
         return [*map(self.value, measured)] if self.together is None else self.together(measured)
 
     @property
@@ -133,7 +133,7 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """What 1 means in a threshold that a user gives: per cent of changes or of shares."""
+        """The factor for thresholds that users give: 0.01 for changes and shares in per cent."""
         return 0.01 if self.relative or self._is_share else 1.0
 
     def _change_number(self, change: float, signed: bool) -> str:
@@ -147,25 +147,26 @@ class Metric:
 
 
 ALL: dict[str, Metric] = {}
-"""All metrics by name, in order of registration, in which commands list them."""
+"""All metrics by name, in order of registration. Commands list them in this order."""
 
 SUMMARY: dict[str, Metric] = {}
-"""Metrics of the summary of a run by key, which is also the column of --result_csv."""
+"""Metrics in the summary of a run by key. The key is also the name of the column of --result_csv.
+"""
 
 METRICS: dict[str, Metric] = {}
-"""Metrics of runs by name in --metrics of compare; for other kinds see `Metric.judged`."""
+"""Metrics of runs by their names in --metrics of compare. For other kinds, see `Metric.judged`."""
 
 HISTORY: dict[str, Metric] = {}
 """Metrics by name in --metric of history."""
 
 BOUNDS: dict[str, Metric] = {}
-"""Metrics of runs that bounds of sweeps can limit."""
+"""Metrics of runs that suites can limit with bounds."""
 
 
 FASTER: Mapping[str, Any] = {"better": "faster", "worse": "slower"}
 LESS: Mapping[str, Any] = {"better": "less", "worse": "more", "higher_is_better": False}
 QUICKER: Mapping[str, Any] = {"better": "quicker", "worse": "longer", "higher_is_better": False}
-"""Rules of speeds, of amounts of which less is better, and of times."""
+"""Rules for speeds, for amounts of which less is better, and for times."""
 
 
 def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
@@ -173,15 +174,15 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
 
     Args:
       unit: unit of its values.
-      **rules: other attributes of `Metric`; name and `about` are by default those of the function,
-        its name and its docstring.
+      **rules: other attributes of `Metric`. The default of `name` is the function's name, and the
+        default of `about` its docstring.
 
     Raises:
-      UsageError: a name that is taken, or that cannot be the name of a column.
+      UsageError: the name is already registered, or cannot be the name of a column.
     """
 
     def register(value: F) -> F:
-        load_metrics()  # cnnbench's own metrics come first
+        load_metrics()  # cnnbench's own metrics are registered first.
         name = rules.pop("name", None) or getattr(value, "__name__", "")
         is_run = RUN in rules.get("kinds", (RUN,))
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
@@ -214,7 +215,7 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
 
 
 def _with_imported(name: str, value: F) -> F:
-    """A metric of runs which, of an imported record, is the value that the record's file has."""
+    """Wraps a metric of runs: for an imported record, it is the value in the record's file."""
 
     @wraps(value)
     def of(record: Any) -> Any:
@@ -226,7 +227,7 @@ def _with_imported(name: str, value: F) -> F:
 
 @cache
 def load_metrics() -> None:
-    """Registers the metrics of cnnbench; those of plug-ins are added by these."""
+    """Registers cnnbench's own metrics. Plug-ins register theirs."""
     importlib.import_module("cnnbench.records.metrics")
 
 
@@ -242,7 +243,7 @@ def _value(metric: Metric, record: Any) -> Any:
         if not isinstance(number, Real | str | None):
             raise TypeError(f"{type(number).__name__} is not a number")
         return number
-    except Exception as error:  # a plug-in's error must not lose the measurements
+    except Exception as error:  # An error in a plug-in must not cause the loss of the measurements.
         what = text_of(error)
         if not isinstance(error, plugins.MisfitError):
             what = f"{type(error).__name__}: {what}"
@@ -250,7 +251,7 @@ def _value(metric: Metric, record: Any) -> Any:
         return None
 
 
-_warn = cache(print_warning)  # a record is summarised more than once
+_warn = cache(print_warning)  # The summary of a record may be computed more than once.
 
 
 plugins.add_kind(

@@ -1,4 +1,4 @@
-"""Metrics of runs: what compare judges without --metrics, then the rest of the summary."""
+"""Metrics of runs: first those that compare judges by default, then the rest of the summary."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from cnnbench.records.metric import FASTER, LESS, QUICKER, Summary, register_met
 from cnnbench.records.run import RunRecord, Target
 
 _SOURCE: dict[str, Any] = {"judged": {}, "followed": False, "always": True}
-"""Rules of what `measured` says about other values, which is no metric."""
+"""Rules of texts in `measured` that describe other values. They are not metrics."""
 
 
 def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
-    """Images per second of each run; `runs` are those of one configuration, both sides together.
+    """Images per second of each run. `runs` are all runs of one configuration, of both sides
+    together.
 
-    It is the global batch over the mean time of the timed steps, without disturbances that are rare
-    among the runs; of an evaluation run, the images of its evaluations over their time; of an
-    imported record, what its file has. None if it was not measured.
+    The value is the global batch divided by the mean time of the timed steps, after disturbances
+    that are rare among the runs are removed. For an evaluation run, it is the images of its
+    evaluations divided by their time. For an imported record, it is the value in its file. None if
+    it was not measured.
     """
-    # Late: a run that only writes its record needs no NumPy.
+    # Imported late, because a run that only writes its record does not need NumPy.
     from cnnbench.base.slow_steps import mean_step_seconds
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
@@ -41,8 +43,8 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     **FASTER,
 )
 def throughput(record: RunRecord) -> float | None:
-    """Images / time of the timed steps, without disturbances that few of the processes have; of an
-    evaluation run, images of its evaluations / their time.
+    """Images / time of the timed steps, after disturbances of few processes are removed; for
+    evaluation runs, images / time of the evaluations.
     """
     return throughputs([record])[0]
 
@@ -52,7 +54,7 @@ def _images(record: RunRecord) -> int | None:
 
 
 def _other(run: RunRecord) -> float | None:
-    """Images per second of a run without timed steps, see `throughputs`."""
+    """Images per second of a run without timed steps; see `throughputs`."""
     if run.imported is not None:
         return run.imported.values.get("throughput")
     if not run.config.get("eval") or not run.evaluations:
@@ -62,13 +64,13 @@ def _other(run: RunRecord) -> float | None:
     return sum(evaluation.examples for evaluation in timed) / seconds if seconds else 0.0
 
 
-# On a CPU, where it is the memory of the process, it varies by some per cent; allocators round.
+# On a CPU, it is the memory of the process, which varies by some per cent. Allocators round sizes.
 _OF_MEMORY: dict[str, Any] = {"threshold": 0.05, "least": 16 * 2**20, **LESS}
 
 
 @register_metric("bytes", key="", by_default=True, followed=False, gates=True, **_OF_MEMORY)
 def memory(record: RunRecord) -> float | None:
-    """Peak memory, that of `peak_memory_bytes`."""
+    """Peak memory; the same as `peak_memory_bytes`."""
     peak = record.measured.peak_memory_bytes
     return float(peak) if peak else None
 
@@ -84,7 +86,8 @@ def startup(record: RunRecord) -> float | None:
     return seconds.import_ + seconds.build + seconds.first_step
 
 
-# Half a percentage point: different seeds change the accuracy by a few tenths of a point.
+# The threshold is half a percentage point, because different seeds change the accuracy by a few
+# tenths of a point.
 _OF_ACCURACY: dict[str, Any] = {"key": "", "relative": False, "threshold": 0.005}
 
 
@@ -101,7 +104,7 @@ def top_5(record: RunRecord) -> float | None:
     return record.evaluations[-1].top_5 if record.evaluations else None
 
 
-# One record is asked for three of them.
+# Three metrics use the result for the same record.
 @lru_cache(maxsize=1)
 def _speed(images: int, seconds: tuple[float, ...]) -> stats.Speed:
     return stats.speed(images, seconds)
@@ -121,28 +124,26 @@ def images_per_sec(record: RunRecord) -> float | None:
 
 @register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
 def images_per_sec_uncertainty(record: RunRecord) -> float | None:
-    """Standard deviation of the speeds of the steps / √n."""
+    """Standard deviation of the steps' speeds / √n."""
     return None if (speed := _speed_of(record)) is None else speed.uncertainty
 
 
 @register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
 def images_per_sec_jitter(record: RunRecord) -> float | None:
-    """1.4826 · median abs(speed − median speed) of the steps."""
+    """1.4826 · median absolute deviation of the steps' speeds."""
     return None if (speed := _speed_of(record)) is None else speed.jitter
 
 
 @register_metric("images/sec", step="at the median step", **FASTER)
 def images_per_sec_median(record: RunRecord) -> float | None:
-    """Global batch / **median** step time, which slow steps do not change however often they
-    recur.
-    """
+    """Global batch / **median** step time, which is not affected by slow steps."""
     return _ratio(_images(record), step_seconds(record))
 
 
 @register_metric("images/sec", always=True, step="over the timed loop", **FASTER)
 def total_images_per_sec(record: RunRecord) -> float | None:
-    """Images of the timed loop / its wall time, input, printing and checkpoints included, without
-    pauses for evaluations.
+    """Images / wall time of the timed loop, including input, printing and checkpoints, but not
+    evaluations.
     """
     return _ratio(record.measured.loop_images, record.measured.loop_seconds)
 
@@ -165,8 +166,8 @@ def _flops_line(summary: Summary) -> str:
 
 @register_metric("FLOP/s", always=True, line=_flops_line, **FASTER)
 def achieved_flops_per_sec(record: RunRecord) -> float | None:
-    """`images_per_sec` · FLOPs per image, of the forward pass in `--forward_only` runs, else of
-    training.
+    """`images_per_sec` · FLOPs per image, of training or, with `--forward_only`, of the forward
+    pass.
     """
     speed, flops = images_per_sec(record), record.flops_per_image()
     return None if speed is None or flops is None else speed * flops
@@ -174,12 +175,12 @@ def achieved_flops_per_sec(record: RunRecord) -> float | None:
 
 @register_metric("share of the peak", always=True)
 def mfu(record: RunRecord) -> float | None:
-    """Achieved / peak FLOP/s; unknown above 1, where the peak must be wrong."""
+    """Achieved / peak FLOP/s; unknown above 1, because then the peak is wrong."""
     return share_of_peak(achieved_flops_per_sec(record), record.measured.peak_flops_per_sec)
 
 
 def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
-    """MFU; None where it is unknown, or above 1, which shows that the peak is wrong."""
+    """MFU; None if it is unknown, or above 1, which shows that the peak is wrong."""
     share = _ratio(achieved, peak)
     return None if share is None or share > 1 else share
 
@@ -205,7 +206,7 @@ def _cpu_line(summary: Summary) -> str:
 
 @register_metric("s", key="cpu_seconds_per_step", line=_cpu_line, **LESS)
 def cpu_time(record: RunRecord) -> float | None:
-    """Mean CPU time of this process, all its threads, in a timed step."""
+    """Mean CPU time of a timed step, of all threads of this process."""
     return fmean(record.step_cpu_seconds) if record.step_cpu_seconds else None
 
 
@@ -215,13 +216,13 @@ def _loop_cpu_seconds(record: RunRecord) -> float | None:
 
 @register_metric("CPUs", **LESS)
 def busy_cpus(record: RunRecord) -> float | None:
-    """CPU time of this process / wall time, both of the timed loop."""
+    """CPU time of this process / wall time in the timed loop."""
     return _ratio(_loop_cpu_seconds(record), record.measured.loop_seconds)
 
 
 @register_metric("images/CPU second")
 def images_per_cpu_second(record: RunRecord) -> float | None:
-    """Global batch / `cpu_seconds_per_step`, of an evaluation run images / CPU time of its loop;
+    """Global batch / `cpu_seconds_per_step`; for evaluation runs, images / CPU time of the loop;
     unknown in jobs of several processes.
     """
     if record.cluster is not None:
@@ -244,7 +245,7 @@ def input_wait_fraction(record: RunRecord) -> float | None:
 
 @register_metric("images/sec", **FASTER)
 def input_images_per_sec(record: RunRecord) -> float | None:
-    """Examples / seconds of the last of `input_stages`, the input pipeline alone."""
+    """Examples / seconds of the last stage in `input_stages`, with the input pipeline alone."""
     return record.input_stages[-1].examples_per_sec if record.input_stages else None
 
 
@@ -255,7 +256,7 @@ def _memory_line(summary: Summary) -> str:
 
 @register_metric("bytes", always=True, line=_memory_line, **_OF_MEMORY)
 def peak_memory_bytes(record: RunRecord) -> int | None:
-    """Peak memory: of the fullest device on GPUs, of the process on a CPU."""
+    """Peak memory: on GPUs, of the fullest device; on a CPU, of the process."""
     return record.measured.peak_memory_bytes
 
 
@@ -270,7 +271,7 @@ def _energy_line(summary: Summary) -> str:
 
 @register_metric("J", always=True, line=_energy_line, **LESS)
 def energy_joules(record: RunRecord) -> float | None:
-    """Energy of processors and GPUs in the timed loop, as far as known."""
+    """Energy of processors and GPUs in the timed loop, as far as it can be measured."""
     return _sum_of_known(record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
 
 
@@ -289,7 +290,7 @@ def energy_source(record: RunRecord) -> str | None:
 @register_metric("s", **QUICKER)
 def time_to_accuracy_seconds(record: RunRecord) -> float | None:
     """Wall time from the start of the timed loop to the end of the first evaluation that reached
-    the target, for any metric.
+    the target of any metric.
     """
     target, top_1 = record.target, record.config.get("stop_at_top_1_accuracy")
     # If the flag is no number, no accuracy was requested, or the record was written by hand.
@@ -303,7 +304,7 @@ def time_to_accuracy_seconds(record: RunRecord) -> float | None:
 
 @register_metric("loss", key="", relative=False, threshold=0.0, **LESS)
 def final_loss(record: RunRecord) -> float | None:
-    """Loss of the last timed step; unknown of `--forward_only` runs."""
+    """Loss of the last timed step; unknown for `--forward_only` runs."""
     return record.last_loss
 
 

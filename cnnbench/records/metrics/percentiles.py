@@ -1,4 +1,4 @@
-"""Percentiles of the times of steps, and of batches of forward-only runs."""
+"""Percentiles of step times, and of batch latencies in forward-only runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cnnbench.records.run import RunRecord
 _Series: TypeAlias = Callable[[RunRecord], Sequence[float]]
 
 _SHARES = {50: 0.03, 90: 0.05, 99: 0.1}
-"""Percentiles, with the smallest change of each that counts: the outer ones scatter more."""
+"""Percentiles and their thresholds. Outer percentiles vary more, so their thresholds are larger."""
 
 
 def _latencies(record: RunRecord) -> Sequence[float]:
@@ -27,7 +27,7 @@ def _latencies(record: RunRecord) -> Sequence[float]:
 
 
 def _single_steps(record: RunRecord) -> Sequence[float]:
-    """Times of single steps, which a run of several steps per execution does not have."""
+    """Times of single steps; none if the run has several steps per execution."""
     return record.step_seconds if record.steps_per_execution == 1 else ()
 
 
