@@ -2,9 +2,9 @@
 
 A field's name is its JSON key (without a trailing underscore, which is needed for Python keywords),
 its annotation is its type. Floats that are not finite are written as the strings ``"NaN"``,
-``"Infinity"`` and ``"-Infinity"``; whether a field may hold one is for its dataclass to check.
-Integers of fields have at most 64 bits and those within mappings must fit into doubles, so that
-arithmetic on values that were read cannot fail.
+``"Infinity"`` and ``"-Infinity"``; the dataclass checks whether a field may contain one. Integers
+of fields have at most 64 bits and those within mappings must fit into doubles, so that arithmetic
+on values that were read cannot fail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-# Conversion of frozen dataclasses to JSON documents and strictly back.
+# Converts frozen dataclasses to JSON documents, and strictly back.
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -39,14 +39,14 @@ T = TypeVar("T")
 D = TypeVar("D", bound="Document")
 F = TypeVar("F", bound="Callable[..., Any]")
 
-# The kind of documents without the key `kind`, such as the first ones.
+# The kind of documents without the key `kind`, such as the earliest documents.
 IMPLIED_KIND = "run"
 
-# Metadata of two kinds of fields: the key may be missing; the key is omitted if the value is None.
+# Field metadata. OPTIONAL: the key may be missing. ABSENT: the key is omitted if the value is None.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 ABSENT: Mapping[str, bool] = {**OPTIONAL, "absent": True}
 
-# Metadata of a field that holds a time as `started` reads it.
+# Metadata of a field with a time in the format that `started` reads.
 TIME: Mapping[str, str] = {"format": "date-time"}
 
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -70,9 +70,9 @@ class Key(typing.NamedTuple):
     Attributes:
       name: name in the document.
       owner, attribute: class and attribute of the value.
-      get: the value that is encoded, of an instance.
-      rules: metadata of a field; or what `written` gave.
-      getter: function that computes it; None for a field.
+      get: function from an instance to the value that is encoded.
+      rules: metadata of the field, or the result of `written`.
+      getter: function that computes the value; None for a field.
     """
 
     name: str
@@ -89,11 +89,11 @@ def written(
     """Metadata of a key of a document.
 
     Args:
-      key: its name; that of the attribute if empty.
-      value: function of the attribute whose result is encoded; None: the attribute itself.
-      form: type of what is encoded; None: that of the attribute.
-      **rules: ``if_any=True`` leaves the key out for an empty value, `ABSENT` for None. ``before``
-        names the key before which a computed one stands; by default it is behind all fields.
+      key: name of the key; "" means the name of the attribute.
+      value: function of the attribute; its result is encoded. None means the attribute itself.
+      form: type of the encoded value; None means the type of the attribute.
+      **rules: ``if_any=True`` omits the key if the value is empty, and `ABSENT` if it is None. A
+        computed key is written before the key that ``before`` names, or after all fields.
     """
     rules_given = {"key": key, "value": value, "type": form, **rules}
     return {name: rule for name, rule in rules_given.items() if rule}
@@ -103,7 +103,7 @@ _COMPUTED: dict[object, Mapping[str, Any]] = {}
 
 
 def computed(**rules: Any) -> Callable[[F], F]:
-    """Marks a method or getter whose value is written, but not read, by rules as of `written`."""
+    """Marks a method or getter whose value is written but not read. See `written` for the rules."""
 
     def mark(function: F) -> F:
         _COMPUTED[function] = written(**rules)
@@ -119,7 +119,7 @@ def part(path: str, form: Any, **rules: Any) -> Any:
 
 @functools.cache
 def keys_of(cls: Any) -> tuple[Key, ...]:
-    """The keys of a dataclass in their order: fields, then what is computed, unless put before."""
+    """The keys of a dataclass in order: fields, then computed keys without ``before``."""
     keys: list[Key] = []
     for field in dataclasses.fields(cls):
         rules: Mapping[str, Any] = field.metadata
@@ -148,7 +148,7 @@ def _chained(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callab
 
 
 def one_of(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Metadata of a field that holds one of these texts; the dataclass checks it."""
+    """Metadata of a field with one of these texts. The dataclass checks the value."""
     return {"choices": tuple(choices)}
 
 
@@ -156,7 +156,7 @@ def encode(value: object) -> Json:
     """JSON value of a dataclass, mapping, sequence, enum member, Python or NumPy scalar."""
     if value is None or isinstance(value, (bool, str)):
         return value
-    if isinstance(value, (int, Integral)):  # abstract classes are slow to look up
+    if isinstance(value, (int, Integral)):  # Abstract classes are slow to check.
         return int(value)
     if isinstance(value, (float, Real)):
         number = float(value)
@@ -175,7 +175,7 @@ def encode(value: object) -> Json:
 
 
 def _encoded_fields(value: Any) -> dict[str, Json]:
-    """JSON values of the keys that are not left out."""
+    """JSON values of the keys that are not omitted."""
     encoded = {}
     for key in keys_of(value.__class__):
         item = key.get(value)
@@ -185,9 +185,9 @@ def _encoded_fields(value: Any) -> dict[str, Json]:
 
 
 def decode(cls: type[T], data: object, path: str = "") -> T:
-    """The dataclass `cls` from the JSON value that `encode` made; ignores unknown keys.
+    """Creates the dataclass `cls` from a JSON value that `encode` returned. Ignores unknown keys.
 
-    ValueError names the key that is missing or has a value of the wrong type.
+    ValueError names the missing key, or the key with a value of the wrong type.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{path or 'record'}: expected an object, got {_shown(data)}")
@@ -202,7 +202,7 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
 
 
 def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> str:
-    """A strictly valid JSON document: a line per top-level key, and per item of some lists."""
+    """Strictly valid JSON text with a line for each top-level key and each item of some lists."""
     lines = []
     for key, value in document.items():
         if key in item_lines and isinstance(value, list) and value:
@@ -217,8 +217,8 @@ def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> s
 class Document:
     """A dataclass that is a JSON document: schema number, kind, fields, computed values.
 
-    A document without `kind` is a run's. Lists in `item_lines` are written with a line per item, an
-    `indented` document with a line per value.
+    A document without `kind` is a run record. Lists in `item_lines` are written with a line for
+    each item, and an `indented` document with a line for each value.
     """
 
     __slots__ = ()
@@ -246,9 +246,9 @@ class Document:
 
     @classmethod
     def from_dict(cls: type[D], data: object) -> D:
-        """The record in a document that `to_dict` made.
+        """The record in a document from `to_dict`.
 
-        ValueError for another kind or schema, or an invalid or missing value; names the key.
+        ValueError, with the key, for another kind or schema, or an invalid or missing value.
         """
         if not isinstance(data, dict):
             raise ValueError(f"record: expected an object, got {type(data).__name__}")
@@ -308,7 +308,7 @@ _Reader: TypeAlias = "Callable[[Any, str], Any]"
 
 @functools.cache
 def _reader(hint: Any) -> _Reader:
-    """The reader of a type; made once, because records have hundreds of values."""
+    """The function that reads values of a type. Cached, as records contain hundreds of values."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         (inner,) = (_reader(argument) for argument in arguments if argument is not types.NoneType)
@@ -328,7 +328,7 @@ def _items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]
     if not isinstance(data, list):
         raise ValueError(f"{path}: expected a list, got {_shown(data)}")
     if hint is float and set(map(type, data)) <= {float}:
-        return tuple(data)  # a series in a record has thousands of values
+        return tuple(data)  # A series in a record may have thousands of values.
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
 
 
@@ -346,7 +346,7 @@ def _mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
 
 
 _NESTING = (int, dict, list)
-"""Types of JSON values that may be, or hold, an integer that is too large for a double."""
+"""Types of JSON values that may be or contain an integer that is too large for a double."""
 
 
 def _scalar(hint: type, data: object, path: str) -> Any:
@@ -381,7 +381,7 @@ def _shown(data: object) -> str:
 
 
 def from_sources(cls: type[T], *sources: object, **own: Any) -> T:
-    """Creates a dataclass from `own` values and from attributes of the first source that has them."""
+    """Creates a dataclass from `own` values and attributes of the first source that has them."""
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
         source = next((candidate for candidate in sources if hasattr(candidate, name)), None)
@@ -400,7 +400,7 @@ squared ratios of two of them, neither overflow nor underflow."""
 def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) -> None:
     """Raises a ValueError for a number of a section that is neither 0 nor within `AMOUNTS`.
 
-    Fields named in `but` may hold any number.
+    Fields in `but` may contain any number.
     """
     for checked_field in fields(of):
         value = getattr(of, checked_field.name)
@@ -424,7 +424,7 @@ def is_amount(value: float) -> bool:
 def wrong_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
     """Index of the first number that is not within `AMOUNTS`; None if all are."""
     checked = [value for value in values if value] if or_zero else values
-    # Together they are compared fast; a sum with a NaN equals nothing.
+    # Fast check of all values together. A sum that contains NaN does not equal itself.
     if not checked or (
         AMOUNTS[0] <= min(checked) and max(checked) <= AMOUNTS[1] and sum(checked) == sum(checked)
     ):

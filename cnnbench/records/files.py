@@ -1,4 +1,4 @@
-"""Output files and checkpoint folders: where they may be written, and how.
+"""Output files and checkpoint folders: where and how they are written.
 
 Only files whose content is of the same kind are replaced.
 
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
     from cnnbench.base.charts import Chart
 
 
-# Result files: checked before a run, written completely or not at all.
+# Result files. They are checked before a run, and written completely or not at all.
 
-# Names the machine: on some network file systems locks do not reach others.
+# The name contains the host name, because on some network file systems, other machines do not see
+# locks.
 _UNFINISHED = f".cnnbench-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 _State = tuple[int, int]
 _noted: dict[Path, _State | None] = {}
-_failures: dict[str, None] = {}  # ordered, without duplicates
+_failures: dict[str, None] = {}  # Failures in order, without duplicates.
 _SAVED_MODEL = ("variables", "assets", "assets.extra", "fingerprint.pb", "debug")
 
 
 def real_path(flag: str, path: str) -> Path:
-    """A path with symbolic links resolved; raises a FlagError where that is impossible."""
+    """A path with resolved symbolic links. FlagError if they cannot be resolved."""
     if is_url(path):
         return UrlPath(path)
     with refusing(flag, path, "used"):
@@ -57,10 +58,11 @@ def real_path(flag: str, path: str) -> Path:
 
 
 def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
-    """The file that a result will be written to, with symbolic links resolved.
+    """The path of a result file, with resolved symbolic links.
 
-    Checks, without a trace, that a new file can be created beside it and that an existing one can
-    be written; else raises a FlagError. Allowed suffixes are in lower case; any if empty.
+    Checks that a new file can be created next to it, or that an existing file can be written;
+    leaves no trace. FlagError otherwise. Allowed suffixes are in lower case; empty means any
+    suffix.
     """
     if suffixes and Path(path).suffix.lower() not in suffixes:
         raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
@@ -79,7 +81,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
 
 
 def prove_folder(flag: str, path: str) -> None:
-    """Makes a folder; raises a FlagError if no files can be written in it."""
+    """Creates a folder. FlagError if no file can be written in it."""
     try:
         if not is_url(path):
             os.makedirs(path, exist_ok=True)
@@ -90,10 +92,10 @@ def prove_folder(flag: str, path: str) -> None:
 
 
 def resolve_saved_model(path: str) -> Path:
-    """The folder that --export_dir will create or replace, with symbolic links resolved.
+    """The folder that --export_dir will create or replace, with resolved symbolic links.
 
-    Creates parent folders. FlagError if something else is there than an empty folder or a
-    SavedModel, of which no other file is a part.
+    Creates parent folders. FlagError unless the path is free, an empty folder, or a folder that
+    contains only a SavedModel.
     """
     flag, marker = "export_dir", "saved_model.pb"
     target = real_path(flag, path)
@@ -107,7 +109,7 @@ def resolve_saved_model(path: str) -> Path:
             reason = f"contains {other}, which is not part of a SavedModel; name another folder"
             raise FlagError(flag, path, reason)
     try:
-        # Behind a URL it is written in place: renaming copies every file.
+        # For a URL, it is written in place, because renaming would copy every file.
         prove_folder(flag, str(target if is_url(path) else target.parent))
     except FlagError as error:
         raise FlagError(flag, path, f"{target.parent} {error.reason}") from error
@@ -124,17 +126,18 @@ def write_whole(
 ) -> None:
     """Replaces a file's content atomically and durably, and keeps the file's permissions.
 
-    The target has symbolic links resolved. Also removes temporary files that killed writers left in
-    the folder. After an OSError nothing is changed. With `expected`, None for no file, it is a
-    FileExistsError if the target is in another state, or another process is writing it. Without
-    `durable`, the file may be lost in a power failure until the caller syncs the disk.
+    Symbolic links in the target must be resolved. Also removes temporary files that killed writers
+    left in the folder. After an OSError, nothing has changed. `expected` is the expected state of
+    the target (None for no file): FileExistsError if its state is different, or if another process
+    is writing it. Without `durable`, the file may be lost in a power failure until the caller syncs
+    the disk.
     """
-    if isinstance(target, UrlPath):  # an object store shows the whole file or none
+    if isinstance(target, UrlPath):  # An object store shows either the whole file or no file.
         target.write_bytes(data)
         return
     remove_abandoned(target.parent)
-    # Of fixed length, so that a name the file system just allows has a neighbour. Of two processes
-    # that expect something, one makes the file.
+    # The name has a fixed length, so that it is valid even if the file's name has the maximum
+    # length. If two processes expect the same state, only one of them can create this file.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
     temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
     descriptor = _locked(temporary)
@@ -144,7 +147,7 @@ def write_whole(
         write_all(descriptor, data)
         if durable:
             os.fsync(descriptor)
-        # Still locked: other writers remove unlocked files.
+        # The file is still locked, because other writers remove unlocked files.
         if expected is not ... and _state(target) not in (None, expected):
             raise FileExistsError(target)
         os.replace(temporary, target)
@@ -159,7 +162,9 @@ def write_whole(
 
 
 def note(path: str) -> None:
-    """Remembers the state of an output file, so that `write_bytes` spares what others write."""
+    """Stores the state of an output file, so that `write_bytes` does not replace the output of
+    other processes.
+    """
     with contextlib.suppress(OSError, ValueError):
         target = Path(os.path.realpath(path))
         _noted[target] = _state(target)
@@ -175,9 +180,9 @@ def _state(path: Path) -> _State | None:
 
 @contextlib.contextmanager
 def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[None]:
-    """A block that writes an output; if it fails, the command continues, see `check_written`.
+    """Context manager for writing an output. If writing fails, the command continues.
 
-    `others` are errors of libraries that mean this.
+    `check_written` reports the failure. `others` are library errors that also mean a failure.
     """
     try:
         with refusing(flag, path, "written"):
@@ -189,7 +194,7 @@ def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[N
 
 
 def check_written(warn: Callable[[str, str], None] | None = None) -> None:
-    """Raises a BenchmarkError if outputs have failed since the last call, or only warns.
+    """Raises BenchmarkError if outputs could not be written since the last call, or only warns.
 
     `warn` is called with a line of text and the warning's name.
     """
@@ -207,11 +212,11 @@ def write_text(flag: str, path: str, text: str) -> None:
 
 
 def write_bytes(flag: str, path: str, content: bytes) -> None:
-    """Writes the result file of a command; if that fails, the command continues.
+    """Writes the result file of a command. If that fails, the command continues.
 
-    A file that another process has written since `check_outputs` stays, and the content goes to a
-    new file beside it, NAME-2.SUFFIX. That is a failure too, unless both are of one kind, as of
-    commands that were started at the same time: then it is a warning.
+    If another process has written the file since `check_outputs`, that file remains, and the
+    content is written to a new file, NAME-2.SUFFIX. This is a warning if both files are of the same
+    kind, as for commands that were started at the same time; otherwise it is a failure.
     """
     with writing_output(flag, path):
         target = place = resolve_output(flag, path)
@@ -233,7 +238,9 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Writes all bytes, with one system call where possible; a failure may leave a part."""
+    """Writes all bytes, if possible with one system call. After a failure, a part may have been
+    written.
+    """
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -241,7 +248,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flushes a folder, so that new and renamed entries survive a power failure."""
-    with contextlib.suppress(OSError):  # not supported by every file system
+    with contextlib.suppress(OSError):  # Not supported by every file system.
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -298,16 +305,16 @@ PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of drawn files."""
 
 _GZIP = b"\x1f\x8b"
-_ENDS = 1 << 16  # number of bytes that are read at each end of a file
+_ENDS = 1 << 16  # Number of bytes that are read at each end of a file.
 
 
 class Output(NamedTuple):
-    """A file that a flag (without dashes) names; path is None or "" if it was not given.
+    """The output file of a flag (without dashes). The path is None or "" if the flag is not set.
 
     Attributes:
       kind: key of `KINDS`; "" to infer it from the suffix.
-      suffixes: allowed ones, in lower case; any if empty.
-      appended: whether the file is extended, not replaced.
+      suffixes: allowed suffixes, in lower case; empty means any suffix.
+      appended: whether the file is extended instead of replaced.
     """
 
     flag: str
@@ -318,10 +325,10 @@ class Output(NamedTuple):
 
 
 def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) -> None:
-    """Checks that every file can be written and that none replaces something else.
+    """Checks that every file can be written, and that no file of another kind is replaced.
 
-    FlagError if a path cannot become a regular file, names an input (a file, folder or pattern that
-    the command reads; None and "" are ignored) or another output, or holds a file of another kind.
+    FlagError if a path cannot become a regular file, is an input (a file, folder or pattern that
+    the command reads; None and "" are ignored) or another output, or is a file of another kind.
     """
     read = list(filter(None, inputs))
     wanted = []
@@ -353,7 +360,7 @@ def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
 
 
 def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
-    """Raises a FlagError if two of the (flag, path) name one file."""
+    """Raises FlagError if two of the (flag, path) pairs name the same file."""
     seen: list[tuple[str, str]] = []
     for flag, path in files:
         for other, taken in seen:
@@ -365,7 +372,7 @@ def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
 
 def are_one(path: str, other: str) -> bool:
     """Whether two paths name the same file, also through links."""
-    with contextlib.suppress(OSError, ValueError):  # one of the files does not exist
+    with contextlib.suppress(OSError, ValueError):  # One of the files does not exist.
         return os.path.samefile(path, other)
     with contextlib.suppress(OSError, ValueError):
         return os.path.realpath(path) == os.path.realpath(other)
@@ -373,7 +380,7 @@ def are_one(path: str, other: str) -> bool:
 
 
 def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
-    """Whether a file is absent, empty or, by its beginning and end, a result of cnnbench."""
+    """Whether a file does not exist, is empty, or begins and ends like a result of cnnbench."""
     try:
         if not target.exists():
             return True
@@ -445,20 +452,20 @@ where commands write different content in one format. `recognise` adds formats."
 
 
 def recognise(kind: str, beginning: bytes) -> None:
-    """Adds a kind of files to `KINDS`, by a regular expression for how their content begins."""
+    """Adds a kind of file to `KINDS`, with a regular expression for the start of its content."""
     KINDS[kind] = _begins(beginning)
 
 
-# Checkpoint files of a folder: complete ones, obsolete ones, remains of killed processes.
+# Checkpoint files in a folder: complete and obsolete checkpoints, and files of killed processes.
 
 NAME = "model.ckpt"
 STATE = "checkpoint"
 _PART = re.compile(rf"{re.escape(NAME)}-(\d+)\.(?:index|data-(\d+)-of-(\d+))")
 _ANY_PART = re.compile(r".*\.(?:index|data-\d+-of-\d+)")
 _PREFIX = re.compile(r"ckpt-\d+$")
-_TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # an index is a table of LevelDB
-# A folder that TensorFlow writes in before it moves files, and a file of TensorFlow that waits to
-# take the place of `checkpoint`.
+_TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # An index file is a LevelDB table.
+# TensorFlow's temporary folder for files that it moves later, and its temporary file for
+# `checkpoint`.
 _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.tmp[0-9a-f]{{32}}")
 
 
@@ -468,13 +475,13 @@ def is_prefix(path: str) -> bool:
 
 
 def latest(path: str) -> str | None:
-    """Prefix of the newest complete checkpoint; None if there are no parts of any checkpoint.
+    """Prefix of the newest complete checkpoint; None if there are no checkpoint files.
 
     Args:
       path: path of a folder, or prefix of one checkpoint.
 
     Raises:
-      BenchmarkError: the folder cannot be read, or it holds parts of checkpoints only, or those
+      BenchmarkError: the folder cannot be read, or contains only incomplete checkpoints, or those
         of another program.
     """
     try:
@@ -498,10 +505,10 @@ _TRAINING = "training_status"
 
 
 def note_training(folder: str, status: str) -> None:
-    """Notes in a folder of checkpoints how its training stands, for evaluators that wait.
+    """Writes the status of a training to its checkpoint folder, for evaluators that wait.
 
-    `status` is `RUNNING` or that of a record; "" removes the note. A folder that cannot be written
-    stays as it is.
+    `status` is `RUNNING` or the status of a record; "" removes the file. If the folder is not
+    writable, nothing changes.
     """
     with contextlib.suppress(OSError):
         if status:
@@ -511,7 +518,7 @@ def note_training(folder: str, status: str) -> None:
 
 
 def training_status(folder: str) -> str:
-    """The status that `note_training` noted last; "" without one."""
+    """The status that `note_training` wrote last; "" if there is none."""
     try:
         return (place(folder) / _TRAINING).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -519,7 +526,7 @@ def training_status(folder: str) -> str:
 
 
 def holds(folder: str, step: int) -> bool:
-    """Whether a complete checkpoint of that step is there."""
+    """Whether the folder contains a complete checkpoint of that step."""
     complete, _, _ = _look_into(place(folder))
     return step in complete
 
@@ -527,16 +534,17 @@ def holds(folder: str, step: int) -> bool:
 def tidy(folder: str, keep: int) -> None:
     """Removes obsolete files after a checkpoint has been written.
 
-    Deletes all complete checkpoints but the newest `keep` (0 keeps all), torn ones before these,
-    and what killed runs left behind, nothing of other programs; writes the file ``checkpoint``.
+    Deletes all complete checkpoints except the newest `keep` (0 keeps all), older incomplete ones,
+    and files of killed runs; never deletes files of other programs. Writes the file ``checkpoint``.
     """
     clean(folder)
     complete, torn, _ = _look_into(place(folder))
     kept = complete[-keep:]
     for step in (*complete, *torn):
-        # tf_cnn_benchmarks, whose checkpoints a training can begin with, writes a .meta file too.
+        # tf_cnn_benchmarks also writes a .meta file; a training can start from its checkpoints.
         if step < kept[0] and not (place(folder) / f"{NAME}-{step}.meta").exists():
-            # The index first: without it the rest is no checkpoint, whenever the process is killed.
+            # Deletes the index first. If the process is then killed, the remaining files are not a
+            # checkpoint.
             (place(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
             for path in place(folder).iterdir():
                 if path.name.startswith(f"{NAME}-{step}.data-"):
@@ -549,8 +557,8 @@ def tidy(folder: str, keep: int) -> None:
 def clean(folder: str) -> None:
     """Removes incomplete files of runs that were killed while saving.
 
-    To be called by its only writer, see `cnnbench.base.files`: files that another writer is saving
-    look the same.
+    Only the process with the folder's lock may call this (see `cnnbench.base.files`), because files
+    that another writer is saving look the same.
     """
     if is_url(folder):
         return
@@ -565,7 +573,9 @@ def clean(folder: str) -> None:
 
 
 def _look_into(folder: Path) -> tuple[list[int], list[int], list[str]]:
-    """Steps of complete and of torn checkpoints, ascending, and names of all parts of any."""
+    """Steps of complete and of incomplete checkpoints, ascending, and the names of all checkpoint
+    files.
+    """
     try:
         names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
@@ -576,7 +586,7 @@ def _look_into(folder: Path) -> tuple[list[int], list[int], list[str]]:
         step = int(match[1])
         if match[2] is None:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                # TensorFlow writes an index in place, piece by piece.
+                # TensorFlow writes an index file in place, in several pieces.
                 if (folder / match[0]).read_bytes().endswith(_TABLE_END):
                     indexed.add(step)
         else:

@@ -1,4 +1,4 @@
-"""What a run has measured so far, shared with the process that watches it."""
+"""The measurements of a run so far, shared with the process that watches the run."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ from cnnbench.records.run import (
     steps_per_execution,
 )
 
-# Memory that a process shares with processes that it forks; Linux only.
+# Memory that a process shares with its forks (only on Linux).
 
 _FEWEST = 1023
 
 
 class SharedDoubles(Sequence[float]):
-    """Doubles that one process appends, and that processes related by forks read.
+    """Doubles that one process appends and that its related processes (forks) can read.
 
     They outlive the appending process. An append takes half a microsecond. If a limit on file sizes
-    leaves no room, further values are not shared.
+    is reached, further values are not shared.
     """
 
     def __init__(self) -> None:
-        """Creates an empty sequence; to be called before the fork."""
+        """Creates an empty sequence. Call it before the fork."""
         self._file = os.memfd_create("cnnbench")
         self._memory = memoryview(bytes(8)).cast("d")
         self._resize(_FEWEST)
 
     def append(self, value: float) -> None:
-        """Appends a value; only one of the processes may call this."""
+        """Appends a value. Only one of the processes may call this."""
         size = int(self._memory[0]) + 1
         if size == len(self._memory):
             self._resize(2 * size)
@@ -97,26 +97,26 @@ class SharedDoubles(Sequence[float]):
             self._memory = own
 
     def _map(self) -> None:
-        # The first double is the number of the others.
+        # The first double is the number of values that follow.
         self._memory = memoryview(mmap.mmap(self._file, 0)).cast("d")
 
 
 class SharedValue:
-    """A value that one process sets, and that processes related by forks get."""
+    """A value that one process sets and that its related processes (forks) can read."""
 
     def __init__(self) -> None:
-        """Creates it without a value; to be called before the fork."""
+        """Creates an object without a value. Call it before the fork."""
         self._file = os.memfd_create("cnnbench")
 
     def set(self, value: object) -> None:
-        """Replaces the value; there is none if a limit on file sizes leaves no room for it."""
+        """Replaces the value. If a limit on file sizes is reached, there is no value."""
         data = pickle.dumps(value)
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, data, 0)
 
     def get(self) -> Any:
-        """The value that was set last; None without one, or if it was being replaced."""
+        """The latest value; None if there is none, or if it is being replaced."""
         data = os.pread(self._file, os.fstat(self._file).st_size, 0)
         try:
             return pickle.loads(data)
@@ -139,13 +139,13 @@ def _now() -> str:
 
 @dataclass(kw_only=True)
 class Measurements:
-    """The measurements of a run so far; a step costs three appends to arrays of doubles.
+    """The measurements of a run so far. For each step, three doubles are appended.
 
-    The driver sets the attributes as it learns them; None is unknown. Most are those of
-    `RunRecord`, `Cluster` and `LossScaling`.
+    The driver sets the attributes when they become known; None means unknown. Most attributes are
+    explained in `RunRecord`, `Cluster` and `LossScaling`.
 
     Attributes:
-      config: every parameter, resolved; ValueError for a value without a JSON form.
+      config: all resolved parameters. ValueError for a value that JSON cannot represent.
       environment: see `cnnbench.machine.facts`.
       subject: the repository of what is measured; labels of the configuration take precedence.
       measured: see `note`; loop_images defaults to the images of all timed steps.
@@ -209,7 +209,9 @@ class Measurements:
         self.update_config(**self.config)
 
     def share(self) -> None:
-        """Keeps steps, and what is published, in memory shared with a process forked later."""
+        """From now on, stores steps and published attributes in memory that is shared with later
+        forks.
+        """
         if self._private:
             return
         for name in _SERIES:
@@ -217,18 +219,20 @@ class Measurements:
         self._published = SharedValue()
 
     def publish(self) -> None:
-        """Passes everything but steps to the forking process; not called during steps."""
+        """Publishes all attributes except steps to the forking process. Must not be called during
+        steps.
+        """
         if self._published is not None:
             kept = {*_SERIES, "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
     def published(self) -> Mapping[str, Any]:
-        """The attributes that a forked process has published; empty without any."""
+        """The attributes that a forked process has published; empty if there are none."""
         return {} if self._published is None else self._published.get() or {}
 
     @property
     def halves_batch(self) -> bool:
-        """Whether a run that is out of memory is tried again with a smaller batch."""
+        """Whether a run without enough memory is repeated with a smaller batch."""
         known = self.published() or vars(self)
         # The config is empty before the run is planned.
         batch = int(known["config"].get("batch_size", 1))
@@ -239,7 +243,7 @@ class Measurements:
         vars(self).update(self.published())
 
     def keep_private(self) -> None:
-        """Publishes for the last time: further steps are not shared with the forking process."""
+        """Publishes for the last time. Further steps are not shared with the forking process."""
         self.publish()
         for name in _SERIES:
             setattr(self, name, _doubles())
@@ -275,14 +279,15 @@ class Measurements:
         skipped: Sequence[bool] = (),
         cpu_seconds: float | None = None,
     ) -> None:
-        """Adds the timed steps of an execution, which is one step without --steps_per_execution.
+        """Adds the timed steps of an execution (by default one step; see --steps_per_execution).
 
         Args:
           seconds: mean wall time of a step.
-          losses: may be NaN or infinite; none, for every step of the run, where none is computed.
-          skipped: of each loss, whether its step made no update because its gradients were not
+          losses: losses of the steps, which may be NaN or infinite; empty for every step if the run
+            computes no loss.
+          skipped: for each loss, whether its step made no update because of gradients that were not
             finite.
-          cpu_seconds: mean CPU time of this process; None, for every step, where unknown.
+          cpu_seconds: mean CPU time of this process; None for every step if it is unknown.
         """
         if cpu_seconds is not None:
             self.step_cpu_seconds.append(cpu_seconds)
@@ -296,11 +301,11 @@ class Measurements:
         self.note(loop_seconds=wall, loop_user_seconds=user, loop_system_seconds=system)
 
     def note(self, **figures: Any) -> None:
-        """Sets attributes of `measured`; ValueError for an impossible amount."""
+        """Sets attributes of `measured`. ValueError for an impossible value."""
         self.measured = replace(self.measured, **figures)
 
     def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
-        """Notes that the next step begins a turn, after seconds of waiting and CPU time."""
+        """Records that the next step begins a turn, with the wall time and CPU time of waiting."""
         past = self.turns
         self.turns = TurnTaking(
             turn_seconds=turn_seconds,
@@ -315,7 +320,7 @@ class Measurements:
         self.publish()
 
     def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
-        """The record of the measurements so far; collecting may continue afterwards.
+        """Creates a record of the measurements so far. Measuring may continue afterwards.
 
         ValueError if status and error contradict each other, or a measurement is impossible.
         """
@@ -357,14 +362,16 @@ class Measurements:
         return RunRecord(**{**same, **described})
 
     def _complete(self, seconds: Sequence[float], losses: Sequence[float]) -> tuple[int, int]:
-        """Numbers of executions and steps; a Ctrl-C may leave a time without all of its losses."""
+        """Numbers of complete executions and steps. After Ctrl-C, a time may lack some of its
+        losses.
+        """
         together = self.steps_per_execution
         executions = len(losses) // together if len(losses) else len(seconds)
         return executions, executions * together
 
     def _cluster(self, steps: int) -> Cluster:
         images = 0 if self.batch is None else self.batch.global_
-        # A Ctrl-C may come between the append of a step and that of its worker.
+        # Ctrl-C may interrupt between appending a step and appending its worker.
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(self.worker_tasks)
@@ -439,7 +446,8 @@ class UseSample(NamedTuple):
 def resource_use(samples: Sequence[float]) -> ResourceUse | None:
     """The samples as a record contains them; None if the run was shorter than a period."""
     width, values = len(UseSample._fields), [*samples]
-    whole = range(0, len(values) - width + 1, width)  # a killed process may leave a part of a row
+    # A killed process may leave an incomplete row.
+    whole = range(0, len(values) - width + 1, width)
     rows = [UseSample(*values[at : at + width]) for at in whole]
     if not rows or rows[-1].seconds < USE_PERIOD:
         return None

@@ -88,7 +88,7 @@ class Metric:
     section: str = ""
 
     def values(self, measured: Sequence[Any]) -> list[float | None]:
-        """Values of measurements that are judged together, in the same order; None if not measured."""
+        """Values of measurements that are judged together, in order; None if not measured."""
         return [*map(self.value, measured)] if self.together is None else self.together(measured)
 
     @property

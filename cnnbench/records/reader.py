@@ -1,9 +1,9 @@
-"""Readers of results that other programs wrote, which `cnnbench import` makes records of.
+"""Readers for result files of other programs, which `cnnbench import` converts to records.
 
 A reader is a function of a `ResultFile` with `@register_reader`, in a module of
-`cnnbench.records.readers` or in a plug-in. It never guesses: what the file does not say stays
-unknown in the record, and a line or value that it does not understand is passed to
-`ResultFile.skip`, which names it.
+`cnnbench.records.readers` or in a plug-in. It never guesses: values that the file does not contain
+remain unknown in the record. If a reader does not understand a line or a value, it calls
+`ResultFile.skip`, which reports it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from cnnbench.records.run import BENCHMARKS, Imported, RunRecord, Subject
 ENTRY_POINT_GROUP = "cnnbench.readers"
 
 Line: TypeAlias = "tuple[int, str]"
-"""Number from 1, and text without the end of the line."""
+"""Line number (from 1), and text without the line end."""
 
-# Before each line: "[1,0]<stdout>:" of mpirun --tag-output, the time of kubectl logs --timestamps.
+# Line prefixes: "[1,0]<stdout>:" by mpirun --tag-output, and the time by kubectl logs --timestamps.
 _PREFIX = re.compile(r"(?:\[\d+,(\d+)\](?:<std(?:out|err)>)?: ?)?(?:(\d{4}-\d\d-\d\dT[\d:.]+Z) )?")
-# Of the logs of TensorFlow, absl, glog and Python's warnings, which are mixed with the output.
+# Log lines of TensorFlow, absl, glog and Python's warnings, which are mixed with the output.
 _LOGGED = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]*: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
     r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|.*\.py:\d+: \w*Warning: |"
@@ -77,17 +77,19 @@ class ResultFile:
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the content, by which the records are named."""
+        """Digest of the content. The names of the records contain it."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property
     def changed_at(self) -> str:
-        """Time of the last change of the file, ISO 8601, UTC: when its process ended, or later."""
+        """Time of the file's last change (ISO 8601, UTC): the end of the process that wrote it, or
+        later.
+        """
         return datetime.fromtimestamp(os.stat(self.path).st_mtime, timezone.utc).isoformat()
 
     @property
     def lines(self) -> Iterator[Line]:
-        """All lines; undecodable bytes are replaced."""
+        """All lines, with invalid bytes replaced."""
         text = self.data.decode("utf-8-sig", "replace")
         return enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
 
@@ -107,14 +109,14 @@ class ResultFile:
             lines = by_rank.setdefault(rank, [])
             if _LOGGED.match(text):
                 is_logged[rank] = True
-            # log lines continue like this
+            # Continuation of a log line.
             elif text and not (is_logged.get(rank) and text[:2] == "  "):
                 is_logged[rank] = False
                 lines.append((number, text))
         yield from ((lines, times[rank]) for rank, lines in by_rank.items())
 
     def skip(self, line: int, text: str, reason: str = "is not understood") -> None:
-        """Names a line that does not fit, or with `line` 0 a value of the file."""
+        """Reports a line that was not understood or, with `line` 0, a value of the whole file."""
         shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
         self.skipped.append(Skipped(self.path, line, f"{shown!r} {reason}"))
 
@@ -168,7 +170,8 @@ class ResultFile:
         subject: Subject | None = None,
         started_at: str | None = None,
     ) -> Iterator[RunRecord]:
-        """The record of a benchmark that is no run of a network; none if the value is no amount.
+        """The record of a benchmark that does not run a network; None if the value is not an
+        amount.
 
         Args:
           program: program that wrote the file.
@@ -201,7 +204,9 @@ class ResultFile:
         )
 
     def json(self) -> Any:
-        """The JSON value in the file, with asv's infinities; ValueError if it has none."""
+        """The JSON value in the file. Accepts asv's infinities. ValueError if the content is not
+        JSON.
+        """
         return json.loads(self.data)
 
     def _record(
@@ -239,7 +244,7 @@ class ResultFile:
 
 
 def _in_utc(time: str | None) -> str:
-    """A time with its offset, which some programs leave out; "" if it is unknown."""
+    """Adds the UTC offset to a time without one; "" if the time is unknown."""
     try:
         moment = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
     except ValueError:
@@ -257,7 +262,7 @@ class Reader:
 
     Attributes:
       name: name of the program, as in --reader.
-      pattern: regular expression that the beginning of its files contains, and of no others.
+      pattern: regular expression that matches the beginning of its files only.
       read: makes the records of a file.
     """
 
@@ -267,7 +272,7 @@ class Reader:
 
 
 READERS: dict[str, Reader] = {}
-"""All readers by name. The first whose pattern is found reads a file."""
+"""All readers by name. A file is read by the first reader whose pattern matches."""
 
 
 def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
@@ -275,16 +280,16 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
 
     Args:
       name: name of the program.
-      pattern: regular expression, in which ^ matches at every line, for what the first 64 KiB of
-        its files contain.
+      pattern: regular expression that is searched in the first 64 KiB of a file; ^ matches at every
+        line.
 
     Raises:
-      UsageError: a name that is taken, or a pattern that is none.
+      UsageError: the name is already registered, or the pattern is invalid.
     """
 
     def register(read: _R) -> _R:
         if not str(read.__module__).startswith(f"{readers.__name__}."):
-            load_readers()  # cnnbench's own readers come first
+            load_readers()  # cnnbench's own readers are registered first.
         plugins.check_name("a reader", name)
         if name in READERS:
             raise UsageError(f"reader {name!r} is registered already; choose another name")
@@ -303,7 +308,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
 
 @cache
 def load_readers() -> None:
-    """Registers the readers of cnnbench; those of plug-ins are added by these."""
+    """Registers cnnbench's own readers. Plug-ins register theirs."""
     for module in plugins.modules_of(readers):
         importlib.import_module(f"{readers.__name__}.{module}")
 
@@ -319,7 +324,7 @@ def read_results(
     Args:
       path: path of the file.
       labels: text as of --result_label, for the records.
-      reader: name of the reader; "": the first whose pattern fits.
+      reader: name of the reader; "" means the first one whose pattern matches.
 
     Raises:
       PathError: the file cannot be read.

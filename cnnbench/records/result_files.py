@@ -1,8 +1,8 @@
-"""Result files: records are loaded from them, and --result_json and --result_csv write them.
+"""Result files: loads records from them, and writes --result_json and --result_csv.
 
 Files to be written are checked before the run starts. A table has one row per run, or one row per
-reduction. Columns never change their order. Each has the source of its value: a dotted path of
-attributes and keys; the cell is empty where a part of it is None or missing.
+reduction. The order of columns never changes. The source of each column is a dotted path of
+attributes and keys. A cell is empty if a part of the path is None or missing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cnnbench.records.run import RunRecord, subject_of
 from cnnbench.variable_mgr.spec import Packing
 
 Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
-"""Results of a command on one or more processes, apart from their records."""
+"""Results of a command about one or more processes, in addition to their records."""
 
 _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = {
     RunRecord: "a run record",
@@ -66,8 +66,8 @@ class SkippedFile:
     Attributes:
       path: path of the file or folder.
       reason: why it was skipped, in words that follow the path and a colon.
-      defect: whether it is faulty, not another document or a second copy of a record.
-      differs: whether it is a copy of a record that holds less than the copy that was read.
+      defect: whether it is defective, rather than another document or a second copy of a record.
+      differs: whether it is a copy of a record with less content than the copy that was read.
     """
 
     path: str
@@ -81,7 +81,7 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Records in natural order of the paths, and other documents that reports have sections for."""
+    """Records in natural order of their paths, and other documents that reports can show."""
 
     records: tuple[RunRecord, ...]
     skipped: tuple[SkippedFile, ...]
@@ -106,11 +106,12 @@ def load_records(
     hidden: bool = True,
     progress: Progress | None = None,
 ) -> Loaded:
-    """Reads the records of files, of folders with all below them, and of patterns.
+    """Reads the records in files, in folders and their subfolders, and in files that match
+    patterns.
 
-    Of the copies of one record, which have the same run_id, the most complete is returned: one with
-    the status "ok", then the one with the most steps or reductions, then the longest, whatever the
-    names of the files. PathError if a path does not exist, or a pattern matches nothing.
+    If there are several copies of a record (with the same run_id), the most complete one is
+    returned: first by status "ok", then by the number of steps or reductions, then by length. File
+    names are irrelevant. PathError if a path does not exist, or a pattern matches nothing.
 
     Args:
       paths: files; folders, of which every ``*.json`` is read, links followed; patterns with ``*``,
@@ -136,7 +137,7 @@ def load_records(
         elif isinstance(loaded, Predictions):
             predictions.append(loaded)
         elif isinstance(loaded, Study):
-            # The process of a roofline may have left its record, too.
+            # The process of a roofline may also have written its record.
             studies += [loaded] if loaded not in studies else []
         elif loaded.run_id not in runs:
             runs[loaded.run_id] = loaded, path
@@ -158,7 +159,7 @@ def _second(
     record: RunRecord | AllReduceRecord,
     path: str,
 ) -> SkippedFile:
-    """Keeps the more complete of two copies in `runs`; returns the file of the other."""
+    """Keeps the more complete of two copies in `runs`, and returns the file of the other."""
     other, its_path = runs[record.run_id]
     what = f"copy of run {record.run_id}"
     if record == other:
@@ -177,7 +178,7 @@ def _extent(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int, str]:
 
 
 def load_run(path: str) -> RunRecord:
-    """The record of a run in a file; raises a PathError if it has none."""
+    """The record of a run in a file. PathError if it contains none."""
     with document(path, "a run record"):
         return RunRecord.from_dict(read_json(path))
 
@@ -185,7 +186,7 @@ def load_run(path: str) -> RunRecord:
 def files(
     paths: Iterable[str | os.PathLike[str]], hidden: bool = True
 ) -> Iterator[str | SkippedFile]:
-    """Every file once, in order of the names within each path; see `load_records`."""
+    """Every file once, sorted by name within each path; see `load_records`."""
     seen: set[str] = set()
     for path in paths:
         for file in _expand(os.fspath(path), hidden):
@@ -197,7 +198,7 @@ def files(
 
 
 _Found: TypeAlias = "tuple[str, str] | SkippedFile"
-"""The path of a file, as it was asked for and without links."""
+"""The path of a file as it was given, and the path with resolved links."""
 
 
 def _expand(path: str, hidden: bool) -> list[_Found]:
@@ -214,7 +215,7 @@ def _expand(path: str, hidden: bool) -> list[_Found]:
 
 
 def _json_files(folder: str, hidden: bool) -> list[_Found]:
-    """The ``*.json`` files below a folder, in order of their names, then the unreadable folders.
+    """The ``*.json`` files below a folder, sorted by name, followed by unreadable folders.
 
     Follows links to folders and reads each folder once. Skips pipes and devices, which could block,
     and returns dangling links.
@@ -227,7 +228,7 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
     def is_new(path: str) -> bool:
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
-            # Its other contents were not requested.
+            # Other files in it were not requested.
             skipped.append(SkippedFile(path, "a link to a folder around it", defect=False))
             return False
         is_first = real not in seen
@@ -237,7 +238,7 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
     left = [folder]
     while left:
         parent = left.pop()
-        # Without its links, which all of its files share.
+        # The folder's links are resolved once for all of its files.
         place = os.path.join(os.path.realpath(parent), "")
         folders = []
         try:
@@ -262,9 +263,9 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
 def read(
     path: str, data: bytes | None = None
 ) -> RunRecord | AllReduceRecord | Study | Predictions | SkippedFile:
-    """The content of a file, of these bytes if they were read already.
+    """The content of a file. Pass `data` if it was already read.
 
-    A SkippedFile if it is faulty, or another document.
+    A SkippedFile if the file is defective, or another document.
     """
     try:
         content = json_of(path, read_file(path) if data is None else data)
@@ -281,7 +282,7 @@ def read(
 
 
 def record_of(document: object) -> RunRecord | AllReduceRecord:
-    """The record of a run or of reductions in a JSON value; raises a ValueError for another."""
+    """The run record or all-reduce record in a JSON value. ValueError for other values."""
     reduced = isinstance(document, dict) and document.get("kind") == AllReduceRecord.kind
     return (AllReduceRecord if reduced else RunRecord).from_dict(document)
 
@@ -290,7 +291,7 @@ _JSON, _CSV = "result_json", "result_csv"
 
 
 class ResultFiles:
-    """The files that one process writes: a document, and rows in a table."""
+    """The result files of one process: a document, and rows in a table."""
 
     def __init__(
         self,
@@ -313,7 +314,7 @@ class ResultFiles:
     def prepare(
         self, others: Iterable[Output] = (), inputs: Iterable[str | None] = ()
     ) -> str | None:
-        """Checks, without a trace, that every file can be written; see `check_outputs`.
+        """Checks that every file can be written, without a trace; see `check_outputs`.
 
         Returns a notice if a table lacks columns.
         """
@@ -328,7 +329,7 @@ class ResultFiles:
         return notice
 
     def holds(self, run_id: str) -> str | None:
-        """The document of --result_json if it is of this run."""
+        """The document in --result_json, if this run has written it."""
         try:
             text = resolve_output(_JSON, self._json).read_text("ascii") if self._json else "{}"
             document = parse_json(text)
@@ -340,7 +341,7 @@ class ResultFiles:
         return text
 
     def write(self, record: Document, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
-        """Writes the document anew and appends rows; see `cnnbench.records.files.check_written`.
+        """Replaces the document and appends rows; see `cnnbench.records.files.check_written`.
 
         `rows` is called only for --result_csv; its values are by column.
         """
@@ -352,15 +353,16 @@ class ResultFiles:
 
 
 class CsvTable:
-    """A kind of table, to which several processes append atomically.
+    """A table to which several processes can append atomically.
 
-    Rows are written with one call under a lock. The next writer removes a row that a killed process
-    left incomplete: cells have no line breaks, and the last cell of a row is the schema number.
-    Files of earlier versions, which lack columns, are continued without these.
+    Rows are written with one call under a lock. If a killed process left an incomplete row, the
+    next writer removes it. Incomplete rows are recognised, because cells contain no line breaks and
+    the last cell of a row is the schema number. If a file of an earlier version lacks columns, new
+    rows lack them, too.
     """
 
     def __init__(self, columns: Sequence[str], schema: int, more: Collection[str] = ()) -> None:
-        """A table of some columns, the last of which is the schema number, and `more` before it."""
+        """Creates a table. The last column is the schema number; the columns `more` precede it."""
         self._columns = columns
         self._schema = schema
         self._more = more
@@ -372,7 +374,7 @@ class CsvTable:
         return (*first, *(name for name in self._more if name not in first), last)
 
     def prepare(self, path: str) -> tuple[str, ...]:
-        """Checks that rows can be appended later, and returns the columns that the file lacks."""
+        """Checks that rows can be appended later. Returns the columns that the file lacks."""
         target = resolve_output(_CSV, path)
         if target.exists():
             with refusing(_CSV, path, "read"), target.open("rb") as file:
@@ -381,9 +383,9 @@ class CsvTable:
         return ()
 
     def append(self, path: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Adds all rows or none, and the header before the first row; None is an empty cell.
+        """Appends all rows or none, and the header before the first row. None means an empty cell.
 
-        FlagError if the path has become another table; after an OSError the file is unchanged.
+        FlagError if the file is now a different table. After an OSError, the file is unchanged.
         """
         target = resolve_output(_CSV, path)
         rows_of_cells = [self.cells(row) for row in rows]
@@ -414,7 +416,7 @@ class CsvTable:
     def cells(self, row: Mapping[str, object]) -> dict[str, str]:
         """The text of every cell of a row, in the order of the columns."""
         values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
-        # One row is one line, whatever an error message contains.
+        # A row is always one line, even if an error message contains line breaks.
         return {
             name: " ".join(plain(csv_cell(encode(values[name]))).split()) for name in self.columns
         }
@@ -435,7 +437,8 @@ class CsvTable:
             last = file.read()
         if last.endswith(b"\n"):
             return size, b"", columns
-        # An editor may have removed the last line break; a killed process truncates the row.
+        # An editor may have removed the last line break. A killed process may have truncated the
+        # row.
         if self._is_complete(last, len(columns)):
             return size, b"\n", columns
         return last_start, b"", columns
@@ -454,7 +457,7 @@ class CsvTable:
             # The file is empty, or was cut off while its first row was written.
             return self.columns
         try:
-            names = next(csv.reader([text])) or [""]  # other programs put names in quotes
+            names = next(csv.reader([text])) or [""]  # Other programs write names in quotes.
         except csv.Error:  # For example, a NUL byte, or a line that is not a header.
             names = [""]
         ours = tuple(name for name in self.columns if name in names)
@@ -478,7 +481,7 @@ def _line(cells: Iterable[str]) -> bytes:
 
 
 def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
-    """Offset of the last line, complete or not; reads backwards in blocks."""
+    """Offset of the last line, which may be incomplete. Reads backwards in blocks."""
     block = 1 << 14
     position = size - 1
     while position > 0:
@@ -549,7 +552,7 @@ _RUN = {
     "batch_requested_per_device": "record.batch.requested_per_device",
 }
 
-# Fields of Packing, with whether they were added later.
+# Fields of Packing, and whether they are optional because they were added later.
 _PACKING = {
     packing_field.name: packing_field.metadata.get("optional", False)
     for packing_field in fields(Packing)

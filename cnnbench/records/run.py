@@ -28,7 +28,7 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.metric import Summary, summary_of
 
-# The subject of a record: the code that was measured.
+# The subject of a record, which is the measured code.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Subject:
 
     @property
     def warning(self) -> str:
-        """Says that the revision is unknown, and why; "" elsewhere."""
+        """Text that says that and why the revision is unknown; "" if it is known."""
         named = "--result_label=commit=... names it"
         text = f"the commit of the measured code is unknown: {self.unknown}; {named}"
         return text if self.unknown else ""
@@ -69,8 +69,9 @@ class Subject:
     def labelled(self, labels: Mapping[str, str]) -> Subject | None:
         """The subject with the user's labels applied; None if nothing is known about it.
 
-        The labels `commit` and `repository` take precedence. Where `commit` is not the found
-        revision, the code was elsewhere, and the found repository and state do not apply.
+        The labels `commit` and `repository` have priority. If `commit` differs from the detected
+        revision, the measured code was in a different place, so the detected repository and state
+        are not used.
         """
         commit, repository = labels.get("commit"), labels.get("repository")
         made = self
@@ -83,7 +84,9 @@ class Subject:
 def subject_of(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """The subject of a record; of earlier versions, from its labels and place in an experiment."""
+    """The subject of a record. For records of earlier versions, it follows from labels and
+    experiment.
+    """
     if subject is not None:
         return subject
     side = (ab or {}).get("side")
@@ -92,7 +95,7 @@ def subject_of(
 
 
 def with_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
-    """A record's JSON document with its subject; the document's labels take precedence."""
+    """Adds a subject to a record's JSON document. The document's labels have priority."""
     named = subject.labelled(labels_of(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}
     return rest if named is None else {**rest, "subject": encode(named)}
@@ -136,11 +139,11 @@ class ModelInfo:
 
 
 EMULATED_GPU = "emulated_gpu"
-"""Kind of device in records of emulated GPUs, which compute on the host's CPUs."""
+"""The kind of device that records contain for emulated GPUs, which compute on the host's CPUs."""
 
 
 def recorded_device(kind: str, facts: Mapping[str, Any]) -> str:
-    """Kind of device as in records, from "cpu" or "gpu" and the facts of the environment."""
+    """The kind of device for records, from "cpu" or "gpu" and the facts of the environment."""
     return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
 
 
@@ -262,7 +265,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         try:
-            # In JSON, numbers that are not finite are words.
+            # In JSON, numbers that are not finite are written as text.
             numbers = {name: float(value) for name, value in self.metrics.items()}
         except (TypeError, ValueError):
             raise ValueError(f"evaluation.metrics: {self.metrics} are not all numbers") from None
@@ -313,7 +316,7 @@ class Measured:
 
 
 MOST_USE_SAMPLES = 600
-"""Most samples of a `ResourceUse`."""
+"""Maximum number of samples in a `ResourceUse`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +408,7 @@ class SkippedRecords:
 
     @classmethod
     def together(cls, parts: Iterable[SkippedRecords]) -> SkippedRecords:
-        """Those of several inputs."""
+        """Combines the skipped records of several inputs."""
         count, first = 0, list[str]()
         for part in parts:
             count += part.count
@@ -701,7 +704,7 @@ WARMUP_STATUSES = ("fixed", "steady", "limit")
 ENDED_BY = ("max_seconds", "stop_at")
 
 
-# without slots: `cached_property` computes the summary only once
+# No slots, so that `cached_property` can store the summary.
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(Document):
     """One run of one process, schema 1.
@@ -818,7 +821,7 @@ class RunRecord(Document):
 
     @property
     def steps_per_execution(self) -> int:
-        """Steps in one call of the host: each time is the mean of so many."""
+        """Number of steps in one call by the host. Each step time is the mean over these steps."""
         return steps_per_execution(self.config)
 
     @property
@@ -841,19 +844,19 @@ class RunRecord(Document):
         return summary_of(self)
 
     def condition(self, name: str) -> float | None:
-        """A quantity of the machine over the timed loop, see `Conditions`; None if unknown."""
+        """A quantity of the machine during the timed loop (see `Conditions`); None if unknown."""
         value = None if self.conditions is None else self.conditions.during.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
     @property
     def last_loss(self) -> float | None:
-        """Loss of the last timed step; None of forward-only runs, which record zeros."""
+        """Loss of the last timed step; None for forward-only runs, which record zeros."""
         if self.config.get("forward_only") or not self.losses:
             return None
         return self.losses[-1]
 
     def flops_per_image(self) -> int | None:
-        """FLOPs that a step computes per image; None where it computes none, or it is unknown."""
+        """FLOPs of a step per image; None if it computes no network, or if they are unknown."""
         if self.model is None:
             return None
         if self.config.get("input_only"):
@@ -869,7 +872,7 @@ def steps_per_execution(config: Mapping[str, Any]) -> int:
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:
-    """Raises a ValueError for an unknown status, or one that contradicts the error."""
+    """Raises ValueError for an unknown status, or a status that contradicts the error."""
     if status not in STATUSES:
         raise ValueError(f"status: {status!r} is none of {', '.join(STATUSES)}")
     if (status == "failed") != (error is not None):
