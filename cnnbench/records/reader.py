@@ -170,8 +170,7 @@ class ResultFile:
         subject: Subject | None = None,
         started_at: str | None = None,
     ) -> Iterator[RunRecord]:
-        """The record of a benchmark that does not run a network; None if the value is not an
-        amount.
+        """The record of a benchmark without a network. Empty if the value is not an amount.
 
         Args:
           program: program that wrote the file.
