@@ -25,7 +25,8 @@ DEFAULT_COMMAND = "run"
 # The exit code that a shell reports for a program ended by SIGPIPE: `cnnbench models | head -1`.
 BROKEN_PIPE = 141
 
-# Their exit code 1 is a verdict; NumPy's OpenBLAS ends a process with it where memory is short.
+# For these commands, exit code 1 is a verdict. NumPy's OpenBLAS also exits with 1 if there is too
+# little memory.
 _JUDGING = ("ab", "bisect", "compare", "explain", "gate", "history", "report", "sweep", "tune")
 
 _EVERYTHING = "helpfull"
@@ -42,13 +43,13 @@ def entry_point() -> NoReturn:
     )  # `watched` forks
     with supervisor.offered():
         code = _command(sys.argv[1:])
-    # The interpreter would wait for threads that are not daemons, whose calls may never end, and
-    # TensorFlow would be torn down under those of inputs that still read or drop their data.
+    # The interpreter would wait for non-daemon threads, whose calls may never end. It would also
+    # destroy TensorFlow while threads of inputs still use it.
     others = set(threading.enumerate()) - {threading.main_thread()}
     early = code in (ExitCode.FAILED, ExitCode.INTERRUPTED)
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
     supervisor.end_soon(code)
-    # After an interrupt in `exec` of a text, as dataclasses use it, Python would end by SIGINT.
+    # After an interrupt in `exec` of a text, which dataclasses use, Python would exit by SIGINT.
     if supervisor.state.connected or is_held or interrupts.received():
         supervisor.leave(code)
     gc.freeze()  # If TensorFlow is loaded, garbage collection at exit takes a second.
@@ -56,7 +57,7 @@ def entry_point() -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Connects standard streams that are closed (``2>&-``) to the null device.
+    """Connects closed standard streams (``2>&-``) to the null device.
 
     Otherwise the next file to be opened, such as a record, would get the stream's number, and the
     output of native libraries. Standard output is only readable: writing to it still fails.
@@ -65,7 +66,7 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # The lowest number that is free, which is this one.
+            # `open` returns the lowest free number, which is the number of the closed stream.
             os.open(os.devnull, os.O_WRONLY if descriptor == 2 else os.O_RDONLY)
             setattr(sys, name, open(descriptor, mode))  # noqa: SIM115 - stays open
 
@@ -73,15 +74,18 @@ def _open_closed_streams() -> None:
 def main(argv: Sequence[str]) -> int:
     """Runs one command; returns its `cnnbench.errors.ExitCode`.
 
-    An error is one line on stderr; only an unexpected one also prints its traceback. A successful
-    command whose standard output is lost has failed. Handlers of signals are restored at the end.
+    Errors are printed as one line on stderr, and unexpected ones with a traceback. If standard
+    output could not be written, a successful command counts as failed. Signal handlers are restored
+    at the end.
     """
     with interrupts.handling():
         return _command(argv)
 
 
 def _command(argv: Sequence[str]) -> int:
-    """`main`, after which signals are without effect: the exit code of an answer is final."""
+    """Calls `main`. Afterwards, signals have no effect, because the exit code of an answer is
+    final.
+    """
     with standard_streams() as stdout:
         try:
             interrupts.begin()
@@ -89,7 +93,7 @@ def _command(argv: Sequence[str]) -> int:
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
-                # the command has already failed with this error
+                # The command has already failed with this error.
                 if isinstance(stdout.lost, BrokenPipeError):
                     status = status or (0 if before else BROKEN_PIPE)
                 elif stdout.lost is not None:
@@ -115,7 +119,7 @@ def _outcome(argv: Sequence[str]) -> int:
         return _fail(text_of(error), ExitCode.FAILED, error.frames)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except BaseException as error:  # Python would exit with 1, the code of a verdict
+    except BaseException as error:  # Python would exit with 1, which is the code of a verdict.
         reason = exhausted(error)
         if not reason:
             traceback.print_exc()
@@ -156,7 +160,7 @@ def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
-    """The help of a command, as XML if asked for that, or an overview of all."""
+    """The help of a command (as XML on request), or the overview of all commands."""
     from cnnbench.flags.help import all_sections, command_help, overview, run_help, xml_help
     from cnnbench.flags.parse import load_plugins
 
@@ -173,7 +177,7 @@ def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
 
 
 def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
-    interrupts.conclude()  # prints one line and returns its exit code
+    interrupts.conclude()  # Prints one line, and returns its exit code.
     check_written(lambda text, _: print_warning(text))
     print_error(" ".join(message.split()), *frames)
     return int(code)

@@ -1,4 +1,4 @@
-"""Parts of docs/ that are made of declarations: tables of metrics, models and modes, and schemas.
+"""Generates parts of docs/ from declarations: tables of metrics, models and modes, and schemas.
 
 JSON Schemas (draft 2020-12) follow from the dataclasses of all documents that cnnbench writes. An
 object has no other keys than its class, unless that has `more_keys`; mappings, such as the facts of
@@ -129,14 +129,14 @@ def _model(model: Model) -> tuple[str, ...]:
 
 
 def mode_tables() -> dict[str, str]:
-    """The built-in modes of --variable_update, and the flags that not every mode takes."""
+    """The built-in modes of --variable_update, and the flags that only some modes accept."""
     runs = {mode.name: _small_run(mode) for mode in BUILT_IN}
     taken = _table(_FLAGS, ((f"`{flag}`", *_refusals(flag, runs)) for flag in _FLAGS_BY_MODE))
     return {"modes": _table(_MODES, map(_mode, BUILT_IN)), "flags": taken}
 
 
 def _small_run(mode: Mode) -> list[str]:
-    """The flags of a run in a mode, which the mode takes."""
+    """Flags of a small run that a mode accepts."""
     needs = [f"--{name}={value}" for name, value in mode.needs.items()]
     if mode.processes is Processes.COORDINATOR:
         needs += _JOB
@@ -146,7 +146,7 @@ def _small_run(mode: Mode) -> list[str]:
 
 
 def _refusals(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """The modes that refuse a flag, and the reasons; `runs` has flags of a run by mode."""
+    """The modes that refuse a flag, with reasons. `runs` contains the flags of a run by mode."""
     modes, reasons = [], []
     for mode, run in runs.items():
         try:
@@ -170,7 +170,7 @@ def _mode(mode: Mode) -> tuple[str, ...]:
 
 
 def warning_tables() -> dict[str, str]:
-    """The warnings of a run that are no checks of the measuring conditions."""
+    """The warnings of a run that are not checks of the measuring conditions."""
     others = ((f"`{name}`", about) for name, about in WARNINGS.items() if name not in CONDITIONS)
     return {"warnings": _table(("name", "meaning"), others)}
 
@@ -193,7 +193,7 @@ _FLAGS_BY_MODE = (
     "--num_classes=12",
     "--max_seconds=9",
 )
-"""Flags that every mode takes or refuses; docs/modes.md says which."""
+"""Flags that all modes accept, or all refuse. docs/modes.md lists them."""
 
 
 PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
@@ -202,7 +202,7 @@ PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
     "modes.md": mode_tables,
     "conditions.md": warning_tables,
 }
-"""The tables of a page, by the name of its file."""
+"""The tables on a page, by the page's file name."""
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -222,7 +222,7 @@ _ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
 
 
 def schema_of(cls: type[Any], title: str) -> dict[str, Json]:
-    """The schema of the document that `encode` makes of a dataclass."""
+    """The schema of the document that `encode` creates from a dataclass."""
     definitions: dict[str, Json] = {}
     body = _object(cls, definitions)
     shared: dict[str, Json] = {"$defs": definitions} if definitions else {}
@@ -230,7 +230,7 @@ def schema_of(cls: type[Any], title: str) -> dict[str, Json]:
 
 
 def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
-    """The schema of a dataclass; adds those of the dataclasses in it to the definitions."""
+    """The schema of a dataclass. Adds schemas of nested dataclasses to the definitions."""
     properties: dict[str, Json] = {}
     required: list[Json] = []
     if issubclass(cls, Document):
@@ -296,7 +296,7 @@ def _form(
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         name = _NAMES.get(hint.__name__, hint.__name__)
         if name not in definitions:
-            definitions[name] = {}  # reserved first, in case the type contains itself
+            definitions[name] = {}  # Reserved first, in case the type contains itself.
             definitions[name] = _object(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
     raise TypeError(f"{hint!r} has no JSON Schema")
@@ -330,7 +330,7 @@ _NAMES = {
     "SharedStep": "SharedStepDocument",
     "Trend": "SeriesDocument",
 }
-"""Names of definitions that are not those of their classes; names of schemas do not change."""
+"""Names of definitions that differ from their classes, because names in schemas must not change."""
 
 
 def _summary(cls: Any) -> str:
@@ -380,11 +380,11 @@ DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {
         "a line of journal.jsonl of cnnbench ab and tune, of sweep.jsonl of sweep",
     ),
 }
-"""The class of each document and what writes it, by the name of its schema."""
+"""The class of each document, and the command that writes it, by the name of the schema."""
 
 
 def schemas() -> dict[str, str]:
-    """The files of all schemas, by name."""
+    """The contents of all schema files, by file name."""
     return {
         f"{name}.schema.json": json.dumps(schema_of(cls, title), indent=1) + "\n"
         for name, (cls, title) in DOCUMENTS.items()

@@ -70,7 +70,7 @@ def find(data_dir: str, subset: str) -> Sequence[Path]:
     """The file of a subset, or a FlagError that says what is missing."""
     path = Path(data_dir) / f"{subset}.npz"
     if not path.is_file():
-        raise FlagError("data_dir", data_dir, f"holds no {path.name}")
+        raise FlagError("data_dir", data_dir, f"contains no {path.name}")
     return [path]
 
 

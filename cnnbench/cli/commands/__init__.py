@@ -1,4 +1,4 @@
-"""The sub-commands of ``cnnbench``, one module each, imported when chosen."""
+"""The sub-commands of ``cnnbench``, one module each. A module is imported when its command runs."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def output_flag(help: str) -> Any:
 
 
 def output_file(path: str | None, format: str, document: str) -> Output:
-    """The file of --output; `document` is the name of the schema of --format=json."""
+    """The output file of --output. `document` is the name of the schema for --format=json."""
     kind = {"table": f"table of {document}", "json": document}.get(format, format)
     return Output("output", path, kind)
 
 
 def write_output(path: str | None, text: str, shown: str = "") -> None:
-    """Writes the result of a command to the file of --output and prints `shown`; else prints it."""
+    """Writes a result to --output and prints `shown`. Without --output, prints the result."""
     if path is not None:
         write_text("output", path, text)
         text = shown
     if text:
-        with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe early
+        with contextlib.suppress(BrokenPipeError):  # The reader may close the pipe early.
             print_result(text)
 
 
 def results_folder(folder: str | None, command: str, resume: bool = False) -> str:
-    """The folder of --results, else one named by the command and the local time.
+    """The folder in --results. By default, it is named by the command and the local time.
 
     FlagError with `resume` but without a folder.
     """
@@ -73,13 +73,13 @@ def results_folder(folder: str | None, command: str, resume: bool = False) -> st
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFlags:
-    """What a command prints of its measurements, and where that goes."""
+    """Flags for the output of a measuring command."""
 
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = output_flag("Write the output to this file.")
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
     def files(self, document: str) -> list[Output]:
-        """The files to check before anything is measured; `document` as in `output_file`."""
+        """The output files to check before measuring. For `document`, see `output_file`."""
         plot = Output("plot", self.plot, suffixes=PICTURES)
         return [output_file(self.output, self.format, document), plot]

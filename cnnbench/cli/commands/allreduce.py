@@ -1,4 +1,4 @@
-"""``cnnbench allreduce``: reductions between devices, measured and checked by themselves."""
+"""``cnnbench allreduce``: measures and checks reductions between devices, without training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cnnbench.run.runtime.tensorflow import measures_here
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
 _MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))
-# The flags of --predict, and those for measurements that it uses, too.
+# The flags of --predict, and flags for measurements that --predict also uses.
 _PREDICTED_FROM = (
     *(spec.name for spec in PREDICT_FLAGS),
     *("model", "data_name", "model_plugin", "plugin", "dtype", "wire_dtype", "all_reduce_spec"),
@@ -61,7 +61,7 @@ HELP = (_ABOUT, [*_SECTIONS.items(), ("Instead of measuring", PREDICT_FLAGS)])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures all-reduces; a wrong sum is an exception."""
+    """Measures all-reduces. Raises an exception for wrong sums."""
     values = translated(parse_flags(argv, _ACCEPTED.values()))
     params, others = parted(AllReduceParams, values)
     taken, reason = _MEASURED_WITH, "is for --predict; add that"
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
     results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
-    first_record = SharedValue()  # the record as it was when the measuring process began
+    first_record = SharedValue()  # The record at the start of the measuring process.
 
     def leave_record(error: BenchmarkError | None) -> None:
         record = first_record.get()
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
         messages.error(message)
 
     if not plan.job.is_chief:
-        # One process prints and writes; a worker prints its own fatal error.
+        # Only one process prints and writes. A worker prints its own fatal error.
         params = dataclasses.replace(plan.params, result_json=None, result_csv=None)
         plan = dataclasses.replace(plan, params=params)
         progress = Progress.silent()

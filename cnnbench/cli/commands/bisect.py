@@ -111,7 +111,7 @@ HELP = (_ABOUT, tuple(sections_of(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a bisection; after a UsageError nothing has been measured."""
+    """Runs a bisection. After a UsageError, nothing has been measured."""
     values, ends, flags = sides.parse(argv, _SPECS, "bisect GOOD BAD")
     options = BisectFlags(**values)
     if len(ends) != 2:
@@ -169,10 +169,10 @@ def _run(
         **setting.experiment.policy.constants,
     }
     plans = {"": replace(setting.side.plan(), config=None)}
-    # Of what does not come with the commits: plug-ins by their absolute paths.
+    # Code that does not belong to the commits: plug-ins with absolute paths.
     for name, path in plugins.files(setting.side.given):
         if os.path.isabs(path):
-            with contextlib.suppress(UsageError):  # the measured processes will report the error
+            with contextlib.suppress(UsageError):  # The measured processes will report the error.
                 plugins.load(path, name)
             parts = plugins.parts({name: path})
             plans[path] = PlanIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)

@@ -1,4 +1,4 @@
-"""``cnnbench compare BASE NEW``: comparison of saved records."""
+"""``cnnbench compare BASE NEW``: compares saved records."""
 
 from __future__ import annotations
 

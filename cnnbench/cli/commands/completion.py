@@ -1,7 +1,7 @@
 """``cnnbench completion SHELL``: a script that completes this command line.
 
-The scripts pass the words of a command line to ``cnnbench completion --words``, which prints what
-may stand in place of the last one.
+The scripts pass the words of a command line to ``cnnbench completion --words``, which prints
+possible completions of the last word.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CompletionFlags:
 HELP = (_ABOUT, [("Flags", specs_of(CompletionFlags))])
 
 _OF_RUNS = ("run", "strategies")
-"""Commands that take all flags of runs before --; the others take them behind."""
+"""Commands that accept flags of runs before ``--``. Other commands accept them after it."""
 
 
 def completions() -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def proposals(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _joined(typed: Iterable[str]) -> list[str]:
-    """The words, with a flag, ``=`` and its value as one."""
+    """Joins a flag, ``=`` and its value to one word."""
     words: list[str] = []
     joins = False
     for word in typed:
@@ -183,7 +183,7 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _values(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Values of a flag; of lists, the item after the last comma."""
+    """Completions of a flag's value or, for lists, of the item after the last comma."""
     if spec is None:
         return
     if spec.path:

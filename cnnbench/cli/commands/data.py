@@ -1,4 +1,4 @@
-"""``cnnbench data``: creation and checks of data sets."""
+"""``cnnbench data``: creates and checks data sets."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one of the actions; DataError for unreadable images or defects in a checked data set."""
+    """Runs an action. DataError for unreadable images, or for defects in a checked data set."""
     name, rest = (argv[0], argv[1:]) if argv else ("", ())
     if name not in _ACTIONS:
         *others, last = _ACTIONS
@@ -232,7 +232,7 @@ def _check(folder: str, options: CheckFlags) -> None:
 
 
 def _tensorflow() -> contextlib.AbstractContextManager[None]:
-    """A block in which TensorFlow works on the host only, with standard error held back.
+    """Context in which TensorFlow uses only the host, and standard error is held back.
 
     Messages of native libraries are printed only after an unexpected exception.
     """
@@ -254,7 +254,7 @@ _ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., None]]] = {
     "make-ratings": (MakeRatingsFlags, ("SOURCE", "OUT"), Path, _make_ratings),
     "check": (CheckFlags, ("DIR",), str, _check),
 }
-"""By name: the flags, the names of the arguments and their type, and what runs."""
+"""For each action: flags, names of the arguments, their type, and the function to run."""
 
 
 def completions() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""``cnnbench env``: facts about this machine as in a record, and checks of its conditions."""
+"""``cnnbench env``: shows the facts about this machine that records contain, or checks it."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class FoundConditions:
     """Result of ``cnnbench env --check``.
 
     Attributes:
-      measured: quantities measured while it watched, by name, as in `conditions` of a record.
-      found: conditions that the checks found.
+      measured: quantities measured during the check, by name, as in `conditions` of a record.
+      found: conditions that the checks reported.
     """
 
     measured: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""``cnnbench explain``: the layers and causes of the difference between two sides."""
+"""``cnnbench explain``: explains the difference between two sides by layers and causes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Explains a difference; after a UsageError nothing has been run."""
+    """Explains a difference. After a UsageError, nothing has been run."""
     values, paths, common = sides.parse(argv, specs_of(ExplainFlags), "explain ...")
     options = ExplainFlags(**values)
     if paths and len(paths) != 2:

@@ -1,4 +1,4 @@
-"""``cnnbench history DIR``: development of a metric over commits."""
+"""``cnnbench history DIR``: shows how a metric develops over commits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ machine, a point per commit, the median of its processes. Finds the steps betwee
 names the last commit before and the first after each. docs/history.md explains how.
 """
 
-# No character that ends an attribute of HTML or a link of Markdown.
+# Excludes characters that end an HTML attribute or a Markdown link.
 _COMMIT_URL = re.compile(r"https?://[\w.~:/?#@!$&*+,;=%{}-]+")
 
 _EXIT_CODES = """\
@@ -176,7 +176,7 @@ def commits_of(folder: str | None) -> Commits | None:
 
 
 def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
-    """Says on stderr how many measured commits --git lacks; returns why, "" if unknown or none."""
+    """Reports on stderr how many measured commits --git lacks. Returns the reason, or ""."""
     commits = {point.runs[0].commit for history in trends for point in history.series.points} - {""}
     missing = len(commits - order.keys())
     why = why_missing(folder) if missing else ""
@@ -187,7 +187,7 @@ def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, i
 
 
 def _check_kinds(folder: Path, folder_contents: Contents, metric: Metric) -> None:
-    """Refuses a metric that no measurement here has."""
+    """Raises an error for a metric that no measurement has."""
     there = {entry.kind for entry in folder_contents.entries}
     if there.intersection(metric.kinds):
         return
@@ -262,7 +262,9 @@ def _trends(
 def _refuse_selection(
     options: HistoryFlags, selected: Mapping[str, Any], folder_contents: Contents, metric: Metric
 ) -> None:
-    """Names the flag that excludes everything, or all flags if only together they do."""
+    """Raises an error that names the flag that excludes everything, or all flags if only their
+    combination does.
+    """
     there = sum(entry.kind in metric.kinds for entry in folder_contents.entries)
     if not there:
         return

@@ -1,4 +1,4 @@
-"""``cnnbench import FILE...``: results of other programs become records."""
+"""``cnnbench import FILE...``: converts results of other programs to records."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _files(paths: Sequence[str]) -> Iterator[str]:
-    """The given files, and those of folders and of all folders below, in natural order."""
+    """The given files, and all files in given folders and their subfolders, in natural order."""
     for path in paths:
         if not os.path.isdir(path):
             if not os.path.exists(path):
@@ -115,7 +115,7 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
 def _read(
     files: Sequence[str], options: ImportFlags
 ) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
-    """One record for each name; the same content twice is one record."""
+    """Reads one record for each name. Files with equal content result in one record."""
     records: dict[str, RunRecord] = {}
     skipped: list[Skipped] = []
     progress = Progress()
@@ -134,7 +134,7 @@ def _read(
 
 
 def _warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
-    """For each file, the first lines that were not understood, and the number of further ones."""
+    """For each file, the first lines that were not understood, and the number of others."""
     by_file: dict[str, list[Skipped]] = {}
     for skipped_line in skipped:
         by_file.setdefault(skipped_line.path, []).append(skipped_line)
@@ -148,8 +148,8 @@ def _and_more(number: int) -> str:
 
 
 def _write(folder: Path, record: RunRecord) -> bool:
-    """Writes a record unless it is there; returns whether it is new."""
-    # In small folders: a writer lists the folder of its file.
+    """Writes a record if it does not exist yet. Returns whether it is new."""
+    # Folders are kept small, because a writer lists the folder of its file.
     assert record.imported is not None
     path = folder / record.imported.sha256[:2] / f"{record.run_id}.json"
     if path.exists():

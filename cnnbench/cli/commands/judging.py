@@ -26,12 +26,12 @@ from cnnbench.records.run import Subject
 
 
 def fail_on_flag(help: str, *words: str) -> Any:
-    """Declares --fail_on of a command; its words are slower, faster, `words` and never."""
+    """Declares a command's --fail_on. The allowed words are slower, faster, `words` and never."""
     return flag(None, help, choices=("slower", "faster", *words, "never"))
 
 
 def failing_words(words: Sequence[str] | None) -> tuple[str, ...] | None:
-    """What sets exit code 1, by the value of --fail_on; None if not given."""
+    """The words of --fail_on that set exit code 1; None if the flag is not set."""
     try:
         return None if words is None else failing(words)
     except ValueError as error:
@@ -43,7 +43,7 @@ _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingFlags:
-    """How verdicts are formed and where they go, by flag."""
+    """Flags for verdicts and their output."""
 
     threshold: float | None = flag(
         None,
@@ -95,7 +95,9 @@ class JudgingFlags:
     output: str | None = output_flag("Write the output to this file; the table goes to stdout.")
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
-        """Refuses unknown metrics, unclear --fail_on, and an output that cannot be written."""
+        """Raises an error for unknown metrics, an invalid --fail_on, or an output that cannot be
+        written.
+        """
         if "changed" in (failing_words(self.fail_on) or ()) and self.allow_changed_work:
             reason = "contradicts --allow_changed_work; leave out one of them"
             raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
@@ -109,7 +111,7 @@ class JudgingFlags:
 
     @property
     def metric_names(self) -> tuple[str, ...] | None:
-        """The metrics that are asked for, in the order of `METRICS`; None without --metrics."""
+        """The requested metrics, in the order of `METRICS`; None without --metrics."""
         if self.metrics is None:
             return None
         asked = words(self.metrics)
@@ -122,14 +124,14 @@ class JudgingFlags:
 
     @property
     def policy(self) -> Policy:
-        """The constants of the tests; the threshold of the flags is in per cent."""
+        """The constants of the tests. (The threshold flag is in per cent.)"""
         share = None if self.threshold is None else self.threshold / 100
         changes = {"threshold": share, "alpha": self.alpha}
         changed = {name: value for name, value in changes.items() if value is not None}
         return Policy().replace(**changed)
 
     def load_aa(self, reductions: bool = True) -> Loaded | None:
-        """The A/A runs, None without --baseline_aa; `reductions` as in `load_side`."""
+        """The A/A runs; None without --baseline_aa. For `reductions`, see `load_side`."""
         if self.baseline_aa is None:
             return None
 
@@ -139,16 +141,18 @@ class JudgingFlags:
             raise FlagError("baseline_aa", error.path, error.reason) from None
 
     def failing_on(self, comparison: Comparison) -> Comparison:
-        """The comparison with the exit code that --fail_on asks for."""
+        """The comparison, with the exit code according to --fail_on."""
         return replace(comparison, fail_on=failing_words(self.fail_on))
 
     def load_rules(self) -> Rules:
-        """The rules of --rules or of the current folder; --threshold overrides theirs."""
+        """The rules in --rules or in the current folder. --threshold has priority over their
+        thresholds.
+        """
         rules = load_rules(self.rules)
         return rules if self.threshold is None else rules.without_thresholds()
 
     def write(self, comparison: Comparison) -> None:
-        """Prints the comparison, or writes it to the file and prints the table."""
+        """Prints the comparison. With --output, writes it to the file and prints the table."""
         shown = table_text(comparison, wants_colour(sys.stdout))
         if self.format == "table" and self.output is None:
             text = shown
@@ -162,7 +166,7 @@ class JudgingFlags:
 def load_side(path: str, reductions: bool = True) -> Loaded:
     """Reads the records of one side. If `reductions`, all-reduce records alone are enough.
 
-    PathError if there is no such path, or nothing in it that was meant to be a record.
+    PathError if the path does not exist, or contains nothing that looks like a record.
     """
     loaded = load_records([path])
     wanted = loaded.everything if reductions else loaded.records
@@ -172,13 +176,13 @@ def load_side(path: str, reductions: bool = True) -> Loaded:
 
 
 def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
-    """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
+    """Lists skipped files on stderr: ``cnnbench: warning: skipped ...``."""
     for file in skipped:
         print_warning(f"skipped {file}")
 
 
 def warn_of_unknown(subjects: Iterable[Subject | None]) -> None:
-    """Says on stderr of how many measurements the commit is unknown; those are pooled."""
+    """Reports on stderr the number of measurements with an unknown commit, which are pooled."""
     unknown = [subject.unknown for subject in subjects if subject is not None and subject.unknown]
     if unknown:
         number = count(len(unknown), "measurement", "measurements")
@@ -186,7 +190,7 @@ def warn_of_unknown(subjects: Iterable[Subject | None]) -> None:
 
 
 def export_figures(figures: Sequence[Figure], format: str) -> str:
-    """Values in the format of another program; what it cannot express is reported on stderr."""
+    """Values in the format of another program. Reports on stderr what the format cannot contain."""
     text, left_out = EXPORTS[format](figures)
     if left_out:
         print_notice(f"--format={format}: {left_out}")

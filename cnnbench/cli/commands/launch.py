@@ -1,4 +1,4 @@
-"""``cnnbench launch``: all processes of a job on this machine."""
+"""``cnnbench launch``: runs all processes of a job on this machine."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ started; 130 interrupted: the chief's record holds what was measured.
 
 @dataclass(frozen=True, kw_only=True)
 class JobFlags:
-    """The processes of a job; other commands that run jobs take them, too."""
+    """Flags for the processes of a job. All commands that run jobs accept them."""
 
     workers: int = flag(1, "Processes with towers.", minimum=1, maximum=256)
     ps: int = flag(0, "Parameter servers.", minimum=0, maximum=256)
@@ -146,7 +146,7 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a job, or one for each number of workers; no process outlives it."""
+    """Runs one job, or a job for each number of workers. No process outlives this function."""
     words, flags = split_at_dashes(argv)
     values, arguments = parse_command(words, specs_of(LaunchFlags))
     options = LaunchFlags(**values)
@@ -178,7 +178,8 @@ def main(argv: Sequence[str]) -> int:
             status = _run(layout, chief, words_of, scratch.path, cores)
             scratch.kept = status != 0
         except Exception:
-            # An error needs the logs to be explained. An interrupt removes them.
+            # After an error, the logs are kept, because they explain it. After an interrupt, they
+            # are removed.
             scratch.kept = True
             raise
     return status
@@ -260,7 +261,7 @@ def _scale(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str])
 
 
 def _with_batch(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -> TaskCommand:
-    """The command with the batch that all jobs of the kind of scaling have."""
+    """The command, with the batch size that this kind of scaling requires for all jobs."""
     fixed = command.args.given.get("global_batch_size")
     if options.scaling_kind == WEAK:
         if fixed:

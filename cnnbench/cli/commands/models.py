@@ -1,4 +1,4 @@
-"""``cnnbench models``: networks and their sizes, without TensorFlow."""
+"""``cnnbench models``: lists networks and their sizes, without importing TensorFlow."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
                 with plugins.reported(UsageError):
                     model = registry.get_model(name, dataset.name)
                     spec = declare(model, dataset.num_classes)
-            except Exception as error:  # a defective plug-in must not hide the other models
+            except Exception as error:  # A defective plug-in must not hide the other models.
                 print_warning(f"model {name} is left out: {' '.join(str(error).split())}")
                 continue
             yield Listed(

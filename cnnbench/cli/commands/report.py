@@ -1,4 +1,4 @@
-"""``cnnbench report RECORDS...``: results as a page, tables or exports."""
+"""``cnnbench report RECORDS...``: writes results as a page, as tables, or in other formats."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _check(options: ReportFlags, values: dict[str, object]) -> None:
 
 
 def _check_number(paths: Sequence[str]) -> None:
-    """Refuses more files than a page or the memory can contain."""
+    """Raises an error if there are more files than a page or the memory can contain."""
     number = sum(1 for _ in files(paths))
     if number > _MOST_FILES:
         raise UsageError(
@@ -168,7 +168,7 @@ def _load(paths: Sequence[str]) -> Loaded:
 def _histories(
     results: ReportSubject, commits: Commits | None, fail_on: tuple[str, ...], rules: Rules
 ) -> list[HistoryDocument]:
-    """The histories of records that are of several commits and not compared."""
+    """The histories of records from several commits, if there is no comparison."""
     histories = []
     records: list[RunRecord | AllReduceRecord] = [*results.runs, *results.allreduces]
     if results.comparison is not None:

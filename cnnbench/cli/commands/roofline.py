@@ -1,4 +1,4 @@
-"""``cnnbench roofline MODEL [FLAGS]``: time of a step by layer, and the machine's limits."""
+"""``cnnbench roofline MODEL [FLAGS]``: compares layer times with the machine's limits."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures a roofline; after a UsageError nothing has been run."""
+    """Measures a roofline. After a UsageError, nothing has been run."""
     values, names = parse_command(argv, (*_SPECS, *FLAGS))
     options, flags = parted(RooflineFlags, values)
     params = _params(flags, names)

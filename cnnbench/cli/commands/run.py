@@ -1,4 +1,4 @@
-"""``cnnbench [run] FLAGS``: one benchmark run."""
+"""``cnnbench [run] FLAGS``: runs a benchmark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIND = "find_batch_size"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the benchmark that the flags describe; a run that fails raises an exception."""
+    """Runs the benchmark that the flags describe. Raises an exception if the run fails."""
     args = parse_args(argv, of_run=True)
     progress = Progress(sys.stderr, args.params.progress)
     messages = Messages(sys.stderr, progress)
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     job = plan.place.job
     keeps_variables = job.serves and job.task.job == PS
     plan = make_plan(plan, os.environ, messages.notice, data=not keeps_variables)
-    if keeps_variables:  # the only flags that it needs are the addresses
+    if keeps_variables:  # Such a process needs only the flags for addresses.
         return serve_devices(plan, agreed_facts({}, ()), messages)
     if not argv and is_terminal(sys.stderr):
         messages.notice(_without_flags(plan))
@@ -104,9 +104,9 @@ def _of_attempt(
 
 
 def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, int]:
-    """The flags without --find_batch_size, and the images per device that they ask for.
+    """The flags without --find_batch_size, and the requested images per device.
 
-    FlagError for flags that cannot go with it.
+    FlagError for flags that cannot be combined with it.
     """
     plan = make_plan(args := args.including({_FIND: False}))
     for flag, is_wrong in {
@@ -126,9 +126,11 @@ def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, int]:
 def _leave_record(
     measurements: Measurements, messages: Messages, error: BenchmarkError | None
 ) -> None:
-    """Writes the record of a forked process that ended without one; by an interrupt if None."""
+    """Writes the record of a forked process that ended without one. An error of None means an
+    interrupt.
+    """
     measurements.recall()
-    config = measurements.config  # empty until the run is planned
+    config = measurements.config  # Empty until the run is planned.
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
     if measurements.written or not config or files.holds(measurements.run_id) is not None:
         return
@@ -142,7 +144,7 @@ def _leave_record(
 
 
 def _checked(args: ParsedArgs, messages: Messages) -> str:
-    """The plan in words, then every given flag with its value in the plan; prints notices."""
+    """Describes the plan and every given flag with its value in the plan. Prints notices."""
     find = args.params.find_batch_size
     if find:
         args, _ = _without_search(args)
@@ -182,7 +184,7 @@ def _without_flags(plan: RunPlan) -> str:
 
 
 def serve_devices(plan: RunPlan, facts: Mapping[str, str], messages: Messages) -> int:
-    """Runs a TensorFlow server for the chief; nothing goes to standard output.
+    """Runs a TensorFlow server for the chief. Writes nothing to standard output.
 
     The facts must be equal in all processes.
     """

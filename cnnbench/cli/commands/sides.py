@@ -1,4 +1,4 @@
-"""Flags of commands that compare two sides, and what settles an inconclusive answer."""
+"""Flags of commands that compare two sides, and commands that can decide an inconclusive result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from cnnbench.plan.place import ADDRESSES
 # Command lines of the commands that measure sides A and B. Each side has its own flags.
 
 MOST_PAIRS = 1000
-"""Largest number of pairs of an experiment."""
+"""Maximum number of pairs in an experiment."""
 
 VARIABLES = ("a_env", "b_env")
 """Flags whose values may be secrets."""
@@ -63,7 +63,7 @@ _CHECKOUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignFlags:
-    """How the processes of a campaign run, and where their records go."""
+    """Flags for running the processes of a campaign and storing their records."""
 
     timeout: float = flag(1800.0, "Seconds for each process.", above=0)
     seed: int | None = flag(
@@ -83,7 +83,9 @@ class CampaignFlags:
     )
 
     def seed_in(self, kind: CampaignKind, folder: str, suite: str | None = None) -> int:
-        """The given seed; with --resume, the seed of the folder; else a random seed."""
+        """The given seed. By default: with --resume, the seed in the folder; otherwise a random
+        seed.
+        """
         seed = self.seed
         if seed is None and self.resume:
             seed = kind.seed_in(folder, suite)
@@ -154,7 +156,7 @@ def parse(
 
 
 def shown(text: str) -> str:
-    """NAME=VALUE for a message; the value is "..." unless records list that variable."""
+    """NAME=VALUE for messages. The value is "..." unless records contain this variable."""
     name, equals, _ = text.partition("=")
     return text if not equals or may_be_shown(name) else f"{name}=..."
 
@@ -165,9 +167,9 @@ def without(
     names: Collection[str],
     added: Sequence[str] = (),
 ) -> list[str]:
-    """A command line without some of its flags before the dashes, and with others added there.
+    """Removes some flags before the dashes of a command line, and adds others there.
 
-    Flag files are replaced by their flags; those of environment variables are as by `shown`.
+    Flag files are replaced by their flags. Environment variables are written as in `shown`.
     """
     texts, rest = split(argv, {spec.name: spec for spec in specs})
     arguments, behind = split_at_dashes(rest)
@@ -183,9 +185,9 @@ def without(
 def command_line_with(
     command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object
 ) -> str:
-    """The command line with other values of some flags; True stands for a flag without a value.
+    """The command line with different values for some flags. True means a flag without a value.
 
-    These come after the other flags, because the last value counts and a flag file may set them.
+    They follow the other flags, because the last value is used and a flag file may also set them.
     """
     words = without(argv, specs, flags, command_words(flags))
     return shlex.join(["cnnbench", command, *words])
@@ -193,7 +195,7 @@ def command_line_with(
 
 @contextlib.contextmanager
 def telling_how_to_go_on(reporter: Reporter, line: str) -> Iterator[None]:
-    """Prints the command line that goes on where the block is interrupted."""
+    """If the block is interrupted, prints the command line that continues."""
     try:
         yield
     except KeyboardInterrupt:
@@ -202,7 +204,9 @@ def telling_how_to_go_on(reporter: Reporter, line: str) -> Iterator[None]:
 
 
 def interpreter(flag: str, text: str) -> str:
-    """An absolute path; links are not resolved, which would leave a virtual environment."""
+    """The absolute path of an interpreter. Links are not resolved, because the link may be in a
+    virtual environment.
+    """
     path = shutil.which(text)
     if path is None:
         raise FlagError(flag, text, "is not a program that can be started")
@@ -210,7 +214,7 @@ def interpreter(flag: str, text: str) -> str:
 
 
 def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
-    """The sides with resolved flags; refuses wrong flags that this version of cnnbench knows."""
+    """The sides with resolved flags. Raises an error for invalid flags that this version knows."""
     for name, side in both.items():
         reason = f"cannot go with {command}; it keeps a record of each process"
         refuse_flags(side, RESERVED, reason)
@@ -225,7 +229,7 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
 
 
 def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
-    """Refuses two equal sides; `instead` is the advice at the end of the message."""
+    """Raises an error for two equal sides. `instead` is the advice at the end of the message."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
     code = _code(a)
@@ -240,7 +244,7 @@ def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
 
 
 def _code(side: Side) -> str:
-    """The folder, or the commit of the temporary worktree, that a side works in."""
+    """The folder of a side, or the commit of its temporary worktree."""
     if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
         return str(side.checkout or "")
     return f"commit {commit_of(side.revision)[:12]}"
@@ -253,7 +257,7 @@ def sides_of(
     common: Sequence[str],
     names: Sequence[str] = "ab",
 ) -> Iterator[dict[str, Side]]:
-    """The sides A and B, as the flags of these names describe them, with their checkouts."""
+    """Yields the sides A and B that the flags describe, with their checkouts."""
     variables, by_name, commits = options.variables, {}, {}
     for side, name in zip("ab", names, strict=True):
         text, python, checkout = (
@@ -292,9 +296,9 @@ _LEFT_OUT = (*RESERVED, *named(FLAGS, Role.OUTPUT), labels.FLAG, *ADDRESSES)
 
 
 def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
-    """Pairs, or processes per side, with which an inconclusive result is expected to be decided.
+    """Number of pairs (or processes per side) that should decide an inconclusive result.
 
-    0 where more would not help, or `cnnbench ab` and `run` cannot measure them.
+    0 if more would not help, or if `cnnbench ab` and `run` cannot measure them.
     """
     enough = result.judgement.needed or result.judgement.at_least or 0
     if result.too_noisy or not _is_measured_again(entry.base, entry.new):
@@ -319,7 +323,7 @@ def next_experiment(policy: Policy) -> PlanOf:
 
 
 def continued(base: str, new: str) -> ExperimentState | None:
-    """The experiment whose sides are these two paths, if it can be continued; else None."""
+    """The experiment with these two paths as sides, if it can be continued; otherwise None."""
     folder = Path(base).parent
     if [base, new] != [str(folder / side) for side in SIDES]:
         return None
@@ -363,7 +367,7 @@ def resumption(
     earlier: ExperimentState,
     variables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The command that continues an experiment; see `shown` for values of variables."""
+    """The command that continues an experiment. For values of variables, see `shown`."""
     flags = command_words({"resume": True, "results": folder, "pairs": pairs})
     own = [
         f"--{side}_env={shown(name + '=' + (variables or {}).get(side, {}).get(name, '...'))}"
@@ -374,7 +378,7 @@ def resumption(
 
 
 def _is_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
-    """Whether the printed commands can measure more of these: runs of jobs on one machine."""
+    """Whether commands on one machine can measure more runs of this kind."""
     addresses = (split_hosts(new[-1].config.get(name)) for name in _HOSTS)
     machines = {
         address.rpartition(":")[0]
@@ -385,7 +389,9 @@ def _is_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) 
 
 
 def _differing(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
-    """The flags of `cnnbench ab` in which its sides differ; none if records do not tell."""
+    """The flags of `cnnbench ab` that differ between the sides; none if records do not contain
+    them.
+    """
     flags = [_flags(side[-1]) for side in (base, new)]
     subjects = [side[-1].subject for side in (base, new)]
     revisions = [
@@ -415,7 +421,7 @@ def _command(
         return shlex.join(
             ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
         )
-    # Records do not tell what makes the sides differ, so only the user can measure more of each.
+    # Records do not contain the difference between the sides, so only the user can measure more.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _more_files("base", comparison.base_label)
     new_files = _more_files("new", comparison.new_label)
@@ -425,7 +431,7 @@ def _command(
 
 
 def _policy_flags(comparison: Comparison) -> list[str]:
-    """Flags for the same threshold and level, where they are not the usual ones."""
+    """Flags for threshold and level, if these are not the defaults."""
     usual, policy = Policy(), comparison.policy
     flags = (
         [f"--threshold={100 * policy.threshold:g}"] if policy.threshold != usual.threshold else []
@@ -434,13 +440,13 @@ def _policy_flags(comparison: Comparison) -> list[str]:
 
 
 def _more_files(side: str, label: str) -> str:
-    """New files, as words of the shell, in a side's folder, or beside its file or its pattern's."""
+    """Names of new files as shell words: in a side's folder, or next to its file or pattern."""
     stem = f"{label}/" if os.path.isdir(label) else re.split(r"[*?[]|\.json$", label)[0]
     return f"{shlex.quote(re.sub('(?<=[^/])$', '-', stem))}{side}-$(date +%s)-$i.json"
 
 
 def _flags(measurement: Measurement) -> dict[str, str]:
-    """The flags that a process was given, except those for the places of its results."""
+    """The given flags of a process, except output paths."""
     return {
         name: SPECS[name].text(measurement.config[name])
         for name in measurement.explicit_flags
@@ -449,7 +455,7 @@ def _flags(measurement: Measurement) -> dict[str, str]:
 
 
 def _job(measurement: Measurement) -> tuple[str, ...]:
-    """The flags for the processes of the job that was measured; none for one process."""
+    """The flags for the processes of the measured job; none for a single process."""
     workers, ps = (split_hosts(measurement.config.get(name)) for name in _HOSTS)
     if not workers:
         return ()

@@ -1,4 +1,4 @@
-"""``cnnbench strategies``: comparison of the modes of --variable_update."""
+"""``cnnbench strategies``: compares the modes of --variable_update."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ HELP = (_ABOUT, tuple(sections_of(StrategiesFlags, _TITLES).items()), _EXIT_CODE
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures the modes; after an interrupt or a failure, writes the table so far."""
+    """Measures the modes. After an interrupt or a failure, writes the table of complete results."""
     values = parse_flags(argv, _ALL)
     options, of_runs = parted(StrategiesFlags, values)
     check_outputs(options.files("strategies"))

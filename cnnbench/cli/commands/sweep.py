@@ -1,4 +1,4 @@
-"""``cnnbench sweep CONFIG.yaml``: a suite of runs, each in a process of its own."""
+"""``cnnbench sweep CONFIG.yaml``: runs a suite, each run in a separate process."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SweepFlags(CampaignFlags):
 
 
 def completions() -> tuple[str, ...]:
-    """Names of suites, besides files."""
+    """Names of shipped suites."""
     return shipped_suites()
 
 
@@ -102,7 +102,7 @@ HELP = (_ABOUT, tuple(sections_of(SweepFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a suite; after a UsageError nothing has been run."""
+    """Runs a suite. After a UsageError, nothing has been run."""
     words, behind = split_at_dashes(argv)
     values, arguments = parse_command(words, _SPECS)
     options = SweepFlags(**values)
@@ -143,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
 def _scaled_to_cpus(
     suite: Suite, words: Sequence[str], options: SweepFlags, for_all: Mapping[str, str]
 ) -> str:
-    """The command line that scales a suite to a machine without GPUs; "" if not needed."""
+    """The command line that scales a suite to a machine without GPUs; "" if not necessary."""
     on_cpu = suite.on_cpu
     if on_cpu is None or "device" in for_all or gpu_count(Host()):
         return ""

@@ -1,4 +1,4 @@
-"""``cnnbench tune``: which flags are fastest for one network on this machine?"""
+"""``cnnbench tune``: searches the fastest flags for a network on this machine."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ the same weights; 2 wrong use; 130 interrupted (continue with --resume).
 """
 
 _LANES = 8
-"""Processes that are alive at once at most."""
+"""Maximum number of simultaneous processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ _REFUSED = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Searches the fastest flags; after a UsageError nothing has been run."""
+    """Searches the fastest flags. After a UsageError, nothing has been run."""
     before, behind = split_at_dashes(argv)
     options, of_runs = parted(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
     of_runs.update(parse_flags(behind, ACCEPTED.values()))
@@ -158,7 +158,7 @@ def _question(
     plugins.load_all(of_runs)
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     if not on_gpu and of_runs.get("device", "auto") == "auto":
-        # So that candidates that need GPUs are dropped, and do not fail.
+        # With this, candidates that need GPUs are dropped instead of failing.
         of_runs = {**of_runs, "device": "cpu"}
     allowed = frozenset(words(options.allow))
     layout = options.layout_if_several
