@@ -1,1 +1,1 @@
-"""Metrics, verdict policy, and facts that must be alike."""
+"""Metrics of measurements, the verdict policy, and a team's rules."""

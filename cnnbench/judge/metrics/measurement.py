@@ -40,7 +40,7 @@ from cnnbench.records.metric import (
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import BENCHMARKS, ErrorInfo, ModelInfo, RunRecord, Subject, subject_of
 
-# The measurements of one process of one configuration, and their origins.
+# Measurements (one process of one configuration each), and their origins.
 
 RUN = RunRecord.kind
 ALL_REDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
@@ -57,10 +57,10 @@ KINDS = {
 are never compared. All but RUN are rows of all-reduce records."""
 
 CONTEXT = (PEER, COPY)
-"""Kinds that show other changes (machine, TensorFlow) and do not affect the exit code."""
+"""Kinds that show changes of machine or TensorFlow, and do not affect the exit code."""
 
 _COMMIT, _CHANGES = 12, 7
-"""Digits of a commit and of a digest of changes that are shown."""
+"""Number of digits shown of a commit, and of a digest of changes."""
 
 _ABBREVIATED = re.compile("[0-9a-f]{7,39}")
 
@@ -97,7 +97,7 @@ class MeasuredReduction:
 
 
 Measurement: TypeAlias = RunRecord | MeasuredReduction
-"""The record of a run, or a row of an all-reduce record."""
+"""A run record, or a row of an all-reduce record."""
 
 
 def kind_of(measured: Measurement) -> str:
@@ -107,7 +107,9 @@ def kind_of(measured: Measurement) -> str:
 
 
 def fact_text(value: Any, name: str = "") -> str:
-    """A fact as text: strings as they are, anything else as JSON; see `without_places`."""
+    """A fact as text. Strings are unchanged; other values are written as JSON. See
+    `without_places`.
+    """
     value = without_places(name, value)
     if isinstance(value, str):
         return value
@@ -115,19 +117,19 @@ def fact_text(value: Any, name: str = "") -> str:
 
 
 def readable_fact(name: str, value: Any) -> str:
-    """A fact for people: as by `fact_text`, but bytes in powers of 1024."""
+    """A fact for people: like `fact_text`, but bytes are written in powers of 1024."""
     text = fact_text(value, name)
     return binary(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
 
 
 def short_commit(text: str) -> str:
-    """The first digits of a full commit; other text unchanged."""
+    """The first digits of a full commit hash. Other text is unchanged."""
     whole = len(text) == 40 and set(text) <= set("0123456789abcdef")
     return text[:_COMMIT] if whole else text
 
 
 def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str], ...]:
-    """Names and texts of the facts about a process and the measured code; commits are shortened."""
+    """Names and texts of facts about a process and the measured code. Commits are shortened."""
     facts = [
         (name, fact_text(value, name)[: _COMMIT if name == "git_commit" else None])
         for name, value in record.environment.items()
@@ -144,13 +146,15 @@ Machine: TypeAlias = tuple[tuple[str, str], ...]
 """Facts by name."""
 
 _MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
-"""Facts that identify a machine: no host names, since a pool of equal machines is one machine, and
-nothing that may change on a machine, such as a driver, which the history should show."""
+"""Facts that identify a machine. Host names are not included, because a pool of equal machines
+counts as one machine. Facts that may change on a machine, such as a driver, are not included,
+because histories should show their effect.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The origin of a measurement; measurements of different origins are never pooled.
+    """The origin of a measurement. Measurements of different origins are never pooled.
 
     It is the measured code (side, repository, revision, uncommitted changes), the size of its
     network, the version of TensorFlow and the machine; "" and None where unknown. User labels
@@ -203,18 +207,20 @@ class Origin:
 
     @cached_property
     def _hash(self) -> int:
-        # Histories look up the origin of every measurement.
+        # Cached, because histories look up the origin of every measurement.
         return hash((*self.code, self.side, self.network, self.tensorflow, self.machine))
 
     @property
     def short(self) -> str:
-        """The revision, a commit shortened; with a plus and digits of the changes, if any."""
+        """The revision, with a shortened commit. If there are changes, "+" and digits of them
+        follow.
+        """
         text = short_commit(self.revision)
         return f"{text}+{self.changes[:_CHANGES]}" if self.dirty and text else text
 
     @cached_property
     def network_size(self) -> str:
-        """Parameters and FLOPs, exactly, since any difference makes another network; or ""."""
+        """Exact parameters and FLOPs, because any difference means a different network; or ""."""
         if (network := self.network) is None:
             return ""
         parameters = network.parameters, network.trainable_parameters
@@ -224,11 +230,11 @@ class Origin:
 
     @property
     def code(self) -> tuple[str, str, bool | None, str]:
-        """The state of the measured code, whatever its side and where it was measured."""
+        """The state of the measured code, independent of side and machine."""
         return self.repository, self.revision, self.dirty, self.changes
 
     def parts(self) -> dict[str, str]:
-        """Names and texts of its parts, for people; "" where unknown."""
+        """Names and texts of the origin's parts, for people; "" if unknown."""
         return {
             "side": self.side.upper(),
             "repository": self.repository,
@@ -240,10 +246,10 @@ class Origin:
 
 
 def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
-    """Origins, completed with facts from other origins.
+    """Completes origins with facts from other origins.
 
-    An abbreviated commit is completed where only one of the others begins with it; a run that ended
-    before its network was known gets that of an equal origin.
+    An abbreviated commit is completed if exactly one of the other commits begins with it. A run
+    that ended before its network was known gets the network of an equal origin.
     """
     distinct = tuple(dict.fromkeys(origins))
     revisions = sorted({origin.revision for origin in distinct})
@@ -271,7 +277,7 @@ def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
 
 
 def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
-    """Parts in which origins differ, with their values in order of appearance."""
+    """Parts that differ between origins, with their values in order of appearance."""
     texts_by_name: dict[str, dict[str, None]] = {}
     distinct = tuple(dict.fromkeys(origins))
     for origin in distinct:
@@ -284,7 +290,7 @@ def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
 
 
 def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
-    """Names of origins by the parts that vary, except those of `without`; "" for one origin."""
+    """Names of origins, from the parts that vary except `without`; "" for a single origin."""
     distinct = tuple(dict.fromkeys(origins))
     if len(distinct) == 1:
         return {distinct[0]: ""}
@@ -307,7 +313,7 @@ def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origi
 
 
 def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
-    """The name of each origin's machine, numbered where the named facts are equal."""
+    """The name of each origin's machine. Machines with equal names are numbered."""
     named: dict[Machine, str] = {}
     taken: dict[str, int] = {}
     names = {}
@@ -321,7 +327,7 @@ def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
 
 
 def machine_name(facts: Mapping[str, str]) -> str:
-    """A short name of a machine: its GPUs, else its processor and the usable share."""
+    """A short name of a machine: its GPUs or, without GPUs, its processor and the usable share."""
     gpus = facts.get("gpu_names", "")
     with contextlib.suppress(ValueError):
         names = parse_json(gpus)
@@ -336,13 +342,13 @@ def machine_name(facts: Mapping[str, str]) -> str:
 
 
 def part_text(part: str, text: str) -> str:
-    """Text of a part of `Origin.parts`, as used next to other parts."""
+    """Text of a part of `Origin.parts` for use next to other parts."""
     if not text:
         return f"unknown {part}"
     return {"side": f"side {text}", "TensorFlow": f"TensorFlow {text}"}.get(part, text)
 
 
-# Metrics that commands offer: those of runs (`cnnbench.records.metrics`) and of reductions.
+# Metrics that commands offer: of runs (`cnnbench.records.metrics`) and of reductions.
 
 load_metrics()
 THROUGHPUT, STARTUP, CPU_TIME = (METRICS[name] for name in ("throughput", "startup", "cpu_time"))
@@ -355,7 +361,7 @@ def _bandwidth(row: MeasuredReduction) -> float | None:
 
 
 def _speed(name: str, about: str, of: str, *others: str, **rules: Any) -> Metric:
-    """A bandwidth, by which compare judges measurements of a kind as their throughput."""
+    """Registers a bandwidth, which compare judges as the throughput of a kind of measurement."""
     rules |= {"about": about, "kinds": (of, *others), "judged": {of: THROUGHPUT.name}, **FASTER}
     register_metric("GB/s", name=name, **rules)(_bandwidth)
     return ALL[name]
@@ -396,16 +402,16 @@ for _kind, _unit in BENCHMARKS.items():
     )(partial(lambda kind, record: record.imported.values.get(kind), _kind))
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
-"""The main metrics of runs and all-reduces; their changes have a geometric mean."""
+"""The main metrics of runs and all-reduces. A geometric mean of their changes is reported."""
 
 DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if metric.by_default)
 """The default of --metrics."""
 
 
 def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
-    """Metrics by which compare judges measurements of these kinds, by their names in --metrics.
+    """The metrics named in --metrics by which compare judges measurements of these kinds.
 
-    They are in the order of `METRICS`: that of the names changes nothing.
+    They are in the order of `METRICS`. The order of the names has no effect.
     """
     places = {name: place for place, name in enumerate(METRICS)}
     ranked = [
@@ -418,18 +424,18 @@ def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
     return tuple(metric for _, metric in sorted(ranked, key=itemgetter(0)))
 
 
-# Constants of the verdicts, each with its reason; docs/compare_reference.md has the formulas.
+# Constants of the verdicts, with reasons. docs/compare_reference.md contains the formulas.
 
 
 _OF_RULES: Mapping[str, Any] = {**HIDDEN, **OPTIONAL}
-"""Metadata of fields that no document has."""
+"""Metadata of fields that are not written to documents."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Constants of the verdicts, and rules of single metrics.
+    """Constants of the tests, and rules for single metrics.
 
-    A sample is one value per process.
+    A sample has one value per process.
 
     Attributes:
       threshold: smallest change of throughput, and of other metrics without a threshold of their
@@ -499,7 +505,9 @@ class Policy:
         return usual if self.own_threshold is None else self.own_threshold
 
     def alpha_of(self, metric: Metric) -> float:
-        """Two-sided level of the tests of a metric; all of alpha if rules divide it."""
+        """Two-sided significance level for the tests of a metric; the whole alpha if rules divide
+        it.
+        """
         if self.share is not None:
             return self.alpha
         usual = self.alpha if metric.threshold is None else self.further_alpha
@@ -515,19 +523,19 @@ class Policy:
         return dataclasses.replace(self, **values)
 
 
-# Slow steps of runs in words.
+# Slow steps of runs as text.
 
 
 def slow_steps_of(runs: Iterable[RunRecord]) -> SlowSteps | None:
-    """The slow steps that most of the successful runs of a side have; None without."""
+    """The slow steps that most successful runs of a side have in common; None if there are none."""
     return shared_slow_steps([slow_steps(run.step_seconds) for run in runs if run.status == "ok"])
 
 
 def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
-    """The speed at the median step in words, with the slow steps that make it another one.
+    """Text about the speed at the median step, and the slow steps that cause the difference.
 
-    "" if it is not above that of the successful runs by more than the threshold, a share, or if
-    runs have too few steps to tell.
+    "" if it exceeds the speed of the successful runs by at most the threshold (a share), or if runs
+    have too few steps.
     """
     good = [run for run in runs if run.status == "ok" and run.batch]
     judged = [speed for speed in throughputs(good) if speed is not None]

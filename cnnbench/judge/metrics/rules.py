@@ -1,8 +1,8 @@
-"""Rules of a team: thresholds, metrics and what fails, by configuration and metric.
+"""A team's rules: thresholds, metrics and failing verdicts, by configuration and metric.
 
-`Rules` gives the `Policy` of a configuration and a metric. They are in cnnbench.toml or in the
-section [tool.cnnbench] of pyproject.toml of the current folder, or where --rules says. Flags
-override them. docs/rules.md explains the keys.
+`Rules` returns the `Policy` for a configuration and a metric. Rules are read from cnnbench.toml or
+from the section [tool.cnnbench] of pyproject.toml in the current folder, or from the file in
+--rules. Flags have priority over rules. docs/rules.md explains the keys.
 
 If rules name metrics, the level alpha is divided: the metrics that a configuration is judged by get
 shares of alpha that add up to 1. `cnnbench.judge.compare.judgement` tests them as one family.
@@ -32,13 +32,13 @@ from cnnbench.records.codec import ABSENT, OPTIONAL, decode, written
 from cnnbench.records.metric import METRICS, Metric
 
 FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
-"""Files of the current folder with rules. The first one that has some is used."""
+"""Files with rules in the current folder. The first one that contains rules is used."""
 
 NO_RULES = "none"
-"""With this value of --rules, no file of rules is read."""
+"""The value of --rules that means that no rules are read."""
 
 FAILURES = ("slower", "faster", "changed")
-"""Words of `fail_on`, besides never."""
+"""Words of `fail_on`, except "never"."""
 
 _COMMIT = re.compile("[0-9a-f]{7,64}")
 _LIST: Mapping[str, Any] = {**written(if_any=True), **ABSENT}
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class MetricRule:
-    """What a rule says about one metric.
+    """The part of a rule for one metric.
 
     Attributes:
       name: name of the metric in --metrics.
@@ -82,7 +82,7 @@ class ConfigurationRule:
     metrics: tuple[MetricRule, ...] = field(default=(), metadata=_LIST)
 
     def shares(self) -> dict[str, float]:
-        """The shares of alpha by metric; they add up to 1."""
+        """The shares of alpha by metric, which add up to 1."""
         explicit = {
             metric.name: metric.share for metric in self.metrics if metric.share is not None
         }
@@ -92,7 +92,7 @@ class ConfigurationRule:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedCommit:
-    """A commit whose changes for the worse do not set exit code 1.
+    """A commit whose regressions do not set exit code 1.
 
     Attributes:
       commit: its hash, which may be abbreviated.
@@ -110,18 +110,18 @@ class AcceptedCommit:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last day is over."""
+        """Whether the last day of the acceptance is over."""
         return datetime.now(timezone.utc).date() > date.fromisoformat(self.until)
 
     def concerns(self, configuration: str, metric: Metric) -> bool:
-        """Whether a metric of a configuration is meant."""
+        """Whether it applies to a metric of a configuration."""
         is_named = not self.metrics or not _names(metric).isdisjoint(self.metrics)
         return is_named and _fits(self.configurations, configuration)
 
     def is_between(self, base: str, new: str) -> bool:
         """Whether the commit is `new`, or an ancestor of it and not of `base`.
 
-        Ancestors are known in the repository of the current folder only.
+        Ancestors are known only for the repository of the current folder.
         """
         if new.startswith(self.commit):
             return True
@@ -153,7 +153,9 @@ class Rules:
     accept: tuple[AcceptedCommit, ...] = field(default=(), metadata=_LIST)
 
     def of(self, configuration: str) -> tuple[int, ConfigurationRule]:
-        """The rule for a configuration with its number, from 1; number 0 if none fits."""
+        """The rule for a configuration, with its number (from 1). The number is 0 if no rule
+        matches.
+        """
         rules = enumerate(self.rules, 1)
         fitting = ((n, rule) for n, rule in rules if _fits(rule.configurations, configuration))
         return next(fitting, (0, ConfigurationRule()))
@@ -164,21 +166,21 @@ class Rules:
 
     @property
     def divides(self) -> bool:
-        """Whether the metrics of a configuration get shares of alpha."""
+        """Whether rules assign shares of alpha to the metrics of a configuration."""
         return any(rule.metrics for rule in self.rules)
 
     def metrics(self, configuration: str) -> tuple[str, ...]:
-        """Names of the metrics that the rule for a configuration names; () for the usual ones."""
+        """Names of the metrics in the rule for a configuration; () means the default metrics."""
         return tuple(metric.name for metric in self.of(configuration)[1].metrics)
 
     def policy(
         self, usual: Policy, configuration: str, metric: Metric, asked: Sequence[Metric]
     ) -> Policy:
-        """The policy of a configuration and a metric.
+        """The policy for a configuration and a metric.
 
         Args:
           usual: the policy without rules.
-          asked: the metrics that divide alpha, if `divides`; `metric` may be another one.
+          asked: the metrics that share alpha, if `divides`. `metric` may be a different one.
         """
         _, rule = self.of(configuration)
         own = _rule_metric(rule, metric)
@@ -193,11 +195,11 @@ class Rules:
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
 
     def threshold(self, configuration: str, metric: Metric) -> float | None:
-        """The smallest change of a metric that counts; None for the usual one."""
+        """The smallest relevant change of a metric; None means the default."""
         return self.policy(Policy(), configuration, metric, ()).own_threshold
 
     def without_thresholds(self) -> Rules:
-        """The rules without the thresholds that --threshold sets."""
+        """The rules without the thresholds that --threshold replaces."""
         rules = []
         for rule in self.rules:
             metrics = [
@@ -212,9 +214,9 @@ class Rules:
     def accepted(
         self, configuration: str, metric: Metric, base: Sequence[str], new: Sequence[str]
     ) -> AcceptedCommit | None:
-        """The accepted commit between the revisions of both sides; one that has ended comes last.
+        """The accepted commit between the revisions of both sides; ended acceptances are used last.
 
-        None without one, or if the runs of a side are of several revisions.
+        None if there is none, or if the runs of a side have several revisions.
         """
         if len({*new}) != 1 or len({*base}) != 1:
             return None
@@ -242,13 +244,13 @@ def _fits(patterns: Sequence[str], name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# Reading: TOML, from a file or from a commit.
+# Reads rules in TOML, from a file or from a commit.
 
 
 def load_rules(flag_value: str | None) -> Rules:
-    """The rules of a file, of COMMIT:FILE, or of the current folder if `flag_value` is None.
+    """The rules in a file, in COMMIT:FILE or, if `flag_value` is None, in the current folder.
 
-    UsageError names the file and the key if there is no such file, or a key is wrong.
+    UsageError, with file and key, if the file does not exist or a key is invalid.
     """
     if flag_value == NO_RULES:
         return Rules()
@@ -264,7 +266,7 @@ def load_rules(flag_value: str | None) -> Rules:
 
 
 def rules_at(commit: str, flag_value: str | None) -> str:
-    """The value of --rules for the rules that the current folder has in a commit.
+    """The value of --rules that selects the current folder's rules as of a commit.
 
     A file of the repository is read from the commit; other values are returned as they are.
     FlagError if the commit lacks the file.
@@ -297,7 +299,9 @@ def _is_in_commit(name: str) -> bool:
 
 
 def _parsed(name: str) -> Any:
-    """The content of a file as JSON values; of pyproject.toml its section, None without one."""
+    """The content of a file as JSON values. For pyproject.toml, its section; None without the
+    section.
+    """
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -308,7 +312,7 @@ def _parsed(name: str) -> Any:
             text = git("cat-file", "blob", f"{commit_of(commit)}:{path}")
         else:
             text = Path(name).read_text("utf-8")
-        # Dates become texts.
+        # Converts dates to texts.
         table = json.loads(json.dumps(tomllib.loads(text), default=str))
     except GitError as error:
         raise FlagError("rules", name, str(error)) from None
@@ -348,7 +352,7 @@ def _check_keys(table: Any, known: Collection[str], where: str) -> None:
 
 
 def _read(cls: type[_T], table: Any, where: str) -> _T:
-    """A dataclass of this module from a table; a text stands for a list of one text."""
+    """Creates a dataclass of this module from a table. A text means a list with this text."""
     _check_keys(table, [key.name for key in fields(cast("Any", cls))], where)
     lists = ("configurations", "metrics", "fail_on")
     values = {
@@ -374,7 +378,7 @@ def _read(cls: type[_T], table: Any, where: str) -> _T:
 
 
 def failing(words: Sequence[str]) -> tuple[str, ...]:
-    """What sets exit code 1, by the words of `fail_on`; () for never. ValueError if unclear."""
+    """The words of `fail_on` that set exit code 1; () for "never". ValueError for invalid words."""
     never = {"never", "nothing"}.intersection(words)
     if not words or (never and len({*words}) > 1):
         raise ValueError("must be one or more of its values, or never without other values")

@@ -1,4 +1,4 @@
-"""Reports on run records, without TensorFlow: HTML, Markdown, or tables for other programs."""
+"""Reports on run records as HTML, Markdown, or tables. Does not import TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Results as tables and for other programs.
+"""Writes results as tables, and in the formats of other programs.
 
-Column names have the unit: seconds, bytes, images per second; shares are not scaled. Unknown values
-are empty cells. Text that a spreadsheet would take for a formula begins with an apostrophe.
+Column names contain the unit: seconds, bytes, images per second. Shares are not scaled. Unknown
+values are empty cells. Text that a spreadsheet would interpret as a formula begins with an
+apostrophe.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-# Numbers of a report as tables for other programs.
+# The numbers of a report as tables for other programs.
 
 _FLAGS = (
     *("model", "data_name", "device", "num_gpus", "variable_update", "all_reduce_spec"),
@@ -54,15 +55,17 @@ _MEDIANS = {
     "images_per_cpu_second": "images_per_cpu_second",
     "input_wait_fraction": "input_wait_fraction",
 }
-"""Metrics whose medians are columns; None: computed otherwise. All others follow by their names."""
+"""Metrics whose medians are columns. None means that the column is computed in a different way. All
+other metrics follow, by name.
+"""
 
 _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
-"""Columns with interval and range."""
+"""Columns with an interval and a range."""
 
 
 def configurations(results: ReportSubject) -> list[dict[str, Any]]:
-    """A row per configuration: medians over processes with their intervals and ranges."""
-    # Imported here: the formats of `cnnbench compare` need no sections of reports.
+    """A row for each configuration: medians over processes with intervals and ranges."""
+    # Imported late, because the formats of `cnnbench compare` need no sections of reports.
     from cnnbench.judge.report.sections.scaling import curves
 
     efficiencies = {
@@ -113,7 +116,7 @@ def _facts(group: RunGroup) -> dict[str, Any]:
 
 
 def runs(results: ReportSubject) -> list[dict[str, Any]]:
-    """A row per process: the columns of --result_csv and those of the report."""
+    """A row for each process, with the columns of --result_csv and of the report."""
     names = {record.run_id: group.name for group in results.configured for record in group.records}
     speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
     rows = []
@@ -134,12 +137,12 @@ def runs(results: ReportSubject) -> list[dict[str, Any]]:
 
 
 def all_reduce(results: ReportSubject) -> list[dict[str, Any]]:
-    """A row per reduction, with the columns of `cnnbench allreduce --result_csv`."""
+    """A row for each reduction, with the columns of `cnnbench allreduce --result_csv`."""
     return [all_reduce_row(record, point) for record in results.allreduces for point in record.rows]
 
 
 def comparison(results: ReportSubject) -> list[dict[str, Any]]:
-    """A row per configuration and metric judged against the baseline."""
+    """A row for each configuration and metric that was compared with the baseline."""
     entries = () if results.comparison is None else results.comparison.entries
     names = ("base_median", "new_median", "change", "low", "high", "p", "p_adjusted", "floor")
     return [
@@ -166,34 +169,34 @@ TABLES: Mapping[str, Callable[[ReportSubject], list[dict[str, Any]]]] = {
     "allreduce": all_reduce,
     "comparison": comparison,
 }
-"""Rows of tables by name."""
+"""Functions that return a table's rows, by name of the table."""
 
 
 def frame(results: ReportSubject, table: str) -> DataFrame:
-    """A table of `TABLES` as a pandas DataFrame; raises a KeyError for another name."""
+    """A table of `TABLES` as a pandas DataFrame. KeyError for other names."""
     import pandas
 
     return pandas.DataFrame(TABLES[table](results))
 
 
 def csv(results: ReportSubject, table: str) -> str:
-    """A table of `TABLES` as CSV with a header, in which no cell is a formula."""
+    """A table of `TABLES` as CSV with a header. No cell is a formula."""
     rows = TABLES[table](results)
     header = list(dict.fromkeys(name for row in rows for name in row)) or [""]
     return csv_text(header, (map(row.get, header) for row in rows))
 
 
-# Figures, values of one metric and configuration each, in formats of trackers and monitoring.
+# Figures (each has one metric of one configuration) in the formats of other programs.
 
 BASE, NEW = "base", "new"
 
 _OF_SUBJECT = ("commit", "repository")
-"""User labels that are part of the origin."""
+"""Labels that users can set and that are part of the origin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One metric of one configuration and origin; no format pools values of several subjects.
+    """One metric of one configuration and origin. No format pools values of several subjects.
 
     Attributes:
       sample: one value per process; at least one.
@@ -222,7 +225,7 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """The name of the value's series in other programs, the same for every commit.
+        """The name of the value's series in other programs, which is the same for every commit.
 
         It depends on its configuration and origin, without revision and network, never on other
         figures: the usual parts of the configuration, side, TensorFlow and machine, and a hash of
@@ -235,7 +238,9 @@ class Figure:
         return plain(f"{words} on {parts['machine']} [{_digest(self.configuration.key, *subject)}]")
 
     def statistics(self) -> dict[str, float]:
-        """Known numbers by name: the median as "", its interval, the processes, and the change."""
+        """Known numbers by name: the median (""), its interval, the number of processes, and the
+        change.
+        """
         low, high = self.sample.interval or (None, None)
         values = {
             "": self.value,
@@ -273,7 +278,7 @@ def _digest(*parts: object) -> str:
 
 
 def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Labels that all processes share, without those of the origin."""
+    """Labels that all processes have in common, except labels of the origin."""
     first, *others = labels
     return {
         name: value
@@ -283,7 +288,7 @@ def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def of_comparison(comparison: Comparison) -> list[Figure]:
-    """Values of both sides, by configuration and origin; new ones with their verdict."""
+    """Values of both sides, by configuration and origin. Values of NEW have verdicts."""
     return [
         figure
         for entry in comparison.entries
@@ -316,9 +321,9 @@ def _of_side(
 
 
 def newest(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
-    """The figures of the newest subject, and a sentence about the others, or "".
+    """The figures of the newest subject, and a sentence about other figures, or "".
 
-    Of repeated measurements only the last; the base of a comparison is not mentioned.
+    Only the last of repeated measurements is used. The base of a comparison is not mentioned.
     """
     last = {
         _key(figure): figure
@@ -341,16 +346,18 @@ def _key(figure: Figure) -> tuple[str, str]:
 
 
 Exported: TypeAlias = tuple[str, str]
-"""The document of a format, and a sentence on values that the format cannot hold, or ""."""
+"""The document in a format, and a sentence about values that the format cannot contain, or ""."""
 
 FORMATS: dict[str, Callable[[Sequence[Figure]], Exported]] = {}
-"""Functions by name of the format."""
+"""Functions by the name of the format."""
 
 _Export = TypeVar("_Export", bound=Callable[[Sequence[Figure]], Exported])
 
 
 def export_format(name: str, beginning: bytes) -> Callable[[_Export], _Export]:
-    """Registers a function as a format; `beginning` matches its files, which ``-o`` replaces."""
+    """Registers a function as a format. `beginning` matches files of this format, which ``-o`` may
+    replace.
+    """
 
     def registered(export: _Export) -> _Export:
         FORMATS[name] = export
@@ -361,10 +368,10 @@ def export_format(name: str, beginning: bytes) -> Callable[[_Export], _Export]:
 
 
 _LONGEST_NAME = 1024
-"""Largest number of bytes in the name of a benchmark of Bencher."""
+"""Maximum number of bytes in the name of a Bencher benchmark."""
 
 _PARAMS, _LONGEST = 100, 6000
-"""Most parameters of a request to MLflow, and characters of each."""
+"""Maximum number of parameters in a request to MLflow, and of characters in each."""
 
 _UNITS: dict[str, tuple[str, float]] = {
     "images/sec": ("images_per_second", 1.0),
@@ -382,7 +389,7 @@ _UNITS: dict[str, tuple[str, float]] = {
     "loss": ("", 1.0),
     "CPUs": ("", 1.0),
 }
-"""Base unit of OpenMetrics and factor of units of metrics; others have no base unit."""
+"""OpenMetrics base unit and factor for each unit of metrics. Other units have no base unit."""
 
 
 @export_format("bencher", rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)')
@@ -550,7 +557,7 @@ def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
 
 
 def _labels(figure: Figure) -> str:
-    """Labels of a figure; user labels are named label_NAME."""
+    """Labels of a figure. User labels are named label_NAME."""
     labels = {
         f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)
         for name, text in figure.labels.items()

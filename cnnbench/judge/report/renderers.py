@@ -1,4 +1,4 @@
-"""A comparison as text: for a terminal, a pull request, a program or a CI system.
+"""Writes a comparison as text: for a terminal, a pull request, a program or a CI system.
 
 GitHub's workflow commands are ``::level title=TITLE::MESSAGE``. GitHub decodes %25, %0D and %0A
 everywhere and %3A and %2C in properties (``@actions/core``). It shows ten annotations of a level
@@ -32,12 +32,12 @@ from cnnbench.judge.explain.explanation import markdown_body
 from cnnbench.judge.metrics.measurement import SPEEDS, THROUGHPUT
 from cnnbench.records.metric import ALL, Metric
 
-# Tables, words and numbers shared by all formats.
+# Tables, words and numbers that all formats use.
 
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
 
 
-# ASCII, so that no meaning depends on a colour or a font.
+# Marks are ASCII, so that no meaning depends on a colour or a font.
 _MARKS: dict[Verdict, str] = {
     Verdict.FASTER: "+",
     Verdict.SLOWER: "-",
@@ -60,10 +60,10 @@ _ENDINGS = {
 }
 
 _FAILURES = {"slower": "a regression", "faster": "an unexpected gain", "changed": "changed work"}
-"""What exit code 1 means, by the words of --fail_on."""
+"""Meanings of exit code 1, by the words of --fail_on."""
 
 _SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
-"""Verdicts on further metrics that tables have."""
+"""Verdicts for which tables of further metrics have rows."""
 
 _SPREAD = "and so are changes within the A/A spread"
 
@@ -85,7 +85,7 @@ def ending(comparison: Comparison) -> str:
 
 
 def confidence(comparison: Comparison) -> str:
-    """Confidence of the intervals: "96 %", or "96 to 98 %" if rules divide the level."""
+    """Confidence of the intervals as text: "96 %", or "96 to 98 %" if rules divide the level."""
     results = [result for entry in comparison.entries for result in entry.results]
     shares = {
         1.0 if result.policy.share is None else result.policy.share for result in results
@@ -95,7 +95,7 @@ def confidence(comparison: Comparison) -> str:
 
 
 def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
-    """The tone of a verdict in a table cell: its own tone, else the tone of its level."""
+    """The tone of a verdict in a table cell: its own tone or, by default, the tone of its level."""
     level = comparison.level(entry, result)
     if result.verdict is Verdict.FASTER and level is Level.ERROR:
         return "bad"
@@ -103,15 +103,15 @@ def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricRes
 
 
 def explained(result: MetricResult) -> str:
-    """The word for a verdict and its reason, unless the reason has the word."""
+    """The word for a verdict, and its reason. The word is omitted if the reason contains it."""
     reason = result.judgement.reason
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
 
 
 def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
-    """A table per leading metric, the worst row first; then of further metrics and context.
+    """A table for each leading metric, worst rows first, followed by further metrics and context.
 
-    The latter have only the results that are neither inconclusive nor the same.
+    Tables of further metrics contain only results that are neither inconclusive nor the same.
     """
     leading = comparison.leading
     further = [
@@ -133,7 +133,7 @@ def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
 def titles(comparison: Comparison) -> tuple[str, str]:
     """Titles of the columns with the change and its interval.
 
-    A change within pairs is not the change of the medians beside it.
+    A change within pairs differs from the change of the medians in the same row.
     """
     change = "paired change" if comparison.paired else "change"
     return change, f"{confidence(comparison)} interval"
@@ -142,10 +142,10 @@ def titles(comparison: Comparison) -> tuple[str, str]:
 def row(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> dict[str, TableCell]:
-    """Cells of a table; base and new are medians over processes, p is that after Holm.
+    """The cells of a row. Base and new are medians over processes; p is adjusted by Holm's method.
 
-    Where the CPU time decided about the throughput, change, interval and p are those of the CPU
-    time, and the first says so.
+    If the CPU time decided the throughput, change, interval and p are of the CPU time, and the cell
+    of the change says so.
     """
     decisive = entry.decided_by(result)
     judgement, metric = decisive.judgement, decisive.metric
@@ -170,13 +170,13 @@ def row(
 def verdict(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> TableCell:
-    """Mark and word, as in "- slower"."""
+    """Mark and word of a verdict, as in "- slower"."""
     mark = _MARKS[result.verdict]
     return TableCell(f"{mark} {result.word}", tone=tone(comparison, entry, result))
 
 
 def tally(comparison: Comparison, metric: Metric) -> str:
-    """Number of configurations per verdict, the worst first: "1 slower, 2 same"."""
+    """Number of configurations for each verdict, worst first: "1 slower, 2 same"."""
     tallies = (
         verdicts for verdicts in comparison.summary.tallies if verdicts.metric == metric.name
     )
@@ -194,7 +194,7 @@ def outcome(comparison: Comparison) -> str:
 
 
 def conditions(comparison: Comparison) -> str:
-    """A sentence on how the sides were compared."""
+    """A sentence about how the sides were compared."""
     text = "Compared by one value per process"
     if comparison.paired:
         text = (
@@ -211,14 +211,18 @@ def conditions(comparison: Comparison) -> str:
 
 
 def _floors(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
-    """The smallest and the largest floor of a leading metric, and what shows them; None without."""
+    """The smallest and the largest floor of a leading metric, and a function that formats them;
+    None if there are none.
+    """
     judged = [result.judgement for _, result in comparison.about(metric)]
     floors = [judgement.floor for judgement in judged if judgement.floor is not None]
     return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
 
 
 def _floors_text(low: float, high: float, name: str) -> str:
-    """The floors of metrics, as in "3.0 to 5.0 %"; `name` of one whose changes are no shares."""
+    """Text with the floors of metrics, as in "3.0 to 5.0 %". `name` is given if changes are not
+    shares.
+    """
     metric = ALL[name] if name else THROUGHPUT
     if metric.shows(high - low):
         return metric.range_text(low, high, signed=False)
@@ -226,7 +230,9 @@ def _floors_text(low: float, high: float, name: str) -> str:
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
-    """Geometric means of the changes of several configurations, one per speed."""
+    """Sentences with the geometric mean of the changes of several configurations, one for each
+    speed.
+    """
     for metric in SPEEDS:
         mean = comparison.means.get(metric.name)
         if mean is not None and mean.configurations > 1:
@@ -236,7 +242,7 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
 
 
 def mentions(comparison: Comparison) -> list[str]:
-    """Facts that differ without blocking a verdict, over all configurations."""
+    """Facts that differ in any configuration without blocking a verdict."""
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
         for difference in entry.differences:
@@ -244,7 +250,8 @@ def mentions(comparison: Comparison) -> list[str]:
                 base, new = values.setdefault(difference.fact, (set(), set()))
                 base.update(difference.base)
                 new.update(difference.new)
-    # Subjects differ on purpose. In a checkout of cnnbench, its commit then differs too.
+    # The measured code differs on purpose. In a checkout of cnnbench, its commit therefore differs,
+    # too.
     revision = values.get("subject_revision")
     return [
         unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))
@@ -264,7 +271,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def table_text(comparison: Comparison, colour: bool = False) -> str:
-    """The answer, the advice, the tables with reasons, the worst first, and a summary."""
+    """The answer, advice, tables with reasons (worst rows first), and a summary."""
     return writers.text_of(_table_sections(comparison), colour)
 
 
@@ -305,23 +312,23 @@ def _summary(comparison: Comparison) -> Iterator[Content]:
     yield f"exit code {int(comparison.exit_code)}: {ending(comparison)}"
 
 
-# Markdown for a pull request; untrusted text (records, paths) is code.
+# Markdown for a pull request. Untrusted text (from records, paths) is formatted as code.
 
 LIMIT = 65_536
-"""Largest number of characters of a comment on GitHub."""
+"""Maximum number of characters in a GitHub comment."""
 
-# Characters of all tables and of the remarks; the reasons get the rest.
+# Maximum numbers of characters for all tables and for the remarks. The rest is for the reasons.
 _TABLES, _REMARKS = 32_000, 12_000
 
 _SYMBOLS, _CHANGED_WORK = {"good": "🟢", "bad": "🔴", "unsure": "🟡", "": "⚪"}, "🔵"
-"""By the tone of a verdict."""
+"""Marks by the tone of a verdict."""
 
 _MOST_ANSWERS = 3
-"""Configurations with changed work that are named before the tables."""
+"""Maximum number of configurations with changed work that are named before the tables."""
 
 
 def comment(comparison: Comparison) -> str:
-    """Heading, tables and folded details, cut to fit into a comment on GitHub."""
+    """Heading, tables and folded details, shortened to the maximum size of a GitHub comment."""
     lines_shown = [
         markdown(line) for line in (comparison.answer, comparison.why, comparison.advice) if line
     ]
@@ -394,7 +401,7 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
-    """Lines that fit into `room` characters, and `more` with the number of other lines."""
+    """The lines that fit into `room` characters, and a line with the number of omitted lines."""
     for index, line in enumerate(lines):
         room -= len(line) + 1
         if room < 0:
@@ -402,13 +409,13 @@ def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
     return list(lines)
 
 
-# Workflow commands of GitHub Actions: annotations of a check.
+# Workflow commands of GitHub Actions, which annotate a check.
 
 _MOST_ANNOTATIONS = 10
 
 
 def workflow_commands(comparison: Comparison) -> str:
-    """One command per line: errors, then warnings, then notices."""
+    """One command in each line: errors, then warnings, then notices."""
     annotations = [
         (comparison.level(entry, result), f"{entry.name}: {result.metric.name}", _message(result))
         for entry in comparison.by_severity()
@@ -454,13 +461,15 @@ def _escape(text: str, further: str = "") -> str:
     return text
 
 
-# JUnit XML: a test case per configuration and metric.
+# JUnit XML with a test case for each configuration and metric.
 
 _SUITE = "cnnbench compare"
 
 
 def junit_xml(comparison: Comparison) -> str:
-    """The document: regressions are failures, failed runs errors, warnings skipped cases."""
+    """The document. Regressions are failures, failed runs are errors, and warnings are skipped
+    cases.
+    """
     suites = xml.Element("testsuites", name=_SUITE)
     for metric in comparison.metrics:
         if own := comparison.of(metric):
@@ -493,7 +502,8 @@ def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
 def _add(
     suite: xml.Element, comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> None:
-    # Does not depend on the other compared configurations: programs track cases by their names.
+    # The name does not depend on other compared configurations, because programs track cases by
+    # name.
     name = f"{label(entry.configuration)} [{entry.configuration.key}]"
     case = _case(suite, f"cnnbench.{result.metric.name}", name)
     level, failed = comparison.level(entry, result), result.verdict is Verdict.FAILED
@@ -527,5 +537,5 @@ FORMATS: Mapping[str, Callable[[Comparison], str]] = {
 
 
 def render(comparison: Comparison, format: str) -> str:
-    """The comparison in one of `FORMATS`, without colours; raises a KeyError for another format."""
+    """The comparison in one of `FORMATS`, without colours. KeyError for other formats."""
     return FORMATS[format](comparison)

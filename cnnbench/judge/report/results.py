@@ -1,4 +1,4 @@
-"""The records of a report, sorted and compared."""
+"""Sorts and compares the records of a report."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from cnnbench.records.result_files import Loaded, Study
 from cnnbench.records.run import RunRecord, run_steady_state
 
 MOST_SHOWN = 60
-"""Configurations, each once per origin, with a row in every section of a page."""
+"""Maximum number of configurations (once per origin) with a row in every section of a page."""
 
 MOST_DRAWN = 24
-"""Most of these in a chart, and most charts of a section."""
+"""Maximum number of configurations in a chart, and of charts in a section."""
 
 MOST_LISTED = 300
-"""Most rows of a table with a row per process."""
+"""Maximum number of rows in tables with a row for each process."""
 
 _USUAL = ("imagenet", "training")
-"""The data set and the work that names of families leave out."""
+"""The default data set and work, which names of families omit."""
 
 S = TypeVar("S", Roofline, StrategiesDocument)
 
 
 def interval_cells(values: ProcessValues) -> dict[str, TableCell]:
-    """Cells with the interval and the range."""
+    """The cells with the interval and the range of values."""
     return {values.INTERVAL: interval(values.interval), "range": interval(values.range)}
 
 
@@ -78,7 +78,7 @@ class RunGroup:
 
     @cached_property
     def good(self) -> tuple[RunRecord, ...]:
-        """Runs that succeeded, from which all values are taken."""
+        """Successful runs. All values come from these."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
@@ -96,7 +96,7 @@ class RunGroup:
 
     @property
     def throughput(self) -> ProcessValues:
-        """Images/sec, as `cnnbench compare` takes it."""
+        """Images/sec, as `cnnbench compare` computes it."""
         return self.sample("throughput")
 
     @cached_property
@@ -149,7 +149,7 @@ def configurations(
     beside: Iterable[RunRecord] = (),
     order: Mapping[str, int] | None = None,
 ) -> tuple[RunGroup, ...]:
-    """The configurations of some runs, in order of `RunGroup.order`, once per origin.
+    """Groups runs by configuration and origin. The groups are sorted by `RunGroup.order`.
 
     The processes of a commit that was compared with several others, such as GOOD of a bisection,
     are not pooled: it has one entry per opponent.
@@ -215,9 +215,10 @@ def peak(run: RunRecord) -> float | None:
 def with_highest_peaks(
     runs: Sequence[RunRecord], beside: Iterable[RunRecord] = ()
 ) -> list[RunRecord]:
-    """Runs with the highest FLOP/s measured on their machine in their number format.
+    """Replaces measured peaks by the highest peak on the same machine in the same number format.
 
-    Load only lowers what a run measures; given and published peaks are facts, and stay.
+    Load can only reduce a measured peak. Peaks that users set, and published peaks, are not
+    changed.
     """
 
     def place(run: RunRecord) -> tuple[Machine, str] | None:
@@ -237,7 +238,7 @@ def with_highest_peaks(
 
 
 def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
-    """Shared parts of several names, joined, and the other parts of each; "" for a single name."""
+    """Splits names into the parts that all have in common (joined), and the other parts of each."""
     shared = [part for part in names[0] if all(part in name for name in names)]
     own = [[part for part in name if part not in shared] for name in names]
     if not all(own):
@@ -246,30 +247,32 @@ def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[
 
 
 def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
-    """Shared parts of the names of some configurations, and the other parts of each."""
+    """Splits the names of configurations with `split_names`, and adds precisions that differ."""
     parts = [group.name.split(", ") for group in members]
     formats = [str(group.flag("precision")) for group in members]
     for own, format in zip(parts, formats, strict=True):
-        # Names leave out the default.
+        # Names omit the default precision.
         own += [format] if len(set(formats)) > 1 and format not in own else []
     return split_names(parts)
 
 
 def newest(configured: Sequence[RunGroup], most: int, first: Container[str] = ()) -> list[RunGroup]:
-    """At most so many, in their order: of the configurations `first`, by key, then the newest."""
+    """At most `most` configurations, in order: those with keys in `first` have priority, then the
+    newest.
+    """
     order = sorted(configured, key=lambda group: (group.configuration.key in first, group.latest))
     chosen = {*order[-most:]}
     return [group for group in configured if group in chosen]
 
 
 def newest_text(shown: int, total: int) -> str:
-    """Which of some are shown, if not all: ", the newest 24 of 60"."""
+    """Text that says how many are shown: ", the newest 24 of 60"; "" if all are shown."""
     return f", the newest {shown} of {integer(total)}" if shown < total else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSubject(Loaded):
-    """The subject of a report; studies are results of several processes or a profiled one.
+    """The subject of a report. Studies are results of several processes, or of a profiled process.
 
     Attributes:
       configured: the records by configuration and origin.
@@ -282,7 +285,7 @@ class ReportSubject(Loaded):
     comparison: Comparison | None = None
 
     def bounded(self) -> ReportSubject:
-        """The same with at most `MOST_SHOWN` configurations: changed, then newest ones."""
+        """A copy with at most `MOST_SHOWN` configurations: first changed ones, then the newest."""
         entries = () if self.comparison is None else self.comparison.entries
         changed = {
             entry.configuration.key for entry in entries if entry.main.verdict is not Verdict.SAME
@@ -293,7 +296,7 @@ class ReportSubject(Loaded):
 
     @cached_property
     def rooflines(self) -> tuple[Roofline, ...]:
-        """The profiled processes, with one peak per machine and format."""
+        """The profiled processes, with one peak for each machine and number format."""
         studies = []
         for study in self.studies:
             if isinstance(study, Roofline):
@@ -314,13 +317,13 @@ class ReportSubject(Loaded):
 
     @cached_property
     def profiled(self) -> Mapping[str, RunGroup]:
-        """The configuration of each profiled process, with its profiled runs only, by run_id."""
+        """The group of each profiled process by run_id. Groups contain only profiled runs."""
         profiled_groups = configurations(profiled_runs(self.studies), self.runs)
         return {record.run_id: group for group in profiled_groups for record in group.records}
 
     @property
     def runs(self) -> list[RunRecord]:
-        """All runs, by their start."""
+        """All runs, sorted by start time."""
         records = [record for group in self.configured for record in group.records]
         return sorted(records, key=lambda record: started(record.started_at))
 
@@ -337,7 +340,7 @@ class ReportSubject(Loaded):
 
 
 def profiled_runs(studies: Iterable[Study]) -> list[RunRecord]:
-    """The processes of rooflines and of profiles of steps."""
+    """The records of processes with rooflines or step profiles."""
     runs_of_rooflines = {
         study.run.run_id: study.run for study in studies if isinstance(study, Roofline)
     }
@@ -364,7 +367,7 @@ def gather(
     `configurations`.
     """
     if baseline is not None:
-        # All-reduces are compared only with a baseline that has some.
+        # All-reduces are compared only if the baseline contains all-reduces.
         reduced = loaded.allreduces if baseline.allreduces else ()
         comparison = compare_records(
             baseline.everything,
@@ -397,5 +400,5 @@ def timed_names(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
 
 
 def time_text(started_at: str) -> str:
-    """A start for people: UTC without its offset."""
+    """A start time for people: UTC without the offset."""
     return started(started_at).strftime("%Y-%m-%d %H:%M:%S")

@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "runs": ("Runs and commands", runs.commands),
     "earlier": ("Earlier results", runs.earlier),
 }
-"""Title and contents of the sections by key, in order; without contents a section is left out."""
+"""Titles and contents of the sections by key, in order. Sections without content are omitted."""
 
 _FOLDED = (
     "memory",
@@ -55,7 +55,7 @@ _FOLDED = (
 )
 
 _WHOLE = ("problems",)
-"""Sections with rows for everything."""
+"""Sections with rows for all configurations."""
 
 _FACTS = (
     ("GPUs", ("gpu_names",)),
@@ -67,7 +67,7 @@ _FACTS = (
     ("cnnbench", ("cnnbench_version", "git_commit")),
     ("operating system", ("platform",)),
 )
-"""Facts of the summary by title; shown if the first one of a title is known."""
+"""Facts of the summary by title. They are shown if the title's first fact is known."""
 
 _UNITS = {"usable_cpus": " CPUs", "memory_bytes": " of memory"}
 _MOST = 3
@@ -79,7 +79,7 @@ def build(
     answers: Sequence[Answer] = (),
     first: Sequence[Section] = (),
 ) -> Report:
-    """Makes all sections for which the records have content; the default title names the models.
+    """Makes all sections with content. The default title names the models.
 
     Of many configurations most sections show the newest, see `ReportSubject.bounded`.
 

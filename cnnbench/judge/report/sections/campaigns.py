@@ -48,7 +48,7 @@ from cnnbench.records.campaigns import (
 )
 from cnnbench.records.metric import Metric
 
-# The modes of `cnnbench strategies` side by side, and the best flags of `cnnbench tune`.
+# Compares the modes of `cnnbench strategies`, and shows the best flags of `cnnbench tune`.
 
 _TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
 
@@ -99,7 +99,7 @@ def _costs(row: StrategyRow) -> Row:
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
-    """The fastest modes among those with equal weights, per comparison."""
+    """For each comparison, the fastest modes among those with equal weights."""
     for title, document in titled(results):
         alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]
         known = [row for row in alike or document.rows if row.mode != ONE_TOWER]
@@ -113,7 +113,7 @@ def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
 
 
 def _fastest(measured: Sequence[StrategyRow]) -> tuple[str, str]:
-    """The fastest modes, several if their intervals overlap, and a tone."""
+    """The fastest modes (several if their intervals overlap), and a tone."""
     fewest = min((row.processes for row in measured), default=ProcessValues.FEWEST)
     if fewest < ProcessValues.FEWEST:
         text = f"{count(fewest, 'process', 'processes')} of a mode cannot show which one is fastest"
@@ -134,7 +134,7 @@ def _fastest(measured: Sequence[StrategyRow]) -> tuple[str, str]:
 
 
 def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
-    """Comparisons, each with its network, batch and devices, and its time where these repeat."""
+    """Comparisons with titles: network, batch and devices, and the time if titles are equal."""
     return timed_names((work_text(document), document) for document in results.strategies)
 
 
@@ -147,7 +147,7 @@ def work_text(document: StrategiesDocument) -> str:
 
 
 def modes_chart(document: StrategiesDocument, title: str = "") -> Rows:
-    """Images/sec of every case, a dot per process."""
+    """Chart of images/sec for every case, with a dot for each process."""
     return process_chart(
         title or work_text(document),
         Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
@@ -249,7 +249,7 @@ def tune_verdict(document: TuneDocument) -> tuple[str, str]:
 
 
 def _of_command(document: TuneDocument) -> str:
-    """The candidate of the document's command line: the leader only if proven."""
+    """Name of the candidate in the document's command line: the leader if it is proven."""
     return document.leader if document.proven else AS_GIVEN
 
 
@@ -260,7 +260,7 @@ def network(document: TuneDocument) -> str:
 
 
 def _gains(document: TuneDocument, name: str) -> Iterator[Rows]:
-    """The chart of the gains, if there are some."""
+    """Yields the chart of the gains, if there are any."""
     measured = [row for row in document.rows if row.gain is not None and row.candidate != AS_GIVEN]
     if not measured:
         return
@@ -288,7 +288,7 @@ def _gains(document: TuneDocument, name: str) -> Iterator[Rows]:
 
 
 def candidate_row(row: TuneRow, long: bool = True) -> Row:
-    """Cells of a candidate; `long`: with the reason why it left."""
+    """The cells of a candidate. `long` includes the reason for its elimination."""
     when = "" if row.after is None else f" after round {row.after} of {row.group}"
     left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
     left = left if long else f"{row.left}, {row.group} {row.after}"
@@ -302,13 +302,13 @@ def candidate_row(row: TuneRow, long: bool = True) -> Row:
     }
 
 
-# The verdicts against a baseline, and where the difference is if processes were profiled.
+# Verdicts against a baseline and, if processes were profiled, the location of the difference.
 
 _MOST_NAMED = 3
 
 
 def baseline(results: ReportSubject) -> Iterable[Content]:
-    """A table per metric, and the changes with their intervals."""
+    """A table for each metric, and a chart of the changes with their intervals."""
     comparison = results.comparison
     if comparison is None:
         return
@@ -338,7 +338,7 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
 
 
 def verdict(results: ReportSubject) -> Answer:
-    """The comparison's outcome with its worst configurations."""
+    """Answer with the comparison's outcome and its worst configurations."""
     comparison = results.comparison
     if comparison is None:
         hint = "--baseline=RECORDS judges these records against others"
@@ -353,7 +353,7 @@ def verdict(results: ReportSubject) -> Answer:
     if comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
-        outcome = ""  # The answer says it.
+        outcome = ""  # The answer contains this result.
     details = (*lines[1:], outcome, *_worst(comparison), *_means(comparison))
     return Answer(name, lines[0], tone, tuple(filter(None, details)))
 
@@ -379,7 +379,7 @@ def _means(comparison: Comparison) -> list[str]:
 
 
 def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
-    """The cells of `renderers.row` in the order of a page, some with longer titles."""
+    """The cells of `renderers.row` in the order of pages. Some titles are longer."""
     cells, unit = renderers.row(comparison, entry, result), result.metric.unit_text
     order = ("configuration", "verdict", *renderers.titles(comparison), "base", "new", "p", "runs")
     longer = {"verdict": result.metric.name, "runs": "processes"}
@@ -388,7 +388,7 @@ def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricRes
 
 
 def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
-    """The chart of the changes, if there are some."""
+    """Yields the chart of the changes, if there are any."""
     judged = [pair for pair in comparison.about(metric) if pair[1].judgement.change is not None]
     if not judged:
         return

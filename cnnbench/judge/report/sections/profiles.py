@@ -114,7 +114,7 @@ def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
 
 
 def table_text(document: Roofline, title: str, most: int) -> str:
-    """The first `most` rows (0: all), their sums by kind, and the totals, for a terminal."""
+    """Text for a terminal: the first `most` rows (0 means all), sums by kind, and totals."""
     rows, machine = document.rows, document.machine
     shown, rest = (rows[:most], rows[most:]) if most else (rows, ())
     winnable = number(sum(row.winnable_seconds for row in rest) * 1e3)
@@ -145,7 +145,7 @@ def table_text(document: Roofline, title: str, most: int) -> str:
 
 
 def chart(roofline: Roofline, title: str) -> Lines:
-    """Every row with FLOPs as a point under the roof, the longest ones named."""
+    """Chart with a point under the roof for every row with FLOPs. The longest rows are named."""
     rows = [row for row in roofline.rows if row.flops_per_byte is not None and row.seconds]
     rows.sort(key=_group)
     kinds = [*dict.fromkeys(row.kind for row in rows)]
@@ -222,7 +222,7 @@ def _hint(row: RooflineRow) -> str:
 _OWN_LANES = (REDUCTION, COPIES)
 _MOST_PROFILES = 4
 _HINTED = 0.004
-"""Least share of the step of a span with a hint."""
+"""Minimum share of the step for spans with a hint."""
 
 
 @docstring_first
@@ -258,7 +258,7 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
         return Span(span.start * 1e3, span.end * 1e3, kind, hint if shown else "")
 
     lanes = grouped(spans, lane)
-    # Devices in order, the input pipeline last.
+    # Devices in order. The input pipeline is last.
     ordered = sorted(lanes, key=lambda key: (not key[0], natural_key(key[0]), key[1]))
     note = f"The step took {number(profile.step_seconds[-1] * 1e3)} ms."
     if waited := profile.input_wait_seconds[-1]:
@@ -276,7 +276,7 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
 
 
 def _times(profile: StepProfile) -> Iterable[Row]:
-    """Kinds with the median of their seconds in a step, and that as a share of the median step."""
+    """For each kind, the median of its seconds in a step, and its share of the median step."""
     kinds, whole = grouped(profile.rows, activity), median(profile.step_seconds)
     for kind in ACTIVITIES:
         seconds = (row.seconds for row in kinds.get(kind, ()))

@@ -42,7 +42,7 @@ from cnnbench.records.profiles import Roofline
 from cnnbench.records.run import RunRecord
 
 _MOST_DOTS = 40
-"""Most processes that a row of a chart shows."""
+"""Maximum number of processes in a row of a chart."""
 _MOST_NAMED = 5
 _exact = functools.partial(percent, digits=2)
 
@@ -99,7 +99,7 @@ class Quantity:
         return bool(self.values(group).values)
 
     def _chart(self, family: str, members: Sequence[RunGroup]) -> Rows:
-        """A row per configuration; shared parts of their names are in the title."""
+        """Chart with a row for each configuration. Common parts of the names are in the title."""
         shown = newest(members, MOST_DRAWN)
         shared, labels = distinct_names(shown)
         return process_chart(
@@ -117,7 +117,8 @@ def process_chart(
     unit: str = "",
     **layout: Any,
 ) -> Rows:
-    """A row per label and its values, if any: a dot per process, the median and its interval.
+    """Chart with a row for each label with values: a dot for each process, the median and its
+    interval.
 
     `unit` stands behind the value in the hint of each dot; `layout` are other attributes of `Rows`.
     """
