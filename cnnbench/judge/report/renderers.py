@@ -211,18 +211,14 @@ def conditions(comparison: Comparison) -> str:
 
 
 def _floors(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
-    """The smallest and the largest floor of a leading metric, and a function that formats them;
-    None if there are none.
-    """
+    """The arguments of `_floors_text` for a leading metric; None if it has no floors."""
     judged = [result.judgement for _, result in comparison.about(metric)]
     floors = [judgement.floor for judgement in judged if judgement.floor is not None]
     return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
 
 
 def _floors_text(low: float, high: float, name: str) -> str:
-    """Text with the floors of metrics, as in "3.0 to 5.0 %". `name` is given if changes are not
-    shares.
-    """
+    """Text with floors, as in "3.0 to 5.0 %". `name` is "" if changes are shares."""
     metric = ALL[name] if name else THROUGHPUT
     if metric.shows(high - low):
         return metric.range_text(low, high, signed=False)

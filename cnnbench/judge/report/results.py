@@ -257,9 +257,7 @@ def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
 
 
 def newest(configured: Sequence[RunGroup], most: int, first: Container[str] = ()) -> list[RunGroup]:
-    """At most `most` configurations, in order: those with keys in `first` have priority, then the
-    newest.
-    """
+    """At most `most` groups, in order. Keys in `first` have priority, then the newest groups."""
     order = sorted(configured, key=lambda group: (group.configuration.key in first, group.latest))
     chosen = {*order[-most:]}
     return [group for group in configured if group in chosen]
