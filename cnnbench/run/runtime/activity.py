@@ -1,7 +1,7 @@
 """Progress of the training loop, read by the watchdog from another thread.
 
-The loop writes nothing for it within a step: completed steps are counted anyway, and inputs keep
-the times of their waiting callers. Only activities between steps are marked, by
+Within a step, the loop writes nothing for the watchdog, which uses the count of completed steps and
+the inputs' times of waiting callers. Only activities between steps are marked, by
 `cnnbench.run.driver.membership.Membership.doing`.
 """
 
@@ -18,11 +18,11 @@ LONG = 10
 """Factor of the time limit for the first step and for everything else that is not a step."""
 
 LONGEST_STEPS = 3
-"""A step may take this many times the longest one so far, if that is more than the limit."""
+"""A step may take this many times as long as the longest step so far, if that exceeds the limit."""
 
 
 class Doing(str, enum.Enum):
-    """What a process waits for; the values are phrases that complete a sentence."""
+    """What a process waits for. The values complete the sentence "waits for ..."."""
 
     START = "the first step"
     INPUT = "its input"
@@ -32,15 +32,16 @@ class Doing(str, enum.Enum):
     EVALUATION = "an evaluation"
     END = "after the last step"
     OTHERS = "others"
-    """Has no time limit: the turn of another run, a future checkpoint, or loops with own limits."""
+    """Without a time limit: the turn of another run, a later checkpoint, or loops with own limits.
+    """
 
 
 def time_limit(limit: float, longest: float, is_step: bool) -> float:
-    """Seconds after which a process counts as stuck; infinite for a `limit` of 0.
+    """Seconds without progress after which a process is stalled; infinite for a `limit` of 0.
 
-    A step and its input have `limit` seconds, or three times the longest step so far if that is
-    more. The first step (which is traced and compiled) and everything else have `LONG` times
-    `limit`.
+    For a step and its input, the result is the larger of `limit` and three times the longest step
+    so far. For the first step, which is traced and compiled, and for everything else, it is `LONG`
+    times `limit`.
     """
     if not limit:
         return math.inf
@@ -51,10 +52,11 @@ class Standing(NamedTuple):
     """Progress of a process.
 
     Attributes:
-      task: name of the task that is waited for if nothing moves.
-      steps: steps done, including the warm-up; `last` names the last of them ("step 12").
-      batches: delivered by all inputs, also for evaluations.
-      idle: seconds without a change of the above; `stalled` if above the time limit.
+      task: name of the task for which the others wait if there is no progress.
+      steps: number of completed steps, including the warm-up. `last` is the last one ("step 12").
+      batches: number of batches from all inputs, including those for evaluations.
+      idle: seconds without a change of the attributes above. `stalled` is whether they exceed the
+        time limit.
     """
 
     task: str
@@ -107,9 +109,10 @@ def _in_steps(seen: Standing) -> bool:
 
 
 def blamed(standings: Mapping[Task, Standing]) -> dict[Task, Standing]:
-    """Tasks that the others wait for, in a stalled job that synchronises in every step.
+    """Tasks for which the others wait, in a stalled job that synchronises in every step.
 
-    They wait for something else than a step or, if none does, have done the fewest steps.
+    These tasks wait for anything but a step. If all wait for a step, they are the tasks with the
+    fewest steps.
     """
     elsewhere = {task: s for task, s in standings.items() if s.doing is not Doing.STEP}
     least = min(s.steps for s in standings.values())

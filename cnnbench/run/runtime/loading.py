@@ -1,9 +1,9 @@
-"""Loading TensorFlow, and output of native code.
+"""Imports TensorFlow, and filters the output of native code.
 
 TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is set.
 
-Plug-ins are loaded while flags are checked. One that imports TensorFlow at the top does so before
-the run sets the log level and starts its clock.
+Plug-ins are loaded while flags are checked. A plug-in module may import TensorFlow, before the run
+sets the log level and starts its clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cnnbench.errors import BenchmarkError, exhausted, first_line
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Leaves out collections in the block: pauses in timed code, searches among many objects."""
+    """Disables garbage collection in the block, because it pauses code and searches all objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -60,10 +60,10 @@ _shared: list[IO[bytes]] = []
 
 
 def share_held_back() -> Callable[[], str]:
-    """Makes the next forked process hold back its standard error in a file of this process.
+    """Makes the next forked process write its held-back standard error to a file of this process.
 
-    Returns a function that returns the text, without informational lines, that a block of that
-    process held back and could not write before it died.
+    Returns a function. If that process has ended within a block that held back output, the function
+    returns this text without informational lines.
     """
     try:
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as both
@@ -80,10 +80,11 @@ def share_held_back() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """Holds back output to file descriptor 2; at the end writes what `select` returns, as notices.
+    """Holds back output to file descriptor 2, and writes what `select` returns at the end.
 
-    `select` gets the text and the exception that ended the block, if any. Does nothing when
-    TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or without a descriptor 2 or a temporary file.
+    `select` gets the text and the exception that ended the block, if any. Its result is written as
+    notices. Nothing is held back if TF_CPP_MIN_LOG_LEVEL is 0, or if file descriptor 2 or a
+    temporary file is not available.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
@@ -121,7 +122,7 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
 
 
 def without_info_lines() -> contextlib.AbstractContextManager[None]:
-    """Drops informational lines; warnings and errors appear when the block ends."""
+    """Omits informational lines. Warnings and errors are written at the end of the block."""
     return filtered_stderr(_without_informational)
 
 
@@ -138,19 +139,22 @@ NEWEST_TESTED = (2, 21)
 """Major and minor version of TensorFlow; newer ones get a notice, those before OLDEST an error."""
 
 _EAGERLY_LOADED = "keras.src.optimizers"
-"""The part of Keras that TensorFlow imports by itself, if it can."""
+"""The module of Keras that TensorFlow imports by itself, if it is installed."""
 
 _PACKAGE = "tensorflow"
 _early_seconds: list[float] = []
 
 early_setup: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
-"""Blocks around the import of TensorFlow by a plug-in: a process that measures configures it."""
+"""Context managers around an import of TensorFlow by a plug-in. They configure TensorFlow."""
 
 
 def load_tensorflow() -> Any:
-    """Imports TensorFlow by `quick_import`; BenchmarkError if it is missing, broken or too old.
+    """Imports TensorFlow by `quick_import`.
 
-    KeyboardInterrupt if a signal arrives meanwhile, of which native modules make an ImportError.
+    Raises:
+      BenchmarkError: TensorFlow is missing, broken or too old.
+      KeyboardInterrupt: a signal arrived during the import. Native modules would turn it into an
+        ImportError.
     """
     try:
         with restored(), quick_import():
@@ -169,12 +173,12 @@ def load_tensorflow() -> Any:
 
 
 MADE_AT = "_cnnbench_made_at"
-"""Attribute of variables that plug-ins make: file, line and function."""
+"""Attribute of a variable that a plug-in creates: its file, line and function."""
 
 
 @functools.cache
 def _note_variables() -> contextlib.AbstractContextManager[Any]:
-    """Makes variables of plug-ins, from now on, have the attribute `MADE_AT`."""
+    """From now on, gives variables that plug-ins create the attribute `MADE_AT`."""
     import tensorflow as tf
 
     def noted(create: Callable[..., Any], **arguments: Any) -> Any:
@@ -190,12 +194,12 @@ def _note_variables() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def quick_import() -> Iterator[None]:
-    """Halves the time of an import of TensorFlow in the block.
+    """Makes an import of TensorFlow in the block take half the time.
 
-    Keras is left out, with scikit-learn, Matplotlib and pandas, which it imports: TensorFlow
-    imports it on the first use of ``tf.keras``. Garbage collection is off meanwhile, and the
-    imported objects, 400,000 that live as long as the process, are exempt from later collections,
-    which shortens tracing and pauses in timed loops.
+    Keras is not imported, nor are scikit-learn, Matplotlib and pandas, which Keras imports.
+    TensorFlow imports Keras at the first use of ``tf.keras``. Garbage collection is disabled in the
+    block. Later collections omit the 400,000 imported objects, which live as long as the process;
+    this shortens tracing, and the pauses in timed loops.
     """
     first = not hasattr(sys.modules.get("tensorflow"), "__version__")
     hides = _EAGERLY_LOADED not in sys.modules
@@ -224,7 +228,9 @@ def untested_notices(tf: Any) -> tuple[str, ...]:
 
 
 def watch_early_import() -> None:
-    """Makes an import of TensorFlow by plug-in code quiet, quick and timed."""
+    """Filters the output of an import of TensorFlow by a plug-in, shortens it and measures its
+    time.
+    """
     if _PACKAGE not in sys.modules and not any(
         isinstance(finder, _Finder) for finder in sys.meta_path
     ):
@@ -237,7 +243,7 @@ def early_import_seconds() -> float:
 
 
 class _Finder(MetaPathFinder):
-    """Finds TensorFlow by the other finders, once, and times its loader."""
+    """Finds TensorFlow once, with the other finders, and measures the time of its loader."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -247,7 +253,8 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            # No loader of another type: TensorFlow asks its own for the files of its package.
+            # The loader keeps its type, because TensorFlow uses it to find the files of its
+            # package.
             execute = partial(_timed, spec.loader.exec_module)
             spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec

@@ -1,19 +1,20 @@
 """Records native crashes of a run, and ends it after an interrupt.
 
-TensorFlow exits by C's `exit` for a wrong environment variable, and its kernels may abort or crash
-without any Python code running. So a command measures in a child, forked before TensorFlow is
-loaded, for which its parent waits. Standard streams, signals and exit codes of the child pass
-through; the parent forwards what native code writes to standard error, as notices, and keeps the
-last of it. If Python has not announced the end of the child, the parent prints a line, completes
-the record and exits with code 4.
+TensorFlow calls C's `exit` for a wrong environment variable, and its kernels may abort or crash. No
+Python code runs then. So a command measures in a child process, which is forked before TensorFlow
+is loaded, and the parent waits for it. Standard streams, signals and exit codes of the child pass
+through. The parent forwards the standard error of native code as notices, and keeps the last part.
+If the child ends without an announcement by Python, the parent prints a line, completes the record
+and exits with code 4.
 
-With --find_batch_size, the parent forks again after a child that ran out of memory: each attempt
-has a process that has never loaded TensorFlow.
+With --find_batch_size, the parent forks again after a child has run out of memory, because each
+attempt needs a process that has never loaded TensorFlow.
 
-A native call delays a signal to its end, which may never come. So the parent kills a child that has
-not ended `grace` seconds after a signal, or at a second one, and completes its record.
+Python handles a signal only after a native call has returned, and the call may never return. So the
+parent kills a child that has not ended `grace` seconds after a signal, or that gets a second
+signal, and completes its record.
 
-Linux only: elsewhere a child would survive the kill of its parent.
+Linux only: on other systems, a child would survive if its parent is killed.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _HINTS = {
 
 
 class NativeDeathError(BenchmarkError):
-    """The measuring process ended in native code."""
+    """Native code ended the measuring process."""
 
 
 @dataclass
@@ -72,13 +73,13 @@ class _Supervision:
     """The state of supervision in this process.
 
     Attributes:
-      wanted, watched: whether `supervised` may fork, and whether `watched` has.
+      wanted, watched: whether `supervised` may fork, and whether `watched` has forked.
       program: whether this process runs cnnbench only, not as part of another program.
       measuring: forks the process that measures; None in commands that measure in other processes.
       link: the descriptor by which a child announces its exit code; None in other processes.
-      connected: whether TensorFlow is connected with other processes, for which its clean-up would
-        wait although they may be lost.
-      attempt: how many children of the same parent ran out of memory before this one.
+      connected: whether TensorFlow is connected with other processes. Its clean-up would wait for
+        them, although they may be lost.
+      attempt: number of earlier children of the same parent, which ran out of memory.
     """
 
     wanted: bool = False
@@ -95,7 +96,7 @@ state = _Supervision()
 
 @contextlib.contextmanager
 def offered() -> Iterator[None]:
-    """Allows `supervised` to fork in the block: this process is a program of its own."""
+    """Allows `supervised` to fork in the block, because this process runs only cnnbench."""
     state.wanted = sys.platform == "linux"
     state.program = True
     try:
@@ -121,9 +122,9 @@ def announce(code: int) -> None:
 
 
 def end_soon(code: int) -> None:
-    """Announces the exit code, and ends this process in two seconds if it has not ended by then.
+    """Announces the exit code, and ends this process if it is still running after two seconds.
 
-    Threads and exit handlers of plug-ins, for which the interpreter waits, may never end.
+    The interpreter waits for threads and exit handlers of plug-ins, which may never end.
     """
     announce(code)
     # The interpreter would restore the default actions, which end the process.
@@ -145,7 +146,7 @@ def leave(code: int) -> NoReturn:
 
 
 def end_with(parent: int) -> None:
-    """Lets the kernel kill this process when its parent, or the thread that made it, ends."""
+    """Lets the kernel kill this process when its parent, or the thread that forked it, ends."""
     if sys.platform == "linux":
         import ctypes
 
@@ -160,13 +161,14 @@ def supervised(
     longest_step: Callable[[], float] = lambda: 0.0,
     retries: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Continues in a child; the calling process waits for it and ends in the same way.
+    """Continues in a child; the calling process waits for the child and ends in the same way.
 
-    Forks only within `offered`, and once. `prepare` is called before the fork, to share memory with
-    the child; `longest_step`, the seconds of the child's so far, in the parent, and `lost` if the
-    child ends without announcing it, or is killed after an interrupt (None), to leave a record.
-    If the child announces `RETRY`, or ends for lack of memory and `retries` is true in the parent,
-    another child continues from here, with `state.attempt` increased.
+    Forks only within `offered`, and once. `prepare` is called before each fork, and shares memory
+    with the child. The parent calls the other functions: `longest_step` returns the seconds of the
+    child's longest step so far. `lost` writes a record if the child ends without an announcement;
+    its argument is None if the child is killed after an interrupt. If the child announces `RETRY`,
+    or if it ends for lack of memory and `retries` returns true, another child continues from here,
+    with a higher `state.attempt`.
     """
     if not state.wanted:
         return
@@ -175,11 +177,12 @@ def supervised(
 
 
 def watched() -> None:
-    """Continues in a child before foreign code runs, long before a measurement.
+    """Continues in a child, before plug-ins or NumPy are loaded and long before a measurement.
 
-    That is a plug-in, or NumPy, whose OpenBLAS ends a process where memory is short. Forks only
-    within `offered`, and once. A command that measures in this process has set `state.measuring`,
-    which forks instead: a plug-in may start threads of TensorFlow, which do not survive a fork.
+    OpenBLAS, which NumPy uses, ends the process if there is too little memory. Forks only within
+    `offered`, and once. A command that measures in this process has set `state.measuring`, which
+    forks instead, because a plug-in may start threads of TensorFlow, and these do not survive a
+    fork.
     """
     if state.measuring is not None:
         state.measuring()
@@ -266,9 +269,9 @@ def _end_as(
 
 
 def _end_copies_of(process: int) -> None:
-    """Lets copies of this process that plug-ins fork end with it: they hold its standard output.
+    """Lets processes that plug-ins fork end with this one, because they keep its output open.
 
-    Not those forked by other threads, with which the kernel would end them.
+    Processes that other threads fork are left alone: the kernel would end them with the thread.
     """
     by_main_thread = False
 
@@ -286,11 +289,11 @@ def _end_copies_of(process: int) -> None:
 class _NativeLog:
     """Standard error of native code in a child, forwarded by its parent as notices.
 
-    Python's standard error is not redirected: it draws on terminals.
+    Python's standard error is not redirected, because it draws on terminals.
     """
 
     def __init__(self) -> None:
-        """To be called before the fork."""
+        """Must be called before the fork."""
         self._out, self._in = os.pipe()
         # Marks the end of the log, because processes of the child may outlive it.
         self._mark = os.urandom(16)
@@ -309,7 +312,8 @@ class _NativeLog:
         self._thread.start()
 
     def end(self) -> str:
-        """The last part of the log, after the child has ended; all of it is forwarded."""
+        """Returns the last part of the log of a child that has ended, after forwarding all of it.
+        """
         os.write(self._in, self._mark)
         self._thread.join()
         return self._last.decode(errors="replace")
@@ -334,10 +338,11 @@ class _NativeLog:
 def _wait(
     child: int, link: int, waited_for: set[signal.Signals], longest_step: Callable[[], float] | None
 ) -> tuple[int | None, int | None]:
-    """Waits for the end of a child, passes on signals, and kills it if these do not end it.
+    """Waits for the end of a child, forwards signals to it, and kills it if they do not end it.
 
-    Returns the exit code that the child has announced, if any, and its wait status, None if it was
-    killed or a library let a signal end it. It is never killed without `longest_step`.
+    Returns the exit code that the child has announced, if any, and its wait status. The status is
+    None if the child was killed, or if a library let a signal end it. Without `longest_step`, the
+    child is never killed.
     """
     first, deadline, killed, status = 0.0, math.inf, False, 0
     while True:
@@ -376,7 +381,7 @@ def _wait(
 
 
 def _is_readable(link: int) -> bool:
-    """Whether the child has announced its end, or is gone with all that holds the link."""
+    """Whether the child has announced its end, or every process with the link has ended."""
     return bool(select.select([link], [], [], 0.0)[0])
 
 

@@ -1,11 +1,11 @@
-"""Configuring TensorFlow: devices, threads, and the peak rate of the machine.
+"""Configures TensorFlow's devices and threads, and determines the peak rate of the machine.
 
-TensorFlow fixes most of these when it first touches a device, so a process has one configuration; a
-second run in the same process may reuse it if it fits.
+TensorFlow fixes most settings when it first uses a device, so a process has one configuration. A
+second run in the same process can only use the same configuration.
 
-GPUs: the maker's number for dense (not sparse) arithmetic with float32 accumulation, by name and
-type. CPU: matrix multiplication, timed here with the threads of the run; published numbers do not
-account for clocks and thread limits.
+The peak rate of a GPU is the maker's number for dense (not sparse) arithmetic with float32
+accumulation. That of a CPU is measured here, by matrix products with the threads of the run,
+because published numbers do not account for clock rates and thread limits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # For an addition and two copies of a number by a GPU, on a machine that may be busy.
 _SILENT_SECONDS = 6.0
-# Share of a card's memory for its logical GPUs; CUDA and its libraries take memory besides.
+# Share of a card's memory for its logical GPUs; CUDA and its libraries need the rest.
 _DIVIDED = 0.9
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -47,9 +47,9 @@ class Devices:
     """The devices of one run.
 
     Attributes:
-      job: all tasks and the devices of their towers, whose kind is known now.
-      numbers: numbers of this process's devices in the machine, in the order of their towers.
-      intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
+      job: all tasks and the devices of their towers, with the kind of device.
+      numbers: numbers of this process's devices in the machine, in the order of the towers.
+      intra_threads, inter_threads: sizes of TensorFlow's thread pools; 0 for TensorFlow's choice.
       notices: lines for the user about TensorFlow's version and the choice of devices.
     """
 
@@ -76,9 +76,10 @@ class Devices:
 
 
 def export_environment(machine: MachinePlan) -> tuple[str, ...]:
-    """Sets the environment variables that TensorFlow reads while it loads; call it before that.
+    """Sets environment variables that TensorFlow reads during its import; call it before.
 
-    Variables that are set already are kept; returns warnings about those that contradict the flags.
+    Variables that are already set keep their values. Returns warnings about variables that
+    contradict the flags.
     """
     flags = machine.flags
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -95,7 +96,7 @@ def export_environment(machine: MachinePlan) -> tuple[str, ...]:
     )
     xla_flags = []
     if flags.xla:
-        # Without it, auto-clustering leaves operations on the CPU alone.
+        # Without this flag, auto-clustering ignores operations on the CPU.
         xla_flags.append("--tf_xla_cpu_global_jit")
     if flags.xla_cache_dir:
         # Absolute, because a relative path is resolved only at the first compilation.
@@ -112,14 +113,14 @@ def export_environment(machine: MachinePlan) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-# Set by the user on purpose; they do not contradict any flag.
+# A user sets these on purpose. They do not contradict any flag.
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
 def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
-    """Finds the devices that the flags ask for without initialising them; FlagError if too few.
+    """Selects devices as the flags request, without initialising them; FlagError if too few.
 
-    Without a job, this process alone takes part.
+    Without `job`, the run has only this process.
     """
     import tensorflow as tf
 
@@ -128,8 +129,8 @@ def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     kind, notices = _device_kind(machine, gpus)
     intra, inter = thread_counts(machine, kind, available_cores())
     chosen = _gpu_order(machine, gpus) if kind == "gpu" else tuple(range(flags.num_gpus))
-    # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they are
-    # renumbered, in the order of the machine.
+    # TensorFlow allocates memory on every visible GPU, so only the GPUs of the run are visible.
+    # TensorFlow numbers them in the order of the machine.
     order = [sorted(chosen).index(number) for number in chosen]
     job = job or Job(towers_per_worker=flags.num_gpus)
     return Devices(
@@ -154,7 +155,7 @@ def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
     flags = machine.flags
     chosen = choose_devices(machine, job)
     _set_threads(tf, machine, chosen.intra_threads, chosen.inter_threads)
-    # Both are set either way: a process may run one configuration after another.
+    # Both are always set, because a process may run several configurations.
     tf.config.optimizer.set_jit("autoclustering" if flags.xla else False)
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": not flags.enable_optimizations}
@@ -164,7 +165,7 @@ def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
         gpus = tf.config.list_physical_devices("GPU")
         _use_gpus(tf, machine, [gpus[number] for number in sorted(machine.cards)])
     else:
-        # Also those that CUDA_VISIBLE_DEVICES of the user shows, of which memory would be taken.
+        # Hides also GPUs in the user's CUDA_VISIBLE_DEVICES, which would lose memory.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(tf, flags.num_gpus)
@@ -174,11 +175,11 @@ def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
 def measures_here(
     fork: Callable[[], None], machine: MachinePlan, find: Callable[[], RunPlan | None]
 ) -> None:
-    """Prepares for plug-ins that use TensorFlow on import, in the process that measures.
+    """Prepares the measuring process for plug-ins that use TensorFlow when they are loaded.
 
-    `fork` then continues in that process before the first plug-in is loaded. An import of
-    TensorFlow calls `find`, which refuses flags or returns the plan as far as it is known, and
-    configures the devices; if it returns None, `machine` describes them.
+    `fork` continues in that process, before the first plug-in is loaded. An import of TensorFlow
+    calls `find` and configures the devices. `find` refuses flags or returns the plan as far as it
+    is known. If it returns None, `machine` describes the devices.
     """
     supervisor.state.measuring = fork
     loading.early_setup[:] = [lambda: _configured_early(machine, find)]
@@ -194,7 +195,7 @@ def _configured_early(machine: MachinePlan, find: Callable[[], RunPlan | None]) 
 
 
 def start_server(machine: MachinePlan, job: Job) -> Any:
-    """TensorFlow's server on the port of this task, with as many devices as it has towers."""
+    """TensorFlow's server on the port of this task, with one device for each tower."""
     tf = load_tensorflow()
     chosen = choose_devices(machine)
     # The only public class for the server's settings: devices, threads, visible GPUs.
@@ -231,9 +232,9 @@ def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
 
 
 def conv_gradients(plan: RunPlan, kind: str) -> str:
-    """Resolves --conv_gradients: the kernels whose fastest forms a run takes, or `LIBRARY`.
+    """Resolves --conv_gradients: the kernels whose fastest forms a run uses, or `LIBRARY`.
 
-    The choice depends on the machine and the flags alone, so that runs on like machines are alike.
+    The choice depends only on the machine and the flags, so runs on equal machines use the same.
 
     Raises:
       FlagError: `fastest` on a GPU, or on a CPU whose kernels were not measured.
@@ -254,7 +255,9 @@ def conv_gradients(plan: RunPlan, kind: str) -> str:
 
 
 def check_channels_first(dtype: str) -> None:
-    """Refuses NCHW on CPUs whose convolutions of this dtype need NHWC, as all do without oneDNN."""
+    """Refuses NCHW on CPUs whose convolutions need NHWC for this dtype. Without oneDNN, all need
+    it.
+    """
     import tensorflow as tf
 
     image, kernel = tf.zeros([1, 1, 4, 4], dtype), tf.zeros([3, 3, 1, 1], dtype)
@@ -297,10 +300,10 @@ def _divided(machine: MachinePlan) -> str:
 
 
 def _parts(machine: MachinePlan) -> dict[int, list[int]]:
-    """MiB of each logical GPU of the run, by card; none if cards are not divided.
+    """MiB of each logical GPU of the run, by card; empty if cards are not divided.
 
-    Shares of the whole memory, so that processes that share a card agree. FlagError if it is
-    unknown.
+    These are shares of the whole memory, so processes on the same card get the same result. Raises
+    FlagError if the size of the memory is unknown.
     """
     flags = machine.flags
     if flags.gpus_per_card == 1:
@@ -364,12 +367,11 @@ def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
 def thread_counts(machine: MachinePlan, kind: str, cores: int) -> tuple[int, int]:
     """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
-    TensorFlow's own choice on the CPU is two pools as large as the machine, shared by all towers.
-    That is best for one tower. As many towers as cores do better without splitting operations: each
-    core then runs one operation of one tower, and nothing waits for its parts
-    (docs/evidence.md has the ratio). In between the pools stay whole, because the
-    intra-op pool is shared by all towers. GPUs need one host thread per kernel launch, as in
-    tf_cnn_benchmarks.
+    On the CPU, TensorFlow's default is two pools with one thread per core, which all towers share.
+    This is the fastest for one tower. With as many towers as cores, it is faster not to split
+    operations: each core runs one operation of one tower, and no operation waits for its parts
+    (docs/evidence.md has the ratio). With fewer towers, the default is kept, because all towers
+    share the intra-op pool. GPUs need one host thread per kernel launch, as in tf_cnn_benchmarks.
     """
     flags = machine.flags
     intra, inter = flags.num_intra_threads, flags.num_inter_threads
@@ -381,10 +383,11 @@ def thread_counts(machine: MachinePlan, kind: str, cores: int) -> tuple[int, int
 
 
 def input_threads(machine: MachinePlan, kind: str) -> int:
-    """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
+    """Number of threads in the input pipeline's own pool; 0 if it uses TensorFlow's pools.
 
-    By default a pool of its own: with an inter-op pool of one thread the pipeline would wait for
-    the step it feeds. With GPUs, it has the cores that kernel launches leave over.
+    By default, the pipeline has its own pool. In an inter-op pool with one thread, it would wait
+    for the step that needs its batch. With GPUs, the pool has one thread for each core without
+    threads for kernel launches.
     """
     flags = machine.flags
     if flags.datasets_num_private_threads is not None:
@@ -415,7 +418,7 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
 
 
 def reset_peak_memory(device_kind: str) -> None:
-    """Resets the peak memory of GPUs; that of a process cannot be reset."""
+    """Resets the peak memory of GPUs. The peak memory of a process cannot be reset."""
     if device_kind == "gpu":
         import tensorflow as tf
 
@@ -426,8 +429,9 @@ def reset_peak_memory(device_kind: str) -> None:
 def peak_memory(device_kind: str) -> int | None:
     """Peak memory of the run in bytes.
 
-    Of GPUs ("gpu") that of tensors on the fullest one, not what TensorFlow's allocator reserved,
-    None where this process has none; otherwise the resident set of this process since its start.
+    For "gpu", it is the peak memory of tensors on the GPU with the highest peak, without memory
+    that is only reserved by TensorFlow's allocator; None if this process has no GPUs. Otherwise, it
+    is the peak resident set of this process since its start.
     """
     if device_kind != "gpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
@@ -454,11 +458,11 @@ def cards_of_gpus() -> list[Any]:
 
 
 def silent_gpus() -> list[str]:
-    """The GPUs of this process that do not add two numbers in time, such as "GPU:1"."""
+    """Names of this process's GPUs that do not add two numbers in time, such as "GPU:1"."""
     import tensorflow as tf
 
     def add(gpu: str) -> None:
-        # In a function: its call releases the GIL, but an eager copy does not.
+        # A call of a function releases the GIL, but an eager copy does not.
         def added(number: Any) -> Any:
             with tf.device(gpu):
                 total = number + number
@@ -484,12 +488,13 @@ def silent_gpus() -> list[str]:
 _TERA = 1e12
 
 
-# Columns of the table below after name and pattern, which matches the whole device name without
-# maker and product line: dense TFLOP/s of one GPU, None where the hardware lacks the type.
+# Columns of the table below, after the name and the pattern: dense TFLOP/s of one GPU, None if the
+# hardware does not support the type. The pattern matches the whole device name without maker and
+# product line.
 _TYPES = ("float32", "tf32", "float16", "bfloat16")
 _Row = tuple[str, str, float, float | None, float | None, float | None]
-# Half precision is that of the tensor cores (P100: packed arithmetic). Where a data sheet
-# gives only the number with sparsity, half of it.
+# The numbers for half precision are those of the tensor cores (P100: packed arithmetic). If a data
+# sheet has only the number with sparsity, half of that number is used.
 _GPUS: tuple[_Row, ...] = (
     # Tesla P100 data sheet (2016): 9.3/18.7 PCIe, 10.6/21.2 NVLink.
     ("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
@@ -538,16 +543,16 @@ _MAX_REPETITIONS = 8
 def peak(
     device_kind: str, devices: Sequence[str], dtype: str, user_value: float | None = None
 ) -> tuple[float, str] | None:
-    """Peak FLOP/s of all devices of the run together, and the source of the number.
+    """Peak FLOP/s of all devices of the run together, and the source of this number.
 
     None for unknown GPUs or types.
 
     Args:
       device_kind: "cpu" or "gpu".
-      devices: TensorFlow name of each tower's device. CPU towers share one machine, so their number
-        does not count.
+      devices: TensorFlow name of each tower's device. The number of CPU towers has no effect,
+        because they share one machine.
       dtype: dtype of the arithmetic: "float32", "float16" or "bfloat16".
-      user_value: --peak_flops, of one device; takes precedence. 0 for no peak.
+      user_value: value of --peak_flops, for one device. It takes precedence; 0 means no peak.
     """
     if user_value == 0:
         return None
@@ -563,10 +568,11 @@ def peak(
 def published(
     gpu_names: Sequence[str], dtype: str, tf32: bool | None = None
 ) -> tuple[float, str] | None:
-    """Sum of the makers' numbers for the GPUs, named as the driver does, and its source.
+    """Sum of the makers' numbers for the GPUs with the driver's names, and its source.
 
-    `tf32` is whether float32 products use TF32 where the hardware can; None for what TensorFlow
-    and the environment say. None is returned if a GPU is not in the table or lacks the type.
+    `tf32` is whether float32 products use TF32 if the hardware supports it; None reads the setting
+    of TensorFlow and the environment. The result is None if a GPU is not in the table or does not
+    support the type.
     """
     if tf32 is None:
         tf32 = uses_tensor_float_32(Host())
@@ -592,11 +598,13 @@ def published(
 
 
 def measured(dtype: str) -> tuple[float, str]:
-    """Best rate of square matrix products on the CPU, in under two seconds, and its source.
+    """Highest rate of square matrix products on the CPU, measured in under two seconds, and its
+    source.
 
-    Uses the threads that TensorFlow uses in this process: one product at a time on its intra-op
-    pool or, if that pool is smaller than the machine, as many at once as fill the cores. Matrices
-    are 2048 wide, or smaller where that would take too long. Allocates up to 50 MB per product.
+    Uses TensorFlow's threads in this process: one product at a time in the intra-op pool or, if
+    that pool has fewer threads than cores, so many products at once that all cores are used.
+    Matrices have 2048 columns, or fewer if that would take too long. Allocates up to 50 MB per
+    product.
     """
     import tensorflow as tf
 
@@ -626,7 +634,7 @@ def gpu_name(device: str) -> str | None:
 
 
 def _seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
-    """Shortest time of several products of that size (`streams` at once), within the budget."""
+    """Shortest time of several products of this size (`streams` at once), within the budget."""
     import tensorflow as tf
 
     with tf.device("/CPU:0"):

@@ -1,9 +1,11 @@
-"""Turns of this process where several processes step in turn; standard library only.
+"""Turns of this process, if several processes take turns in running steps.
 
-`cnnbench.campaigns.processes.campaign` starts them and gives each one end of a socket pair, whose
-number is in an environment variable. A waiting process sends a byte, sleeps until a byte comes
-back, and then has the machine to itself until it waits again. It waits only between steps, so that
-no wait is part of a step's time.
+`cnnbench.campaigns.processes.campaign` starts the processes and gives each of them one end of a
+socket pair, whose descriptor is in an environment variable. A process that waits sends a byte and
+sleeps until a byte arrives. Then it is the only process that runs steps, until it waits again. It
+waits only between steps, so the time of a step contains no wait.
+
+This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ VARIABLE = "CNNBENCH_TURNS"
 """Environment variable: the descriptor, a colon, and the seconds of a turn."""
 
 WAITS, WAITS_AFTER_STEPS, GO_ON = b"w", b"a", b"g"
-"""Messages of a process that waits, of one that waits after its timed steps, and the answer."""
+"""Messages: a process waits, a process waits after its timed steps, and the answer to both."""
 
 
 class Turns:
-    """Turns of this process; without a socket to the process that assigns them it never waits.
+    """Turns of this process. Without a socket to the process that assigns turns, it never waits.
 
-    A turn of `seconds` ends with the first step that ends later; `clock` is monotonic.
+    A turn ends with the first step that ends after `seconds`. `clock` is monotonic.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Turns:
     def joined(cls, environ: MutableMapping[str, str]) -> Turns:
         """The turns that the parent process asks for.
 
-        Removes the variable from `environ`, since it is not for processes that this one starts.
+        Removes the variable from `environ`, because child processes must not use it.
         """
         descriptor, _, seconds = environ.pop(VARIABLE, "").partition(":")
         if not descriptor:
@@ -54,7 +56,7 @@ class Turns:
 
     @property
     def taken(self) -> bool:
-        """Whether there are other processes to take turns with."""
+        """Whether this process takes turns with others."""
         return self._link is not None
 
     def due(self) -> bool:
@@ -62,11 +64,11 @@ class Turns:
         return self._link is not None and self._clock() >= self._end
 
     def wait(self, *, steps_left: bool = True) -> tuple[float, float]:
-        """Passes the turn on and waits for it to come back.
+        """Ends this turn, and waits for the next turn of this process.
 
-        Returns the seconds this took, 0 for a process that is alone or left alone, and the CPU
-        seconds of all threads meanwhile. With `steps_left` False it also waits until the timed
-        steps of the others are over.
+        Returns the seconds of the wait (0 if no other process takes turns), and the CPU seconds of
+        all threads during the wait. If `steps_left` is false, it also waits until the timed steps
+        of the others have ended.
         """
         if self._link is None:
             return 0.0, 0.0
@@ -85,7 +87,7 @@ class Turns:
 
     @staticmethod
     def _told(link: socket.socket) -> bytes:
-        """Reads the answer; b"" if the parent has gone."""
+        """Reads the answer; b"" if the parent has ended."""
         link.settimeout(LONGEST_WAIT_SECONDS)
         while True:
             obey()
