@@ -70,7 +70,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     others = set(alone.variables) - set(net.variables)
     if others:
         raise UsageError(
-            f"model {model.name} has other variables outside of training, such as "
+            f"model {model.name} has different variables outside of training, such as "
             f"{min(other.name for other in others)}; build an auxiliary head in its own net.scope"
         )
     return ModelSpec(

@@ -194,9 +194,9 @@ def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[N
 
 
 def check_written(warn: Callable[[str, str], None] | None = None) -> None:
-    """Raises BenchmarkError if outputs could not be written since the last call, or only warns.
+    """Raises BenchmarkError, or calls `warn`, if outputs since the last call could not be written.
 
-    `warn` is called with a line of text and the warning's name.
+    The arguments of `warn` are a line of text and the name of the warning.
     """
     text = "; ".join(_failures)
     _failures.clear()

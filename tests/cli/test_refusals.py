@@ -490,7 +490,7 @@ compare records records --fail_on=never,slower | --fail_on=never,slower: must be
 compare records records --fail_on=changed --allow_changed_work | --fail_on=changed: contradicts
 compare records records --tresholds=1        | did you mean --threshold?
 
-ab                                           | the two sides are the same; say with --a and --b
+ab                                           | the two sides are the same; use --a and --b
 ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
 ab --a=--display_every=5 --b=--tf_random_seed=1 | the two sides are the same
 ab --resume                                  | --resume=true: needs --results
@@ -565,7 +565,7 @@ explain twice.json b.json                    | twice.json: not JSON: the key 'sc
 explain a.json empty                         | empty: no profiles; cnnbench run
 explain a.json x.json                        | x.json: not a profile:
 explain a.json b.json --output=a.json        | --output=a.json: is an input file
-explain -- --model=lenet                     | the two sides are the same; say with --a
+explain -- --model=lenet                     | the two sides are the same; use --a
 explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot go with explain
 explain --workers=2 --b=--xla                | --ps=0: *parameter_server*needs tasks
 

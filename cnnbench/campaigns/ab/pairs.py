@@ -564,7 +564,7 @@ class Pairs:
         return clear or last or futile
 
     def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
-        """The smallest chance of a clear verdict over results without one."""
+        """Smallest chance that more pairs give a clear verdict, over all results without one."""
         pairs = len(self.records["a"])
         left = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
         chances = []

@@ -238,8 +238,8 @@ def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
         return
     what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
     raise UsageError(
-        f"the two sides are the same{what}; say with --a and --b, --a_python, --a_checkout or "
-        f"--a_env what makes them differ{instead}"
+        f"the two sides are the same{what}; use --a and --b, --a_python, --a_checkout or "
+        f"--a_env to make them differ{instead}"
     )
 
 

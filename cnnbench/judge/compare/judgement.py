@@ -236,7 +236,7 @@ def _begins(case: TwoSamples) -> bool | None:
 
 
 def _fewest_that_prove(case: TwoSamples, policy: Policy, share: float) -> int:
-    """Minimum number of pairs (or processes per side) that prove a change at part of the level."""
+    """Minimum number of pairs (or processes per side) that can prove a change at part of alpha."""
     if case.plan is None:
         return processes_needed(policy, 1, case.paired, case.metric, share)
     return next(case.plan.numbers(case.fewest, share))
