@@ -312,7 +312,7 @@ class _NativeLog:
         self._thread.start()
 
     def end(self) -> str:
-        """Returns the last part of the log of a child that has ended, after forwarding all of it."""
+        """Returns the last part of the log of a child that has ended; all of it is forwarded."""
         os.write(self._in, self._mark)
         self._thread.join()
         return self._last.decode(errors="replace")
