@@ -278,7 +278,7 @@ MALFORMED = {
     ],
     "SLURM_PROCID": [("", "is not set"), ("x", ""), ("١", ""), ("5", "block"), ("2", "block")],
     "SLURM_NTASKS": [("65536", "from 0 to 65535")],
-    "SLURM_STEP_TASKS_PER_NODE": [("2(x3", "no list"), ("5", "has 3 nodes"), ("2(x3)", "is 5")],
+    "SLURM_STEP_TASKS_PER_NODE": [("2(x3", "not a list"), ("5", "has 3 nodes"), ("2(x3)", "is 5")],
     "SLURM_STEP_NODELIST": [
         *((text, "") for text in ("a:1,b,c", f"n[1-{'9' * 5000}]", "gpu[", "n]", "n[]", "n[a]")),
         *((text, "") for text in ("n[2-1]", "n[1-9999999]", "n[0-65535],m[0-65535]", ",", "a,")),
