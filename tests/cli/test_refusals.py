@@ -282,9 +282,9 @@ run REPLICATED --all_reduce_spec=copy:1K:xring | --all_reduce_spec=*by tensor si
 run --gradient_repacking=2 --gradient_bucket_bytes=9 | --gradient_bucket_bytes=9: cannot go with
 run REPLICATED --gradient_repacking=501      | --gradient_repacking=*at most 500 packs
 run REPLICATED --hierarchical_copy --network_topology=gcp_v100 | --network*exactly 8 devices
-run FOUR --all_reduce_spec=nccl              | --all_reduce_spec=*character 1, 'nccl'*GPUs only
+run FOUR --all_reduce_spec=nccl              | --all_reduce_spec=*character 1, 'nccl'*only on GPUs
 run FOUR --all_reduce_spec=copy:2048:nccl/xring GROUPS | --all_red*character 11,
-run FOUR --all_reduce_spec=copy/nccl GROUPS | --all_reduce*the first level only
+run FOUR --all_reduce_spec=copy/nccl GROUPS | --all_reduce*only be the first level
 run FOUR --all_reduce_spec=copy#2 --device=auto | --all_reduce_spec=*copy takes no shards
 run FOUR --all_reduce_spec=collective#3      | --all_reduce_spec=*one or two rings, not 3
 run FOUR --all_reduce_spec=copy/collective --communication_hint=nccl GROUPS \
@@ -293,7 +293,7 @@ run FOUR --all_reduce_spec=collective#2 --communication_hint=nccl --device=gpu |
 run FOUR --all_reduce_spec=xring#5           | --all_reduce_spec=*5 rings need as many devices
 run FOUR --all_reduce_spec=pscpu#2 --device=gpu | --all_reduce_spec=*2 shards need as many different
 run FOUR --all_reduce_spec=copy/psgpu#3 GROUPS | --all*3 shards between 2 gr
-run FOUR --all_reduce_spec=hierarchical_copy --network_topology=gcp_v100 | *exactly 8*there are 4
+run FOUR --all_reduce_spec=hierarchical_copy --network_topology=gcp_v100 | *exactly 8*not 4
 run FOUR --variable_update=collective_all_reduce --communication_hint=nccl | --comm*needs GPUs
 run --variable_update=collective_all_reduce ME --device=cpu --communication_hint=nccl \
                                              | --communication_hint=nccl: NCCL needs GPUs
@@ -376,7 +376,7 @@ data make-imagenet /nowhere out              | /nowhere: there is no such folder
 data make-imagenet images records/0.json     | records/0.json: is not a folder
 data check ''                                | an argument is empty
 data MAKE --labels=nowhere                   | --labels=nowhere: cannot be read: No such file
-data MAKE --labels=pipe                      | --labels=pipe: cannot be read: is a pipe that nobody
+data MAKE --labels=pipe                      | --labels=pipe: cannot be read: is a pipe without a writer
 data MAKE --labels=hidden                    | --labels=hidden: 'left\x1b?31m': its name has
 data make-imagenet broken out                | broken: class folder 'a\nb': its name has characters
 data make-imagenet escaped out               | escaped: class folder '*its name has characters
@@ -399,7 +399,7 @@ allreduce --sizes=1K:4K                      | --sizes=1K:4K: '1K:4K': a range n
 allreduce --all_reduce_spec=xring,copy:4K    | --all_reduce_spec=copy:4K: character 6, '4K'
 allreduce --all_reduce_spec=ring             | --all_reduce_spec=ring: character 1, 'ring'
 allreduce --device=cpu --all_reduce_spec=xring#3 --num_gpus=3,2 --sizes=1K | --all*'xring#3'
-allreduce --device=cpu --num_gpus=2 --all_reduce_spec=nccl | --all_reduce_spec=*on GPUs only
+allreduce --device=cpu --num_gpus=2 --all_reduce_spec=nccl | --all_reduce_spec=*only on GPUs
 allreduce --device=gpu --gpus_per_card=2 --all_reduce_spec=nccl | --all_reduce_spec=*use xring
 allreduce --num_gpus=1                       | --num_gpus=1: must be at least 2
 allreduce 4K                                 | stray argument '4K'
@@ -553,15 +553,15 @@ explain a.json                               | takes two arguments, profiles of 
 explain a.json b.json --rounds=2             | --rounds=2: applies to processes
 explain a.json none                          | none: cannot be read
 explain /dev/zero b.json                     | /dev/zero: cannot be read: is a device
-explain pipe b.json                          | pipe: cannot be read: is a pipe that nobody
-explain pipes b.json                         | pipes/a.json: cannot be read: is a pipe that nobody
+explain pipe b.json                          | pipe: cannot be read: is a pipe without a writer
+explain pipes b.json                         | pipes/a.json: cannot be read: is a pipe without a writer
 explain graph.json b.json                    | graph.json: not a profile: graph.Conv2D: expected
 explain huge.json b.json                     | huge.json: not a profile: 1e+308 is not a time
 explain negative.json b.json                 | negative.json: not a profile: -1.0 is not a time
 explain flops.json b.json                    | flops.json: not a profile: rows.flops: -1 is not an
 explain bytes.json b.json                    | bytes.json: not a profile: allocated_bytes: -1 is
 explain deep.json b.json                     | deep.json: not JSON: nested too deeply
-explain twice.json b.json                    | twice.json: not JSON: the key 'schema' is there
+explain twice.json b.json                    | twice.json: not JSON: duplicate key 'schema'
 explain a.json empty                         | empty: no profiles; cnnbench run
 explain a.json x.json                        | x.json: not a profile:
 explain a.json b.json --output=a.json        | --output=a.json: is an input file
@@ -629,7 +629,7 @@ sweep tinny.yaml                             | tinny.yaml: no such file
 sweep tiny.yaml --filter=b                   | --filter=b: matches none of "a num_gpus=1"
 sweep tiny.yaml '--filter=('                 | --filter=(: is not a regular expression
 sweep tiny.yaml -- --variable_update=replicated --all_reduce_spec=nccl \
-                                             | tiny.yaml:3: a num_gpus=2: *nccl sums on GPUs only
+                                             | tiny.yaml:3: a num_gpus=2: *nccl sums only on GPUs
 sweep tiny.yaml --results=tuned              | --results=tuned: journal.jsonl in it is not a journal
 sweep tiny.yaml --results=damaged-sweep      | damaged-sweep/sweep.jsonl: line 2 is damaged
 sweep tiny.yaml --results=tiny.yaml/x        | --results=tiny.yaml/x: cannot be used
