@@ -376,7 +376,7 @@ data make-imagenet /nowhere out              | /nowhere: there is no such folder
 data make-imagenet images records/0.json     | records/0.json: is not a folder
 data check ''                                | an argument is empty
 data MAKE --labels=nowhere                   | --labels=nowhere: cannot be read: No such file
-data MAKE --labels=pipe                      | --labels=pipe: cannot be read: is a pipe without a writer
+data MAKE --labels=pipe                      | --labels=pipe: cannot be read: is a pipe without
 data MAKE --labels=hidden                    | --labels=hidden: 'left\x1b?31m': its name has
 data make-imagenet broken out                | broken: class folder 'a\nb': its name has characters
 data make-imagenet escaped out               | escaped: class folder '*its name has characters
@@ -553,8 +553,8 @@ explain a.json                               | takes two arguments, profiles of 
 explain a.json b.json --rounds=2             | --rounds=2: applies to processes
 explain a.json none                          | none: cannot be read
 explain /dev/zero b.json                     | /dev/zero: cannot be read: is a device
-explain pipe b.json                          | pipe: cannot be read: is a pipe without a writer
-explain pipes b.json                         | pipes/a.json: cannot be read: is a pipe without a writer
+explain pipe b.json                          | pipe: cannot be read: is a pipe without
+explain pipes b.json                         | pipes/a.json: cannot be read: is a pipe without
 explain graph.json b.json                    | graph.json: not a profile: graph.Conv2D: expected
 explain huge.json b.json                     | huge.json: not a profile: 1e+308 is not a time
 explain negative.json b.json                 | negative.json: not a profile: -1.0 is not a time
