@@ -130,12 +130,12 @@ def _model(model: Model) -> tuple[str, ...]:
 
 def mode_tables() -> dict[str, str]:
     """The built-in modes of --variable_update, and the flags that only some modes accept."""
-    runs = {mode.name: _small_run(mode) for mode in BUILT_IN}
-    taken = _table(_FLAGS, ((f"`{flag}`", *_refusals(flag, runs)) for flag in _FLAGS_BY_MODE))
+    runs = {mode.name: small_run(mode) for mode in BUILT_IN}
+    taken = _table(_FLAGS, ((f"`{flag}`", *refusals(flag, runs)) for flag in FLAGS_BY_MODE))
     return {"modes": _table(_MODES, map(_mode, BUILT_IN)), "flags": taken}
 
 
-def _small_run(mode: Mode) -> list[str]:
+def small_run(mode: Mode) -> list[str]:
     """Flags of a small run that a mode accepts."""
     needs = [f"--{name}={value}" for name, value in mode.needs.items()]
     if mode.processes is Processes.COORDINATOR:
@@ -145,7 +145,7 @@ def _small_run(mode: Mode) -> list[str]:
     return run
 
 
-def _refusals(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+def refusals(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """The modes that refuse a flag, with reasons. `runs` contains the flags of a run by mode."""
     modes, reasons = [], []
     for mode, run in runs.items():
@@ -184,10 +184,13 @@ _JOB = (
 
 _SMALL_RUN = ("--model=resnet20", "--data_name=cifar10", "--device=cpu", "--num_batches=4")
 
-_FLAGS_BY_MODE = (
+FLAGS_BY_MODE = (
     "--gradient_accumulation_steps=2",
     "--steps_per_execution=2",
     "--ema_decay=0.9",
+    "--augment=randaugment",
+    "--mixup_alpha=0.2",
+    "--cutmix_alpha=1",
     "--global_batch_size=4",
     "--image_size=48",
     "--num_classes=12",

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.data import cifar10_files
+from cnnbench.data.augment import augmented_batch
 from cnnbench.data.dataset import InputSpec
 from cnnbench.data.pipeline import ArrayPipeline, uniform_int
 from cnnbench.errors import FlagError
@@ -32,6 +33,8 @@ class Cifar10Pipeline(ArrayPipeline):
         spec = self.spec
         if spec.training and spec.distortions:
             images = pad_crop_flip(images, positions, spec.seed)
+        if spec.training and spec.augment != "none":
+            images = augmented_batch(images, positions, spec)
         images = tf.cast(images, tf.float32) / 127.5 - 1.0
         if spec.image_size != cifar10_files.SIZE:
             images = tf.image.resize(images, [spec.image_size, spec.image_size])

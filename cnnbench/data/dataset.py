@@ -53,6 +53,7 @@ class Dataset:
         read.
       preprocessors: values of ``--input_preprocessor`` that its pipeline supports.
       skips_bad_records: whether its pipeline supports ``--on_bad_record=skip``.
+      augments: whether its pipeline supports ``--augment``.
       elements: parts of one example; by default an image and its class.
     """
 
@@ -68,6 +69,7 @@ class Dataset:
     left_out: Callable[[Sequence[Path]], Sequence[Path]] = field(default=lambda _: (), repr=False)
     preprocessors: tuple[str, ...] = ("default",)
     skips_bad_records: bool = False
+    augments: bool = False
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
 
     def __post_init__(self) -> None:
@@ -205,6 +207,14 @@ plugins.add_kind(
 Preprocess = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
 """Function from an example and a seed to the delivered elements; see `Model.preprocess`."""
 
+OTHER_LABEL = "other_label"
+OWN_SHARE = "own_share"
+_OF_MIXED = (
+    Element(OTHER_LABEL, (), "label", "int64"),
+    Element(OWN_SHARE, (), "label"),
+)
+"""Further labels of a mixed image: the label of the other image, and the share of its own label."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec(ReadingParams):
@@ -221,7 +231,7 @@ class InputSpec(ReadingParams):
       image_size: height and width of the delivered images, in pixels; 0 without images.
       num_classes: labels must be in [0, num_classes).
       examples: parts of an example in `dataset`, with numbers as sizes; by default all parts.
-      elements: parts that are delivered, with numbers as sizes; by default all parts.
+      elements: parts that preprocessing makes, with numbers as sizes; by default all parts.
       preprocess: function that makes the elements from an example; None if they are the same.
       dtype: dtype of floating-point features: "float32", "float16" or "bfloat16". Preprocessing
         uses float32.
@@ -279,6 +289,16 @@ class InputSpec(ReadingParams):
         return self.input_preprocessor == "official_models_imagenet"
 
     @property
+    def mixes(self) -> bool:
+        """Whether images are mixed in pairs, with their labels."""
+        return self.training and bool(self.data_dir) and self.mixup_alpha + self.cutmix_alpha > 0
+
+    @property
+    def delivered(self) -> tuple[Element, ...]:
+        """The parts of a batch: `elements`, and further labels of mixed images."""
+        return (*self.elements, *_OF_MIXED) if self.mixes else self.elements
+
+    @property
     def global_batch(self) -> int:
         """Number of examples per step, of all towers together."""
         return self.batch_per_device * self.num_devices
@@ -319,6 +339,8 @@ class TowerBatch(NamedTuple):
         width, channels] in the spec's dtype. They are approximately N(0, 1/2) in [-1, 1]; with
         ml_perf, they are 0..255 minus the channel means.
       labels: the label or, if there are several, a mapping by name. Classes are int64 [batch].
+        Mixed images have the additional labels `OTHER_LABEL`, int64 [batch], the class of the other
+        image, and `OWN_SHARE`, float32 [batch], the share of the image's own class.
       weights: float32 [batch], 1 for an example and 0 for padding; None in training.
     """
 
@@ -366,10 +388,10 @@ class InputSource(AbstractContextManager["InputSource"]):
         batch = spec.batch_per_device
         values = {
             one.name: tf.TensorSpec([batch, *one.sizes], tf.as_dtype(spec.dtype_of(one)))
-            for one in spec.elements
+            for one in spec.delivered
         }
         weights = None if spec.training else tf.TensorSpec([batch], tf.float32)
-        return (TowerBatch.of(spec.elements, values, weights),) * spec.num_devices
+        return (TowerBatch.of(spec.delivered, values, weights),) * spec.num_devices
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data import folder
+from cnnbench.data.augment import augmented
 from cnnbench.data.dataset import InputSpec
 from cnnbench.data.folder import (
     Findings,
@@ -66,6 +67,10 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
     image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
     if spec.distortions:
         image = distort_colour(image, position, spec)
+    if spec.augment != "none":
+        image = tf.ensure_shape(image, [size, size, 3])
+        rounded = tf.saturate_cast(tf.round(image), tf.uint8)
+        image = tf.cast(augmented(rounded, position, spec), tf.float32)
     return normalise(image, spec)
 
 

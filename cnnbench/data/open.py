@@ -71,6 +71,7 @@ IMAGENET = Dataset(
     num_classes=1001,
     examples=tfrecord.PUBLISHED_EXAMPLES,
     preprocessors=PREPROCESSORS,
+    augments=True,
     **_in_records("imagenet.ImageNetPipeline"),
 )
 CIFAR10 = Dataset(
@@ -81,6 +82,7 @@ CIFAR10 = Dataset(
     find=_of("cifar10_files.find_files"),
     count=_of("cifar10_files.count_examples"),
     open=_of("cifar10.Cifar10Pipeline"),
+    augments=True,
     check=_of("cifar10_files.check_files"),
 )
 RATINGS = Dataset(

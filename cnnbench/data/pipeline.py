@@ -98,7 +98,7 @@ class Pipeline(abc.ABC):
 
     `num_examples` includes all shards. `start` is the number of training examples of this shard
     that an earlier run read, including records that it skipped. Only pipelines with `resumable` use
-    it.
+    it. `delivered` is the same number without skipped records.
     """
 
     resumable = False
@@ -107,6 +107,7 @@ class Pipeline(abc.ABC):
         self.spec = spec
         self.num_examples = num_examples
         self.start = 0
+        self.delivered = 0
 
     @abc.abstractmethod
     def tower_batches(self) -> tf.data.Dataset:

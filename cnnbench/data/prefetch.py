@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
+from cnnbench.data.augment import mixed_batches
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_all
 from cnnbench.data.pipeline import Pipeline, PipelineStage, copied_to
 from cnnbench.errors import DataError
@@ -91,7 +92,8 @@ class PipelineInput(InputSource):
         """See `InputSource.resume`."""
         if len(passed_over) == self.spec.num_shards:
             self._passed_over_before = passed_over[self.spec.shard_index]
-        self._pipeline.start = steps * self._examples_per_step + self._passed_over_before
+        self._pipeline.delivered = steps * self._examples_per_step
+        self._pipeline.start = self._pipeline.delivered + self._passed_over_before
         return self._pipeline.resumable
 
     @property
@@ -100,8 +102,13 @@ class PipelineInput(InputSource):
 
     def stages(self) -> list[PipelineStage]:
         """See `Pipeline.stages`."""
-        with tf.device(self.spec.host):
-            return self._pipeline.stages()
+        spec = self.spec
+        with tf.device(spec.host):
+            stages = self._pipeline.stages()
+            if spec.mixes:
+                batches = mixed_batches(self._pipeline)
+                stages.append(PipelineStage("mix", batches, spec.batch_per_device))
+            return stages
 
     def skipped(self) -> SkippedRecords:
         """See `Pipeline.skipped`."""
@@ -134,7 +141,7 @@ class PipelineInput(InputSource):
             begin_copy = self._copies.begin
         if self._dataset is None or self.spec.training:
             with tf.device(self.spec.host):
-                self._dataset = self._pipeline.tower_batches()
+                self._dataset = mixed_batches(self._pipeline)
         opened = self._dataset.__iter__
         steps = Steps(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)
         self._steps, self._produce = steps, steps.next
@@ -199,7 +206,7 @@ class Steps:
 
     def _next(self) -> Copying:
         if self._pipeline.spec.training:
-            elements = self._pipeline.spec.elements
+            elements = self._pipeline.spec.delivered
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
                 self._to_tower(tower, TowerBatch.of(elements, batch))
@@ -393,7 +400,7 @@ class InputDistribution:
             return iter(self.strategy.experimental_distribute_dataset(dataset, options))
 
         def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batches = _endless(pipeline.tower_batches())
+            batches = _endless(mixed_batches(pipeline))
             if not self.per_replica:
                 return batches
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
@@ -406,7 +413,7 @@ class InputDistribution:
         policy = "OFF" if self.by_pipeline else self.auto_shard_policy.upper()
         options.experimental_distribute.auto_shard_policy = policies[policy]
         batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
-        whole = pipeline.tower_batches().rebatch(batch, drop_remainder=True)
+        whole = mixed_batches(pipeline).rebatch(batch, drop_remainder=True)
         return _endless(whole).with_options(options)
 
     def _options(self, spec: InputSpec) -> tf.distribute.InputOptions:
@@ -460,7 +467,7 @@ class _DistributedSteps(Steps):
         super().__init__(pipeline, devices, partial(distribution.iterator, pipeline))
 
     def _next(self) -> Copying:
-        elements = self._pipeline.spec.elements
+        elements = self._pipeline.spec.delivered
         of_replicas = self._distribution.strategy.experimental_local_results
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
         return tuple(
@@ -565,8 +572,8 @@ class CoordinatedInput(JoinedInput):
     def __init__(self, sources: Sequence[InputSource]) -> None:
         super().__init__(sources)
         spec = self.spec
-        self._types = [tf.as_dtype(spec.dtype_of(one)) for one in spec.elements]
-        self._shapes = [[spec.batch_per_device, *one.sizes] for one in spec.elements]
+        self._types = [tf.as_dtype(spec.dtype_of(one)) for one in spec.delivered]
+        self._shapes = [[spec.batch_per_device, *one.sizes] for one in spec.delivered]
         self._ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
         self._wanted = [threading.Semaphore(1 + max(1, self._ahead)) for _ in sources]
         self._error: Exception | None = None
@@ -600,7 +607,7 @@ class CoordinatedInput(JoinedInput):
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
         """See `InputSource.of_tower`. Returns the next batch of the worker that runs the step."""
         del tower, batches
-        elements = self.spec.elements
+        elements = self.spec.delivered
         if self.synthetic:
             parts = [
                 _read(f"{_SYNTHETIC}/{one.name}", kind, shape)
@@ -678,7 +685,7 @@ class CoordinatedInput(JoinedInput):
 
 
 def _named(source: InputSource, batch: TowerBatch) -> dict[str, Any]:
-    elements = source.spec.elements
+    elements = source.spec.delivered
     features = by_name(elements, "feature", batch.features)
     found = {**features, **by_name(elements, "label", batch.labels)}
     return {one.name: found[one.name] for one in elements}

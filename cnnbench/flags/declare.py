@@ -99,6 +99,8 @@ class RunPart(enum.Flag):
     """Input that a tf.distribute strategy distributes."""
     READING = enum.auto()
     """How the examples of a data set are read and preprocessed."""
+    MIXING = enum.auto()
+    """Mixing of training images in pairs, with their labels."""
     GPU = enum.auto()
     """Has an effect only on GPUs."""
     THREADS = enum.auto()

@@ -20,6 +20,7 @@ from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.params import FLAGS, SPECS, check_fp16
 from cnnbench.machine.cpu import Host, processor
 from cnnbench.models.model import Model
+from cnnbench.models.spec import of_role
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.place import (
     P,
@@ -556,6 +557,8 @@ _LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, minus space for ope
 # Without one of these instructions, 8-bit products are summed in 16 bits, which overflow.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
+_MIXING = named(FLAGS, RunPart.MIXING)
+
 
 def _metrics(p: RunPlan) -> str:
     names = ", ".join(p.network.model.metric_names)
@@ -578,6 +581,18 @@ def _missing_element(p: RunPlan) -> str:
             taken = f"takes {one.name} {one.shape} {one.dtype} of an example"
             return f"{taken}, but data set {p.network.dataset.name} gives {offered}"
     return ""
+
+
+def _reads_to_train(p: RunPlan) -> bool:
+    return bool(p.params.data_dir) and not p.work.only_forward
+
+
+def _classifies_images(p: RunPlan) -> bool:
+    """Whether an example is an image with one class, and the loss is the softmax cross entropy."""
+    features, labels = (of_role(p.network.spec.elements, role) for role in ("feature", "label"))
+    kinds = [(one.role, len(one.shape), one.is_real) for one in (*features, *labels)]
+    own = kinds == [("feature", 3, True), ("label", 0, False)]
+    return own and p.network.model.has_softmax_loss()
 
 
 def _fault_of_classes(p: RunPlan) -> str:
@@ -651,6 +666,22 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
         ),
     ),
     refused(
+        _MIXING,
+        lambda p: _reads_to_train(p) and not _classifies_images(p),
+        lambda p: (
+            f"mixes images with one class each, for a softmax loss, but --model={p.params.model} "
+            "has other examples or its own loss; leave the flag out"
+        ),
+    ),
+    refused(
+        _MIXING,
+        lambda p: _reads_to_train(p) and p.length.batch_per_device % 2,
+        lambda p: (
+            "mixes pairs of images, so the batch of each device must be even, "
+            f"not {p.length.batch_per_device}"
+        ),
+    ),
+    refused(
         "print_training_accuracy",
         lambda p: p.work.trains and "top_1" not in p.network.model.metric_names,
         lambda p: (
@@ -679,6 +710,13 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
         lambda p: (
             f"the files of data set {p.network.dataset.name} are read as a whole, "
             "so no record can be left out; use fail"
+        ),
+    ),
+    refused(
+        "augment",
+        lambda p: p.params.data_dir and not p.network.dataset.augments,
+        lambda p: (
+            f"the pipeline of data set {p.network.dataset.name} has no augmentation; use none"
         ),
     ),
     refused(
@@ -936,6 +974,8 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         lambda p: p.work.only_forward and _all_reduces(p),
         f"{_FORWARD}: every device has its own variables, and nothing is reduced",
     ),
+    idle("distortions,augment", on("eval"), "with --eval: they change training images"),
+    idle(_MIXING, _only_forward, f"{_FORWARD}: they do not train"),
     idle("print_training_accuracy", _only_forward, f"{_FORWARD}: they always print it"),
     idle("ml_perf_compliance_logging", _only_forward, _FORWARD),
     idle(

@@ -19,9 +19,10 @@ from cnnbench.base.text import number
 from cnnbench.base.time_series import MIN_STEPS
 from cnnbench.data.dataset import InputSpec
 from cnnbench.errors import FlagError
+from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.strategies import StrategyParams
-from cnnbench.flags.params import Params
+from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models.model import Model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
@@ -482,9 +483,13 @@ class InputPlan:
     ) -> InputPlan:
         """The input that the flags ask for; `towers` of one worker, `dtype` of real features."""
 
+        # Without a loss, there is nothing for which labels could be mixed.
+        unmixed = dict.fromkeys(named(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
+
         def spec(training: bool) -> InputSpec:
             return InputSpec.from_flags(
                 flags,
+                **unmixed,
                 dataset=network.dataset,
                 data_dir=flags.data_dir,
                 subset="train" if training else "validation",

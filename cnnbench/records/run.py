@@ -370,8 +370,8 @@ class InputStage:
     """Speed of the input pipeline up to one of its stages, measured alone.
 
     Attributes:
-      name: "read", "prepare" and "batch" for files with images, "device" for the whole pipeline;
-        data sets may have others.
+      name: "read", "prepare" and "batch" for files with images, "mix" if images are mixed, "device"
+        for the whole pipeline; data sets may have others.
       examples: number of examples that the stage delivered.
       seconds: time in which it delivered them.
     """

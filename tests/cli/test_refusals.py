@@ -200,6 +200,14 @@ run --model=trivial --backbone_model_path=.  | --backbone_model_path=.: --model=
 run DETECTOR --backbone_model_path=none      | --backbone_model_path=none: *there is no checkpoint
 run ORACLE --label_smoothing=0.1 \
       | --label_smoothing=0.1: needs a softmax loss, but --model=oracle has its own loss
+run ORACLE --data_name=imagenet --data_dir=. --mixup_alpha=0.2 \
+      | --mixup_alpha=0.2: mixes images with one class each, for a softmax loss
+run --model=ncf --data_name=ratings --data_dir=. --cutmix_alpha=1 \
+      | --cutmix_alpha=1: mixes images with one class each, for a softmax loss
+run --model=ncf --data_name=ratings --data_dir=. --augment=randaugment \
+      | --augment=randaugment: the pipeline of data set ratings has no augmentation; use none
+run --augment=autoaugment                    | --augment=autoaugment: must be one of none, rand
+run --mixup_alpha=-1                         | --mixup_alpha=-1: must be from 0 to 1000
 # Runs that cannot be frozen or computed in integers
 run FROZEN --train_dir=d                     | --freeze_when_forward_only=*cannot go with --train
 run FROZEN --model=vgg16 --num_gpus=4        | --freeze*has 2.06 GiB of weights, and a graph holds

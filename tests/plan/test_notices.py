@@ -78,6 +78,10 @@ TABLE = """
 --allow_nonfinite               | EVAL | it ends for no loss | --forward_only
 --graph_file=g                  | EVAL | the step of a training | --forward_only
 --distortions                   | | without --data_dir | --data_dir=d
+--augment=randaugment           | | without --data_dir | INPUT
+--augment=randaugment           | EVAL --data_dir=x | they change training | --data_dir=d
+--mixup_alpha=0.2               | | without --data_dir | INPUT
+--cutmix_alpha=1                | --forward_only --data_dir=d | they do not train | --data_dir=d
 --input_distribution=strategy   | MIRRORED | without --data_dir | MIRRORED --data_dir=x
 --input_distribution=strategy   | MIRRORED --data_dir=x EVAL | for training batches \
     | MIRRORED --data_dir=x

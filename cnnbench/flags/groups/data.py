@@ -18,6 +18,13 @@ MOST_BUFFERED = 2**20
 
 _reading = partial(flag, part=RunPart.READING, only_with="data_dir")
 _tunable = partial(flag, part=RunPart.READING | RunPart.TUNABLE, only_with="data_dir")
+_mixing = partial(
+    flag,
+    minimum=0,
+    maximum=1000,
+    part=RunPart.READING | RunPart.MIXING,
+    only_with="data_dir",
+)
 _IMAGE = ("data_dir", "not input_preprocessor=official_models_imagenet")
 
 
@@ -66,6 +73,23 @@ class ReadingParams:
         True,
         "Distort hue and saturation in YIQ space instead of HSV space.",
         only_with=(*_IMAGE, "distortions"),
+    )
+    augment: str = _reading(
+        "none",
+        "Change training images at random: trivialaugment makes one change of random strength,"
+        " randaugment two of strength 9 of 10, both out of 14 (docs/data.md lists them).",
+        choices=("none", "randaugment", "trivialaugment"),
+    )
+    mixup_alpha: float = _mixing(
+        0.0,
+        "Mix each training image with another one of its batch, and their labels in the same shares"
+        " (mixup). The shares are drawn from Beta(X, X). 0 mixes none; with --cutmix_alpha, half of"
+        " the images are mixed in each way.",
+    )
+    cutmix_alpha: float = _mixing(
+        0.0,
+        "Replace a rectangle of each training image by that of another one of its batch, and mix"
+        " their labels by area (CutMix). The areas are drawn from Beta(X, X). 0 replaces none.",
     )
     fuse_decode_and_crop: bool = _reading(True, "Decode only the part of a JPEG that is kept.")
     jpeg_fancy_upscaling: bool = _reading(

@@ -461,6 +461,7 @@ def _step_config(plan: RunPlan, devices: runtime.Devices) -> StepConfig:
         update=plan.exchange.update,
         bn_stats=flags.bn_stats if together > 1 else "first",
         label_smoothing=flags.label_smoothing,
+        mixed=plan.input.training.mixes,
         report_total_loss=flags.loss_type_to_report == "total_loss",
         metrics=flags.print_training_accuracy or plan.work is Work.FORWARD,
         forward_only=plan.work is Work.FORWARD,

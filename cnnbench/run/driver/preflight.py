@@ -228,6 +228,7 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
         together = plan.length.steps_per_execution
         waiting = plan.input.training.datasets_prefetch_buffer_size
         waiting += 1 if together == 1 else together * plan.length.passes
+        waiting += 2 * plan.input.training.mixes  # while they are mixed: the images, and the others
     example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.network.spec.elements)
     step = MemoryEstimate(
         fixed, towers * (per_image + waiting * example), plan.length.batch_per_device

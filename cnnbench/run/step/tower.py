@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
+from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE
 from cnnbench.errors import UsageError
 from cnnbench.models.graph import DataFormat, GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, calibrate
 from cnnbench.models.model import Model
-from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.models.spec import ModelSpec, VariableSpec, of_role
 from cnnbench.plan.setup import UpdatePlan
 from cnnbench.run.runtime.loading import MADE_AT
 from cnnbench.variable_mgr import gradients, towers
@@ -340,6 +341,7 @@ class StepConfig:
         are always float32.
       bn_stats: "first", "mean" or "sync".
       label_smoothing: share of every label that is spread over all classes.
+      mixed: whether images are mixed, so that each has two labels (see `TowerBatch`).
       report_total_loss: whether the reported loss includes the L2 loss.
       forward_only: only outputs are computed; their mean replaces the loss.
       calibration: examples, as the model takes them, for the ranges of 8-bit integers (of a frozen
@@ -360,6 +362,7 @@ class StepConfig:
     update: UpdatePlan = field(default_factory=UpdatePlan)
     bn_stats: str = "first"
     label_smoothing: float = 0.0
+    mixed: bool = False
     report_total_loss: bool = True
     metrics: bool = False
     forward_only: bool = False
@@ -558,7 +561,7 @@ class Tower:
 
     def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
         """Loss per example, against labels smoothed as in arXiv:1512.00567."""
-        losses = self._model.loss(outputs, labels)
+        losses = self._over_labels(partial(self._model.loss, outputs), labels)
         share = self._config.label_smoothing
         if not share:
             return losses
@@ -569,8 +572,24 @@ class Tower:
     def _metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
         if not self._config.metrics:
             return {}
-        columns = self._model.metrics(outputs, labels)
+        columns = self._over_labels(partial(self._model.metrics, outputs), labels)
         return {name: tf.reduce_mean(columns[name]) for name in self._model.metric_names}
+
+    def _over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
+        """Values per example for its label; for both labels of a mixed image, by their shares.
+
+        The cross entropy and the hits are linear in the labels, so this is the value for the mixed
+        label, as in arXiv:1710.09412 and arXiv:1905.04899.
+        """
+        if not self._config.mixed:
+            return of_label(labels)
+        (label,) = of_role(self._spec.elements, "label")
+        share = labels[OWN_SHARE]
+        return tf.nest.map_structure(
+            lambda own, other: share * own + (1.0 - share) * other,
+            of_label(labels[label.name]),
+            of_label(labels[OTHER_LABEL]),
+        )
 
 
 # Gradient accumulation: a step of several passes with one update.

@@ -92,6 +92,7 @@ def test_every_step_has_its_own_images(flags, tmp_path):
     write_random_cifar10(tmp_path, train=40, test=20)
     given = {"data_dir": str(tmp_path), "data_name": "cifar10", "model": "trivial", "num_gpus": 2}
     given["num_epochs_per_decay"] = 0.2  # a period of 2 steps
+    given |= {"mixup_alpha": 0.4, "cutmix_alpha": 1.0}
     if "input_distribution" in flags:
         given["cross_device_ops"] = "reduction_to_one_device"
     assert_equal_training(**given | flags)

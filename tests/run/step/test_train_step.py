@@ -8,8 +8,10 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 import tensorflow as tf
+from data_sets import write_random_cifar10
 from short_runs import RATE, build
 
+from cnnbench.data import make_input
 from cnnbench.data.pipeline import ReadEvents
 from cnnbench.models import (
     Initializer,
@@ -334,6 +336,34 @@ def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand():
     loss, gradient = step(0.25)
     assert loss == pytest.approx(-(targets * np.log(chances)).sum(), rel=1e-5)
     np.testing.assert_allclose(gradient, chances - targets, atol=1e-6)
+
+
+@pytest.mark.parametrize("flags", [{}, {"gradient_accumulation_steps": 2}, {"xla_compile": True}])
+def test_mixed_labels_change_loss_gradient_and_accuracy_as_computed_by_hand(flags, tmp_path):
+    write_random_cifar10(tmp_path, train=40, test=20)
+    scores = np.roll(np.linspace(-1.0, 1.0, 11), 4)  # class 3 has the largest
+    log_chances = scores - np.log(np.exp(scores).sum())
+    own = {"data_dir": str(tmp_path), "data_name": "cifar10", "num_gpus": 2, "weight_decay": 0.0}
+    own |= {"mixup_alpha": 0.4, "cutmix_alpha": 1.0, "print_training_accuracy": True, **flags}
+    built = build(model="scores", label_smoothing=0.25, image_size=8, **own)
+    with make_input(built.inputs.spec, built.inputs.devices) as source:
+        batches = [b for _ in range(built.inputs.spec.passes) for b in source.next()]
+    targets, hits = [], []
+    for batch in batches:
+        share = batch.labels["own_share"].numpy()[:, None]
+        one_hot = [np.eye(11)[batch.labels[n].numpy()] for n in ("label", "other_label")]
+        mixed = share * one_hot[0] + (1 - share) * one_hot[1]
+        hits.append(mixed[:, 3].mean())
+        targets.append((0.75 * mixed + 0.25 / 11).mean(axis=0))
+    target = np.mean(targets, axis=0)
+    variable = built.manager.savable_variables()["scores"]
+    variable.assign(scores.astype(np.float32))
+    result = built.step(1.0)
+    assert float(result.loss.numpy()) == pytest.approx(-(target * log_chances).sum(), rel=1e-5)
+    assert float(result.metrics["top_1"].numpy()) == pytest.approx(np.mean(hits), abs=1e-6)
+    gradient = scores - variable.primary.numpy()
+    np.testing.assert_allclose(gradient, np.exp(log_chances) - target, atol=1e-6)
+    built.close()
 
 
 @pytest.mark.parametrize(

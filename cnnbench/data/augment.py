@@ -1,0 +1,349 @@
+"""Augmentation of training images: TrivialAugment, RandAugment, mixup and CutMix.
+
+Every random choice depends on the seed and on the position of an image in the stream (see
+`cnnbench.data.pipeline`). The images that are mixed with each other are neighbours in the stream:
+rows 2k and 2k + 1 of a batch. A global batch therefore contains the same images for any number of
+towers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, InputSpec
+from cnnbench.data.pipeline import Pipeline, positions_of, seed_pair, uniform_int
+from cnnbench.models.spec import of_role
+
+# Mixing: mixup (Zhang et al., arXiv:1710.09412) and CutMix (Yun et al., arXiv:1905.04899).
+
+
+def mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
+    """The batches of `Pipeline.tower_batches`, with the elements `InputSpec.delivered`.
+
+    They are mixed on the host if the spec says so, and unchanged otherwise.
+    """
+    batches, spec = pipeline.tower_batches(), pipeline.spec
+    if not spec.mixes:
+        return batches
+    count = spec.batch_per_device
+
+    def mix(number: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        turns = number * count + tf.range(count, dtype=tf.int64)
+        return mixed(batch, positions_of(turns, spec), spec)
+
+    return batches.enumerate(pipeline.delivered // count).map(
+        tf.autograph.experimental.do_not_convert(mix),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+
+
+def mixed(
+    batch: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
+) -> dict[str, tf.Tensor]:
+    """A batch of n images, n even, mixed with their neighbours.
+
+    Args:
+      batch: the elements of the spec, images [n, height, width, channels] and classes [n].
+      positions: int64 [n].
+
+    Returns:
+      The elements `InputSpec.delivered`. Images are mixed in float32 and have the dtype of the
+      batch.
+    """
+    (feature,), (label,) = (of_role(spec.elements, role) for role in ("feature", "label"))
+    images, classes = batch[feature.name], batch[label.name]
+    height, width = feature.sizes[:2]
+    own, shares = own_shares(positions, height, width, spec)
+    neighbours = tf.bitwise.bitwise_xor(tf.range(positions.shape[0]), 1)
+    exact = tf.cast(images, tf.float32)
+    together = own * exact + (1.0 - own) * tf.gather(exact, neighbours)
+    return {
+        feature.name: tf.cast(together, images.dtype),
+        label.name: classes,
+        OTHER_LABEL: tf.gather(classes, neighbours),
+        OWN_SHARE: shares,
+    }
+
+
+def own_shares(
+    positions: tf.Tensor, height: int, width: int, spec: InputSpec
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Shares of n images in their mixed images.
+
+    Returns:
+      The share of each pixel, float32 [n, height, width, 1] or, without CutMix, [n, 1, 1, 1]; and
+      the share of each image, float32 [n], which is the mean over its pixels.
+    """
+    if not spec.cutmix_alpha:
+        drawn = beta(positions, spec.seed, tf.fill(positions.shape, spec.mixup_alpha))
+        return drawn[:, None, None, None], drawn
+    cuts = tf.ones(positions.shape, tf.bool)
+    if spec.mixup_alpha:
+        cuts = uniform_int(positions, spec.seed, "mixup or CutMix", 2) == 1
+    drawn = beta(positions, spec.seed, tf.where(cuts, spec.cutmix_alpha, spec.mixup_alpha))
+    down = uniform_int(positions, spec.seed, "CutMix row", height)
+    across = uniform_int(positions, spec.seed, "CutMix column", width)
+    rows, columns = _inside(down, drawn, height), _inside(across, drawn, width)
+    inside = rows[:, :, None, None] & columns[:, None, :, None]
+    area = tf.math.count_nonzero(rows, 1) * tf.math.count_nonzero(columns, 1)
+    left = 1.0 - tf.cast(area, tf.float32) / float(height * width)
+    by_pixel = tf.where(inside, 0.0, 1.0)
+    share = tf.where(cuts, left, drawn)
+    return tf.where(cuts[:, None, None, None], by_pixel, drawn[:, None, None, None]), share
+
+
+def _inside(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
+    """Which rows, or columns, of n images are in the rectangle, bool [n, size].
+
+    Before it is cut off at the border, the rectangle has the share 1 - `drawn` of the area, and
+    sides in the ratio of the image's sides. They are rounded down to an even number of pixels, as
+    in the authors' program.
+    """
+    half = tf.cast(float(size) * tf.sqrt(1.0 - drawn), tf.int64) // 2
+    numbers = tf.range(size, dtype=tf.int64)
+    return (numbers >= (centres - half)[:, None]) & (numbers < (centres + half)[:, None])
+
+
+def beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
+    """Draws from Beta(alpha, alpha), float32 [n], for positions int64 [n] and alphas [n].
+
+    If A and B are gamma variables of shape alpha, A / (A + B) has this distribution. A gamma
+    variable of shape alpha is one of shape alpha + 1 times U^(1 / alpha), with U uniform in (0, 1].
+    Logarithms are used, because for a small alpha A and B are often too small for a double.
+    """
+
+    def one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        position, alpha = of
+        pair = seed_pair(position, seed, "gamma")
+        gamma = tf.random.stateless_gamma([2], pair, alpha + 1.0, dtype=tf.float64)
+        pair = seed_pair(position, seed, "power of gamma")
+        uniform = 1.0 - tf.random.stateless_uniform([2], pair, dtype=tf.float64)
+        first, second = tf.unstack(tf.math.log(gamma) + tf.math.log(uniform) / alpha)
+        return tf.cast(tf.sigmoid(first - second), tf.float32)
+
+    of_each = (positions, tf.cast(alphas, tf.float64))
+    made = tf.TensorSpec([], tf.float32)
+    return tf.map_fn(one, of_each, fn_output_signature=made, parallel_iterations=16)
+
+
+# Changes of single images: RandAugment (Cubuk et al., arXiv:1909.13719) and TrivialAugment (Mueller
+# and Hutter, arXiv:2103.10158), with the operations of Pillow that both papers name.
+
+
+class Augmentation(NamedTuple):
+    """How often and how strongly images are changed.
+
+    Attributes:
+      operations: number of operations per image.
+      strength: strength of all operations, from 0 to 1; None to draw one of 31 for each.
+      shear: largest shift in pixels of a row by pixel of height, or of a column by pixel of width.
+      translation: largest shift for a side of so many pixels.
+      angle: largest angle of a rotation in degrees.
+      factors: of colour, contrast, brightness and sharpness, for strengths 0 and 1; 1 is no change.
+      bits: number of bits of a posterized value at strength 1.
+    """
+
+    operations: int
+    strength: float | None
+    shear: float
+    translation: Callable[[int], float]
+    angle: float
+    factors: tuple[float, float]
+    bits: int
+
+
+AUGMENTATIONS = {
+    # N = 2, M = 9 of 10, and the ranges of AutoAugment, which shifts images of 331 pixels.
+    "randaugment": Augmentation(
+        2, 0.9, 0.3, lambda side: side * 150.0 / 331.0, 30.0, (0.1, 1.9), 4
+    ),
+    # The wide ranges.
+    "trivialaugment": Augmentation(1, None, 0.99, lambda side: 32.0, 135.0, (0.01, 2.0), 2),
+}
+"""Augmentations by the values of --augment."""
+
+_STRONGEST = 30  # drawn strengths are whole numbers up to this one, divided by it
+
+
+def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
+    """An image, uint8 [height, width, 3] with known sizes, changed by the augmentation of the spec.
+
+    `position`, an int64 scalar, determines the operations, their strengths and their directions.
+    """
+    kind = AUGMENTATIONS[spec.augment]
+    draw = partial(uniform_int, position, spec.seed)
+    for number in range(kind.operations):
+        if kind.strength is None:
+            level = draw(f"strength {number}", _STRONGEST + 1)
+            strength = tf.cast(level, tf.float64) / _STRONGEST
+        else:
+            strength = tf.constant(kind.strength, tf.float64)
+        signed = tf.where(draw(f"direction {number}", 2) == 1, -strength, strength)
+        chosen = tf.cast(draw(f"operation {number}", len(OPERATIONS)), tf.int32)
+        given = image, strength, signed, kind
+        image = tf.switch_case(chosen, [partial(change, *given) for change in OPERATIONS.values()])
+    return image
+
+
+def augmented_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> tf.Tensor:
+    """Like `augmented`, for images uint8 [n, height, width, 3] and positions [n]."""
+
+    def one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        image, position = of
+        return augmented(image, position, spec)
+
+    made = tf.TensorSpec(images.shape[1:], tf.uint8)
+    return tf.map_fn(one, (images, positions), fn_output_signature=made)
+
+
+# Operations: functions of an image, uint8 [height, width, 3], the strength from 0 to 1, the
+# strength with a random sign, both float64, and the augmentation. They round as Pillow does.
+
+
+def _rotate(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    angle = signed * (kind.angle * math.pi / 180.0)
+    height, width, _ = image.shape
+    cosine, sine = tf.cos(angle), tf.sin(angle)
+    across, down = width / 2.0, height / 2.0
+    first = (cosine, -sine, across - cosine * across + sine * down)
+    return _moved(image, first, (sine, cosine, down - sine * across - cosine * down))
+
+
+def _shear_x(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    return _moved(image, (1.0, signed * kind.shear, 0.0), (0.0, 1.0, 0.0))
+
+
+def _shear_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    return _moved(image, (1.0, 0.0, 0.0), (signed * kind.shear, 1.0, 0.0))
+
+
+def _translate_x(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    shift = tf.cast(signed * kind.translation(image.shape[1]), tf.int32)
+    return _moved(image, (1.0, 0.0, tf.cast(shift, tf.float64)), (0.0, 1.0, 0.0))
+
+
+def _translate_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    shift = tf.cast(signed * kind.translation(image.shape[0]), tf.int32)
+    return _moved(image, (1.0, 0.0, 0.0), (0.0, 1.0, tf.cast(shift, tf.float64)))
+
+
+def _moved(image: Any, column: tuple[Any, Any, Any], row: tuple[Any, Any, Any]) -> tf.Tensor:
+    """The image whose pixel at (x, y) is that at the nearest place to (column, row), or black.
+
+    `column` and `row` are factors of x, y and 1. Places are measured to the centres of pixels, so
+    the first pixel is at (0.5, 0.5).
+    """
+    flat = []
+    for x, y, constant in (column, row):
+        flat += [x, y, constant + 0.5 * (x + y) - 0.5]
+    transform = tf.stack([tf.cast(value, tf.float32) for value in (*flat, 0.0, 0.0)])
+    moved = tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[tf.newaxis],
+        transforms=transform[tf.newaxis],
+        output_shape=image.shape[:2],
+        fill_value=0.0,
+        interpolation="NEAREST",
+        fill_mode="CONSTANT",
+    )
+    return tf.ensure_shape(moved[0], image.shape)
+
+
+def _auto_contrast(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    exact = tf.cast(image, tf.float64)
+    low, high = tf.reduce_min(exact, (0, 1)), tf.reduce_max(exact, (0, 1))
+    scale = tf.where(high > low, 255.0 / tf.maximum(high - low, 1.0), 1.0)
+    return _truncated(exact * scale - tf.where(high > low, low * scale, 0.0))
+
+
+def _equalize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    values = tf.transpose(tf.reshape(tf.cast(image, tf.int32), [-1, 3]))
+    counts = tf.math.bincount(values, minlength=256, maxlength=256, axis=-1)
+    last = tf.gather(counts, tf.reduce_max(values, 1)[:, None], axis=1, batch_dims=1)
+    step = (tf.reduce_sum(counts, 1, keepdims=True) - last) // 255
+    table = (step // 2 + tf.cumsum(counts, axis=1, exclusive=True)) // tf.maximum(step, 1)
+    table = tf.where(step > 0, tf.minimum(table, 255), tf.range(256))
+    found = tf.gather(table, values, axis=1, batch_dims=1)
+    return tf.cast(tf.reshape(tf.transpose(found), image.shape), tf.uint8)
+
+
+def _solarize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    threshold = 256 - tf.cast(256.0 * strength, tf.int32)
+    return tf.where(tf.cast(image, tf.int32) < threshold, image, 255 - image)
+
+
+def _posterize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    lost = tf.cast(tf.cast((8 - kind.bits) * strength, tf.int32), tf.uint8)
+    return tf.bitwise.left_shift(tf.bitwise.right_shift(image, lost), lost)
+
+
+def _color(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    return _blended(_grey(image)[:, :, tf.newaxis], image, strength, kind)
+
+
+def _contrast(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    mean = tf.floor(tf.reduce_mean(tf.cast(_grey(image), tf.float64)) + 0.5)
+    return _blended(mean, image, strength, kind)
+
+
+def _brightness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    return _blended(0.0, image, strength, kind)
+
+
+def _sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    if min(image.shape[:2]) < 3:
+        return image
+    kernel = tf.constant([[1.0, 1.0, 1.0], [1.0, 5.0, 1.0], [1.0, 1.0, 1.0]])[:, :, None, None]
+    exact = tf.cast(image, tf.float32)
+    sums = tf.nn.depthwise_conv2d(
+        exact[tf.newaxis], tf.tile(kernel, [1, 1, 3, 1]), [1, 1, 1, 1], "VALID"
+    )[0]
+    inner = [[1, 1], [1, 1], [0, 0]]
+    smooth = tf.pad(tf.floor(sums / 13.0 + 0.5), inner)
+    inside = tf.pad(tf.ones_like(sums, tf.bool), inner)  # the border stays as it is
+    return _blended(tf.where(inside, smooth, exact), image, strength, kind)
+
+
+def _blended(without: Any, image: Any, strength: Any, kind: Augmentation) -> tf.Tensor:
+    """The image with a property, such as colour, weakened or exaggerated.
+
+    `without` is the image without the property, in a shape that broadcasts to the image's.
+    """
+    low, high = kind.factors
+    factor = tf.cast(low + (high - low) * strength, tf.float32)
+    without = tf.cast(without, tf.float32)
+    return _truncated(without + factor * (tf.cast(image, tf.float32) - without))
+
+
+def _grey(image: Any) -> tf.Tensor:
+    """Luma, int32 [height, width]."""
+    weights = tf.constant([19595, 38470, 7471])
+    return (tf.reduce_sum(tf.cast(image, tf.int32) * weights, 2) + 2**15) // 2**16
+
+
+def _truncated(values: Any) -> tf.Tensor:
+    return tf.cast(tf.clip_by_value(values, 0.0, 255.0), tf.uint8)
+
+
+OPERATIONS: Mapping[str, Callable[[Any, Any, Any, Augmentation], tf.Tensor]] = {
+    "identity": lambda image, *_: image,
+    "auto_contrast": _auto_contrast,
+    "equalize": _equalize,
+    "rotate": _rotate,
+    "solarize": _solarize,
+    "color": _color,
+    "posterize": _posterize,
+    "contrast": _contrast,
+    "brightness": _brightness,
+    "sharpness": _sharpness,
+    "shear_x": _shear_x,
+    "shear_y": _shear_y,
+    "translate_x": _translate_x,
+    "translate_y": _translate_y,
+}
+"""The operations of both augmentations."""
