@@ -41,6 +41,38 @@ class Shaped:
     differentiated: bool = False
 
 
+class _Operation(NamedTuple):
+    """An operation of a network.
+
+    Attributes:
+      needed: values that its gradient needs.
+      stores: whether its gradient needs values that the operation computes.
+      flops: FLOPs of the forward pass for one example.
+    """
+
+    result: Shaped
+    inputs: Sequence[Shaped]
+    needed: Sequence[Shaped]
+    stores: bool
+    flops: int
+
+
+def _recomputed_flops(operations: Sequence[_Operation]) -> int:
+    """FLOPs of the operations of a block that its backward pass repeats.
+
+    It repeats only operations on whose results a gradient depends, such as all but the last
+    convolution of a block in ResNet v2.
+    """
+    needed: set[Shaped] = set()
+    flops = 0
+    for one in reversed(operations):
+        needed.update(one.needed)
+        if one.stores or one.result in needed:
+            needed.update(one.inputs)
+            flops += one.flops
+    return flops
+
+
 class Flops(NamedTuple):
     """FLOPs for one example: forward pass, gradients of inputs, and gradients of kernels.
 
@@ -82,6 +114,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
         forward_flops_per_image=alone.forward_flops,
         training_flops_per_image=net.training_flops,
         flattened=net.flattened,
+        recomputed_flops_per_image=net.recomputed_flops,
     )
 
 
@@ -109,15 +142,25 @@ def innermost(path: Sequence[str], scopes: Collection[str]) -> str:
 
 
 def bytes_per_image(
-    model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
+    model: Model,
+    spec: ModelSpec,
+    *,
+    training: bool = True,
+    value_bytes: int = MASTER_BYTES,
+    recomputes: bool = False,
 ) -> int:
-    """Bytes of memory for each additional image in the batch, not including the image itself."""
-    values = _forward(model, spec.num_classes, training=training).peak
+    """Bytes of memory for each additional image in the batch, not including the image itself.
+
+    With `recomputes`, training stores only the inputs of blocks (`Network.block`).
+    """
+    values = _forward(model, spec.num_classes, training=training, recomputes=recomputes).peak
     return round(_UNUSED * value_bytes * values)
 
 
-def _forward(model: Model, num_classes: int, *, training: bool) -> ShapeNetwork:
-    net = ShapeNetwork(model, num_classes, training=training)
+def _forward(
+    model: Model, num_classes: int, *, training: bool, recomputes: bool = False
+) -> ShapeNetwork:
+    net = ShapeNetwork(model, num_classes, training=training, recomputes=recomputes)
     net.forward()
     return net
 
@@ -133,9 +176,12 @@ class ShapeNetwork(Network[Shaped]):
     Attributes:
       flattened: see `ModelSpec`.
       peak: maximum number of values for one example that exist at the same time, without variables.
+      recomputed_flops: see `ModelSpec.recomputed_flops_per_image`.
     """
 
-    def __init__(self, model: Model, num_classes: int, *, training: bool) -> None:
+    def __init__(
+        self, model: Model, num_classes: int, *, training: bool, recomputes: bool = False
+    ) -> None:
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
         self._model = model
         self.elements = resolve(model.elements, model, num_classes)
@@ -144,6 +190,11 @@ class ShapeNetwork(Network[Shaped]):
         self.scope_flops: dict[str, Flops] = {"": Flops()}
         self.flattened: dict[str, tuple[int, int, int]] = {}
         self.peak = 0
+        self.recomputed_flops: int | None = None
+        self._recomputes = recomputes and training
+        self._operations: list[_Operation] = []  # since the start of the current block
+        self._values: set[Shaped] = set()  # that the current block may use
+        self._counted = 0  # forward FLOPs of these operations
         self._kept = 0
         self._kept_values: set[Shaped] = set()
         self._read_values: set[Shaped] = set()  # variables, and views of variables
@@ -174,6 +225,7 @@ class ShapeNetwork(Network[Shaped]):
     def _read(self, spec: VariableSpec) -> Shaped:
         made = Shaped(spec.shape, spec.trainable)
         self._read_values.add(made)
+        self._values.add(made)
         return made
 
     def _value(
@@ -182,6 +234,7 @@ class ShapeNetwork(Network[Shaped]):
         *inputs: Shaped,
         keeps: str = "",
         extra: int = 0,
+        drawn: bool = False,
         trained: bool = False,
     ) -> Shaped:
         """Makes the result of an operation, and updates the stored values and the peak.
@@ -189,22 +242,62 @@ class ShapeNetwork(Network[Shaped]):
         Args:
           keeps: values that the gradient needs: "x" for the inputs, "y" for the result, or "xy".
           extra: number of further values that the gradient needs.
+          drawn: whether these further values are random, so that they do not depend on the inputs.
           trained: whether the operation has trainable variables.
         """
         y = Shaped(shape, trained or any(x.differentiated for x in inputs))
+        self._check_inside(inputs)
         inputs = tuple(x for x in inputs if x not in self._read_values)
+        needed: tuple[Shaped, ...] = ()
+        stores = False
         if y.differentiated and self.training:
-            kept = list(inputs) if "x" in keeps else []
-            if "y" in keeps:
-                kept.append(y)
-            for value in kept:
-                buffer = self._buffers.get(value, value)
-                if buffer not in self._kept_values:
-                    self._kept_values.add(buffer)
-                    self._kept += math.prod(value.shape)
+            needed = inputs if "x" in keeps else ()
+            stores = "y" in keeps or (extra > 0 and not drawn)
+            self._keep((*needed, y) if "y" in keeps else needed)
             self._kept += extra
+        self._record(y, inputs, needed, stores)
         here = sum(math.prod(value.shape) for value in (y, *inputs))
         self.peak = max(self.peak, self._kept + here + (0 if self.training else extra))
+        return y
+
+    def _keep(self, values: Sequence[Shaped]) -> None:
+        """Adds to the values that are stored until the backward pass."""
+        for value in values:
+            buffer = self._buffers.get(value, value)
+            if buffer not in self._kept_values:
+                self._kept_values.add(buffer)
+                self._kept += math.prod(value.shape)
+
+    def _check_inside(self, inputs: Sequence[Shaped]) -> None:
+        """Raises UsageError if a block uses a value from outside, which would get no gradient."""
+        if self._in_block and not self._values.issuperset(inputs):
+            raise UsageError(
+                "a block uses a value that was created outside of it; give it as an argument: "
+                "net.block(body, x, value)"
+            )
+
+    def _record(
+        self,
+        result: Shaped,
+        inputs: Sequence[Shaped],
+        needed: Sequence[Shaped] = (),
+        stores: bool = False,
+    ) -> None:
+        """Adds an operation to the current block, with the FLOPs counted since the one before."""
+        self._values.add(result)
+        flops, self._counted = self.forward_flops - self._counted, self.forward_flops
+        self._operations.append(_Operation(result, inputs, needed, stores, flops))
+
+    def _block(self, body: Callable[..., Shaped], xs: Sequence[Shaped]) -> Shaped:
+        self._operations, self._values, self._counted = [], set(xs), self.forward_flops
+        if self._recomputes:
+            self._keep([x for x in xs if x not in self._read_values])
+        kept, values = self._kept, set(self._kept_values)
+        y = body(self, *xs)
+        if self._recomputes:
+            self._kept, self._kept_values = kept, values
+        added = _recomputed_flops(self._operations)
+        self.recomputed_flops = (self.recomputed_flops or 0) + added
         return y
 
     def _with_zeros(self, x: Shaped, window: Window) -> Shaped:
@@ -217,9 +310,9 @@ class ShapeNetwork(Network[Shaped]):
     def _conv(
         self, x: Shaped, kernel: Shaped, window: Window, filters: int, *, depthwise: bool = False
     ) -> Shaped:
+        padded = self._with_zeros(x, window)
         self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
-        x = self._with_zeros(x, window)
-        return self._value((*window.output, filters), x, keeps="x", trained=True)
+        return self._value((*window.output, filters), padded, keeps="x", trained=True)
 
     def _bias_add(self, x: Shaped, bias: Shaped) -> Shaped:
         return self._value(x.shape, x, trained=True)
@@ -248,7 +341,7 @@ class ShapeNetwork(Network[Shaped]):
 
     def _dropout(self, x: Shaped, keep: float, index: int) -> Shaped:
         # Dropout stores a mask of one byte for each value.
-        return self._value(x.shape, x, extra=math.prod(x.shape) // 4)
+        return self._value(x.shape, x, extra=math.prod(x.shape) // 4, drawn=True)
 
     def _drop_path(self, x: Shaped, keep: float, index: int, by_progress: bool) -> Shaped:
         return self._value(x.shape, x)
@@ -268,6 +361,8 @@ class ShapeNetwork(Network[Shaped]):
 
     def _reshape(self, x: Shaped, shape: tuple[int, ...]) -> Shaped:
         view = Shaped(shape, x.differentiated)
+        self._check_inside([x])
+        self._record(view, [x])
         if x in self._read_values:
             self._read_values.add(view)
         self._buffers[view] = self._buffers.get(x, x)
@@ -294,7 +389,9 @@ class ShapeNetwork(Network[Shaped]):
         product = 2 * math.prod(query.shape) * key.shape[-2]
         scored = query.differentiated or key.differentiated
         self._count(product, query.differentiated, weights=key.differentiated)
-        scored = scored or (bias is not None and bias.differentiated)
+        if bias is not None:
+            self._check_inside([bias])
+            scored = scored or bias.differentiated
         self._count(product, scored, weights=value.differentiated)
         # The attention weights of all heads, and the inputs split into heads. The bias is shared by
         # all examples, so it is not included.

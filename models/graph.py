@@ -8,6 +8,7 @@ times as long).
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -205,6 +206,8 @@ _STEPS: dict[Cell, Step] = {"gru": _gru, "lstm": _lstm, "rnn": _rnn}
 
 DataFormat = Literal["NHWC", "NCHW"]
 Reader = Callable[[VariableSpec, Any], Tensor]
+_Weights = dict[tuple[VariableSpec, Any], Tensor]
+"""Values of variables that a block has read, by specification and dtype."""
 
 # Folding batch norm saves time if the result has at least this many times as many elements as the
 # kernel.
@@ -266,6 +269,8 @@ class GraphNetwork(Network[Tensor]):
         kernels for which `cnnbench.models.cpu_products.FORMS` contains the fastest forms.
       synchronise: function with which batch norm, in training, computes the moments of all towers'
         batches. None: batch norm uses the moments of its own batch.
+      recomputes: whether training stores only the inputs of blocks (`Network.block`), and the
+        backward pass computes the values inside them again.
       fold_batch_norm: whether batch norm after a convolution may be replaced by a factor of the
         kernel and a bias; only in evaluation, on a CPU.
     """
@@ -284,6 +289,7 @@ class GraphNetwork(Network[Tensor]):
         on_cpu: bool = True,
         conv_gradients: str = "library",
         synchronise: Synchronise | None = None,
+        recomputes: bool = False,
         fold_batch_norm: bool = False,
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
@@ -298,6 +304,7 @@ class GraphNetwork(Network[Tensor]):
         self._training_steps = training_steps
         self._products = Products(conv_gradients) if on_cpu and training else None
         self._synchronise = synchronise
+        self._recomputes = recomputes and training
         self._folds = fold_batch_norm and on_cpu and not training
         self._convolution: _Convolution | None = None  # the last convolution that was created
         self._unbatched: set[Any] = set()  # References to values without batch dimension.
@@ -603,6 +610,77 @@ class GraphNetwork(Network[Tensor]):
         padding = [(0, 0)] * 4
         padding[self._channel_axis] = (before, after)
         return tf.pad(x, padding)
+
+    # Blocks ------------------------------------------------------------------------------
+
+    def _block(self, body: Callable[..., Tensor], xs: Sequence[Tensor]) -> Tensor:
+        if not self._recomputes:
+            return body(self, *xs)
+        before, read = self._copy(), self._reader
+        weights: _Weights = {}
+
+        def read_weight(spec: VariableSpec, dtype: tf.DType) -> Tensor:
+            return weights.setdefault((spec, dtype), read(spec, dtype))
+
+        self._reader = read_weight
+        y = body(self, *xs)
+        self._reader = read
+
+        # A gradient flows only to the arguments of this function.
+        @tf.custom_gradient
+        def block(*given: Tensor) -> Any:
+            def gradient(of_y: Tensor) -> list[Tensor | None]:
+                return before._gradients_of_block(body, xs, weights, of_y)
+
+            return y, gradient
+
+        return block(*xs, *weights.values())
+
+    def _gradients_of_block(
+        self,
+        body: Callable[..., Tensor],
+        xs: Sequence[Tensor],
+        weights: _Weights,
+        of_y: Tensor,
+    ) -> list[Tensor | None]:
+        """Runs a block again, and returns the gradients for its inputs and weights.
+
+        Runs it with a copy of this network, which must be in the state before the block. Names of
+        layers, and numbers of random draws, are therefore the same. What the copy collects, such as
+        updates of moving averages, is discarded.
+        """
+
+        def read_copy(spec: VariableSpec, dtype: tf.DType) -> Tensor:
+            if (spec, dtype) not in weights:
+                raise UsageError(
+                    f"a block creates variable {spec.name} {spec.shape} in the backward pass only; "
+                    "its layers may depend only on its arguments and options"
+                )
+            return copies[weights[spec, dtype].ref()]
+
+        again = self._copy()
+        again._reader = read_copy
+        again._outer_scope = ["gradient_tape", *self._outer_scope]
+        # Without the dependency, TensorFlow would compute all blocks early, or merge operations
+        # with equal ones of the forward pass, and store their results until they are used.
+        with tf.control_dependencies([of_y]), again._name_scope(""):
+            copies = {x.ref(): tf.identity(x) for x in (*xs, *weights.values())}
+            again._unbatched |= {copies[x.ref()].ref() for x in xs if x.ref() in self._unbatched}
+            real = {ref: x for ref, x in copies.items() if x.dtype.is_floating}
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(list(real.values()))
+                y = body(again, *(copies[x.ref()] for x in xs))
+            found = dict(zip(real, tape.gradient(y, list(real.values()), of_y), strict=True))
+        # A tensor that is given twice gets its gradient once.
+        return [found.pop(x.ref(), None) for x in (*xs, *weights.values())]
+
+    def _copy(self) -> GraphNetwork:
+        """A network with the same settings and state. Layers of one do not change the other."""
+        made = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (list, set, dict)):
+                setattr(made, name, copy.copy(value))
+        return made
 
     # Layers of sequences -----------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import abc
 import collections
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar, get_args
@@ -306,6 +307,7 @@ class Network(SequenceLayers[T]):
         self.auxiliaries: list[tuple[Any, float]] = []
         self.losses: list[Any] = []
         self._dropouts = 0
+        self._in_block = False
 
     # Layers ------------------------------------------------------------------------------
 
@@ -592,6 +594,28 @@ class Network(SequenceLayers[T]):
         self._image_shape(x, "pad_channels")
         return self._pad_channels(x, before, after)
 
+    # Parts of the network ------------------------------------------------------------------
+
+    def block(self, body: Callable[..., T], *xs: T, **options: Any) -> T:
+        """Returns ``body(net, *xs, **options)``, a part of the network with one result.
+
+        With ``--recompute=blocks``, a training step stores the inputs of a block but not the values
+        inside it. The backward pass calls ``body`` again, with another ``net``. A block inside a
+        block belongs to the outer one.
+
+        Args:
+          body: function of a network, values and options. All layers must be layers of its ``net``,
+            and the values that it uses must be its arguments or be created inside it.
+          *xs: values that layers or `variable` returned.
+        """
+        if self._in_block:
+            return body(self, *xs, **options)
+        self._in_block = True
+        try:
+            return self._block(functools.partial(body, **options), xs)
+        finally:
+            self._in_block = False
+
     # For custom models -------------------------------------------------------------
 
     def apply(
@@ -714,6 +738,9 @@ class Network(SequenceLayers[T]):
 
     @abc.abstractmethod
     def _pad_channels(self, x: T, before: int, after: int) -> T: ...
+
+    @abc.abstractmethod
+    def _block(self, body: Callable[..., T], xs: Sequence[T]) -> T: ...
 
     @abc.abstractmethod
     def _apply(

@@ -393,6 +393,8 @@ class ModelSpec:
         minus the input gradients of layers whose inputs do not depend on trainable variables.
       flattened: for each affine layer with an input from `Network.flatten`: the shape (height,
         width, channels) before flattening, by the name of the layer's kernel.
+      recomputed_flops_per_image: FLOPs that ``--recompute=blocks`` adds to a training step; None if
+        the model has no blocks (`Network.block`).
     """
 
     name: str
@@ -403,6 +405,7 @@ class ModelSpec:
     forward_flops_per_image: int
     training_flops_per_image: int
     flattened: Mapping[str, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
+    recomputed_flops_per_image: int | None = None
 
     @property
     def input_shape(self) -> str:

@@ -187,6 +187,7 @@ _SMALL_RUN = ("--model=resnet20", "--data_name=cifar10", "--device=cpu", "--num_
 FLAGS_BY_MODE = (
     "--gradient_accumulation_steps=2",
     "--steps_per_execution=2",
+    "--recompute=blocks",
     "--ema_decay=0.9",
     "--augment=randaugment",
     "--mixup_alpha=0.2",

@@ -403,6 +403,10 @@ _WORK: tuple[Rule[RunPlan], ...] = (
         excluded(f"conv_gradients=fastest,{other}", ": it supports only NHWC without XLA")
         for other in ("data_format=NCHW", "xla", "xla_compile")
     ),
+    *(
+        excluded(f"recompute=blocks,{xla}", ": XLA would merge both computations of a value")
+        for xla in ("xla", "xla_compile")
+    ),
     excluded("gradient_repacking,gradient_bucket_bytes", _ONE_OF_TWO),
     excluded(
         "xla_compile,bn_stats=sync",
@@ -640,6 +644,13 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
         "aux_head",
         lambda p: p.network.model.aux_head is None,
         lambda p: f"--model={p.params.model} has no auxiliary head to switch on; leave it out",
+    ),
+    refused(
+        "recompute",
+        lambda p: p.network.spec.recomputed_flops_per_image is None,
+        lambda p: (
+            f"--model={p.params.model} declares no blocks (net.block in build()); leave it out"
+        ),
     ),
     refused(
         "keras_layers",
@@ -929,7 +940,7 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
             *("allow_nonfinite", "graph_file", "data_format", "xla_compile", "peak_flops"),
-            *("xla_cache_dir", "aux_head", "conv_gradients"),
+            *("xla_cache_dir", "aux_head", "conv_gradients", "recompute"),
             *(*_SAVING, *_LOSS_SCALE, *_UPDATING, *OF_WARM_UP),
             *("summary_verbosity", "save_summaries_steps", "freeze_when_forward_only"),
             *("benchmark_log_dir", "ml_perf_compliance_logging"),
@@ -962,7 +973,7 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         "without --save_summaries_steps",
     ),
     idle("aux_head", _only_forward, f"{_FORWARD}: it is for the training loss"),
-    idle("conv_gradients", _only_forward, f"{_FORWARD}: they compute no gradients"),
+    idle("conv_gradients,recompute", _only_forward, f"{_FORWARD}: they compute no gradients"),
     idle(
         "num_eval_batches,num_eval_epochs,eval_batch_size",
         _never_evaluates,

@@ -151,6 +151,12 @@ class RunPlan:
         return self.work.evaluates and self.outputs.summary_verbosity > 0
 
     @property
+    def recomputed_flops(self) -> int | None:
+        """FLOPs per image that the backward pass repeats; None in steps that repeat nothing."""
+        recomputes = self.params.recompute == "blocks" and self.work.trains
+        return self.network.spec.recomputed_flops_per_image if recomputes else None
+
+    @property
     def config(self) -> dict[str, Any]:
         """The parameters as stored in records, with resolved values in place of defaults."""
         length, target = self.length, self.length.target

@@ -550,6 +550,7 @@ _RUN = {
     **_at("record.conditions.during", "other_cpus"),
     "subject_changes": "subject.changes",
     "batch_requested_per_device": "record.batch.requested_per_device",
+    **_at("record.model", "recomputed_flops_per_image"),
 }
 
 # Fields of Packing, and whether they are optional because they were added later.

@@ -126,6 +126,8 @@ class ModelInfo:
       parameters, trainable_parameters: numbers of weights: all, and those that are updated.
       forward_flops_per_image: FLOPs of the forward pass of one image.
       training_flops_per_image: FLOPs of forward and backward pass of one image.
+      recomputed_flops_per_image: FLOPs of one image that the backward pass repeats with
+        --recompute, which are not in training_flops_per_image. Absent in other runs.
     """
 
     name: str
@@ -133,6 +135,7 @@ class ModelInfo:
     trainable_parameters: int
     forward_flops_per_image: int
     training_flops_per_image: int
+    recomputed_flops_per_image: int | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         check_amounts("model", self)

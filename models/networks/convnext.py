@@ -40,7 +40,8 @@ class ConvNeXt(Model):
                     x = self._patches(net, net.layer_norm(x), channels, 2)
                 for block in range(count):
                     with net.scope(f"block{block}"):
-                        x = self._block(net, x, 1.0 - (1.0 - self.keep_last) * done / last)
+                        keep = 1.0 - (1.0 - self.keep_last) * done / last
+                        x = net.block(self._block, x, keep=keep)
                     done += 1
         return net.logits(net.layer_norm(net.global_avg_pool(x)), stddev=STDDEV)
 

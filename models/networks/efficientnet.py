@@ -119,7 +119,7 @@ class EfficientNet(Model):
                 keep = 1.0 - (1.0 - self.keep_last) * done / total
                 stride = stage.stride if block == 0 else 1
                 with net.scope(f"stage{index}"), net.scope(f"block{block}"):
-                    x = self._block(net, x, stage, stride, keep)
+                    x = net.block(self._block, x, stage=stage, stride=stride, keep=keep)
                 done += 1
         x = self._conv(net, x, round_channels(1280 * self.width))
         return net.logits(net.dropout(net.global_avg_pool(x), self.keep))

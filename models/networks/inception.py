@@ -13,7 +13,7 @@ from typing import Any
 
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import Network, T, aux_head
-from cnnbench.models.spec import BatchNorm, LearningRateSpec
+from cnnbench.models.spec import BatchNorm, LearningRateSpec, Pair
 
 # Filters in each module of GoogLeNet: (1 x 1), (1 x 1 before 3 x 3, 3 x 3), (1 x 1 before 5 x 5, 5
 # x 5), (1 x 1 after pooling). Between groups, a pooling halves the image (table 1 of the first
@@ -115,15 +115,20 @@ class GoogLeNet(Model):
         for group in GOOGLENET:
             x = net.max_pool(x, 3, 2, "SAME")
             for ones, threes, fives, pooled in group:
-                x = net.concat(
-                    [
-                        net.conv(x, ones, 1),
-                        net.conv(net.conv(x, threes[0], 1), threes[1], 3),
-                        net.conv(net.conv(x, fives[0], 1), fives[1], 5),
-                        net.conv(net.max_pool(x, 3, 1, "SAME"), pooled, 1),
-                    ]
-                )
+                filters = {"ones": ones, "threes": threes, "fives": fives, "pooled": pooled}
+                x = net.block(self._module, x, **filters)
         return net.logits(net.global_avg_pool(x))
+
+    @staticmethod
+    def _module(net: Network[T], x: T, ones: int, threes: Pair, fives: Pair, pooled: int) -> T:
+        return net.concat(
+            [
+                net.conv(x, ones, 1),
+                net.conv(net.conv(x, threes[0], 1), threes[1], 3),
+                net.conv(net.conv(x, fives[0], 1), fives[1], 5),
+                net.conv(net.max_pool(x, 3, 1, "SAME"), pooled, 1),
+            ]
+        )
 
 
 class NormalisedInception(Model):
@@ -171,12 +176,12 @@ class InceptionV3(NormalisedInception):
         """Six layers, eleven modules, mean over the image, logits."""
         x = self._branch(net, self._stem(net, images), MAX, (80, 1), (192, 3, 1, "VALID"), MAX)
         for module in V3_MODULES:
-            x = self._module(net, x, module)
+            x = net.block(self._module, x, module=module)
         if self.aux_head:
             aux_head(net, x, conv_stddev=0.01, stddev=0.001)
-        x = self._module(net, x, V3_D)
+        x = net.block(self._module, x, module=V3_D)
         for pooling in ([("mean", 192)], self.last_pooling):
-            x = self._e(net, x, pooling)
+            x = net.block(self._e, x, pooling=pooling)
         return net.logits(net.global_avg_pool(x))
 
     def _e(self, net: Network[T], x: T, pooling: Sequence[Layer]) -> T:
@@ -195,9 +200,9 @@ class InceptionV4(NormalisedInception):
         """Stem, fourteen modules and two reductions, mean over the image, logits."""
         x = self._widen(net, self._stem(net, images))
         for module in V4_MODULES:
-            x = self._module(net, x, module)
+            x = net.block(self._module, x, module=module)
         for _ in range(3):
-            x = self._c(net, x)
+            x = net.block(self._c, x)
         return net.logits(net.dropout(net.global_avg_pool(x), keep=0.8))
 
     def _widen(self, net: Network[T], x: T) -> T:

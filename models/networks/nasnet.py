@@ -55,30 +55,33 @@ class NasNet(Model):
         for index in range(self.stem_reductions):
             filters = self.size.filters // 2 ** (self.stem_reductions - index)
             with net.scope(f"stem{index}"):
-                cell = self._cell(net, filters, next(cells))
-                previous, x = x, cell.reduction(x, previous)
+                how = {"filters": filters, "number": next(cells), "reduces": True}
+                previous, x = x, net.block(self._cell, x, previous, **how)
         for group in range(3):
             filters = self.size.filters * 2**group
             if group > 0:
                 if group == 2 and self.aux_head:
                     aux_head(net, net.relu(x))
                 with net.scope(f"reduction{group - 1}"):
-                    cell = self._cell(net, filters, next(cells))
                     second = previous if self.size.skip_reduction else x
-                    previous, x = second, cell.reduction(x, previous)
+                    how = {"filters": filters, "number": next(cells), "reduces": True}
+                    previous, x = second, net.block(self._cell, x, previous, **how)
             for index in range(self.size.cells // 3):
                 with net.scope(f"group{group}"), net.scope(f"cell{index}"):
-                    cell = self._cell(net, filters, next(cells))
-                    previous, x = x, cell.normal(x, previous)
+                    how = {"filters": filters, "number": next(cells), "reduces": False}
+                    previous, x = x, net.block(self._cell, x, previous, **how)
         return net.logits(net.global_avg_pool(net.relu(x)))
 
     def _stem(self, net: Network[T], images: T) -> T:
         return net.conv(images, self.size.stem, 3, 2, "VALID", batch_norm=True, activation=None)
 
-    def _cell(self, net: Network[T], filters: int, number: int) -> NasnetCell[T]:
+    def _cell(
+        self, net: Network[T], x: T, previous: T, filters: int, number: int, reduces: bool
+    ) -> T:
         # The deeper the cell, the lower is the keep probability of its branches.
         depth = (number + 1) / (self.stem_reductions + self.size.cells + 2)
-        return NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
+        cell = NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
+        return cell.reduction(x, previous) if reduces else cell.normal(x, previous)
 
 
 class NasNetCifar10(NasNet):

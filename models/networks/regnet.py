@@ -79,7 +79,8 @@ class RegNetY(Model):
         for stage, (count, width) in enumerate(stages(self.line)):
             for block in range(count):
                 with net.scope(f"stage{stage}"), net.scope(f"block{block}"):
-                    x = self._block(net, x, width, 2 if block == 0 else 1)
+                    stride = 2 if block == 0 else 1
+                    x = net.block(self._block, x, width=width, stride=stride)
         return net.logits(net.global_avg_pool(x))
 
     def _block(self, net: Network[T], x: T, width: int, stride: int) -> T:

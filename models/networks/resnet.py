@@ -102,7 +102,8 @@ class ResNet(Model):
                 stride = 1 if index else first
                 project = self.always_projects and index == 0
                 with net.scope(f"stage{stage}"), net.scope(f"block{index}"):
-                    x = self._block(net, x, self.widths[stage], stride, project)
+                    width = self.widths[stage]
+                    x = net.block(self._block, x, width=width, stride=stride, project=project)
         return x
 
     def _stem(self, net: Network[T], images: T) -> T:

@@ -51,7 +51,8 @@ class SwinT(Model):
                     # In the last stage, one window covers the whole image, so it cannot be shifted.
                     moves = layer % 2 == 1 and side > self.window
                     with net.scope(f"layer{layer}"):
-                        x = self._layer(net, x, side, heads, moves, keep)
+                        how = {"side": side, "heads": heads, "moves": moves, "keep": keep}
+                        x = net.block(self._layer, x, **how)
                     done += 1
         x = net.layer_norm(x, epsilon=EPSILON)
         x = net.global_avg_pool(net.reshape(x, (side, side, net.shape(x)[1])))

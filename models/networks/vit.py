@@ -31,11 +31,14 @@ class ViTB16(Model):
         x = net.add(x, net.variable("positions", net.shape(x), normal, weight_decay=False))
         for layer in range(self.layers):
             with net.scope(f"layer{layer}"):
-                x = net.add(x, self_attention(net, net.layer_norm(x), self.heads))
-                x = net.add(x, perceptron(net, net.layer_norm(x)))
+                x = net.block(self._layer, x)
         x = net.layer_norm(x)
         first = net.apply(lambda tokens: tokens[:, 0], x, shape=(channels,))
         return net.logits(first, stddev=STDDEV)
+
+    def _layer(self, net: Network[T], x: T) -> T:
+        x = net.add(x, self_attention(net, net.layer_norm(x), self.heads))
+        return net.add(x, perceptron(net, net.layer_norm(x)))
 
     @staticmethod
     def _with_class_token(net: Network[T], x: T) -> T:

@@ -235,6 +235,10 @@ run INT8 --xla_compile                       | --xla_compile=*cannot go with --p
 run --conv_gradients=fastest --device=gpu    | --device=*cannot go with --conv_gradients=fastest
 run --conv_gradients=fastest --xla           | --xla=*cannot go with --conv_gradients=fastest
 run --conv_gradients=fastest --data_format=NCHW | --data_format=*cannot go with --conv_gradients
+run --recompute=blocks --xla                 | --xla=true: cannot go with --recompute=blocks
+run --recompute=blocks --xla_compile         | --xla_compile=*cannot go with --recompute=blocks
+run --recompute=blocks --model=lenet         | --recompute=blocks: --model=lenet declares no blocks
+run --recompute=all                          | --recompute=all: must be one of none, blocks
 run --conv_gradients=fast                    | --conv_gradients=fast: must be one of auto, library
 run --fp16_vars                              | --fp16_vars=*needs --precision=fp16
 run --fp16_vars --use_fp16 --optimizer=adam  | --fp16_vars=*cannot go with --optimizer=adam

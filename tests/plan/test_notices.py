@@ -54,6 +54,7 @@ TABLE = """
 --train_dir=d                   | --forward_only | is only read from | --eval
 --aux_head                      | --forward_only | for the training loss |
 --conv_gradients=library        | --forward_only | they compute no gradients |
+--recompute=blocks              | --forward_only | they compute no gradients |
 --warmup=auto                   | EVAL | it has no warm-up |
 --num_batches=9                 | --steps_per_execution=4 | is rounded up to 12, | \
     --steps_per_execution=3

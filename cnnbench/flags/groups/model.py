@@ -60,6 +60,14 @@ class ModelParams:
         role=Role.PLACE,
         part=RunPart.UPDATE,
     )
+    recompute: str = flag(
+        "none",
+        "With blocks, a training step stores only the inputs of the network's blocks. The backward "
+        "pass computes the values inside them again: less memory, more time, the same losses. "
+        "Networks without blocks refuse it.",
+        choices=("none", "blocks"),
+        lower=True,
+    )
     precision: str = flag(
         "fp32",
         "Number format of activations and gradients; batch norm, softmax and loss are fp32 in all, "

@@ -36,7 +36,8 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
     ),
     # Records contain only environment variables that affect speed.
     "libraries": (
-        *("data_format", "conv_gradients", "xla", "xla_compile", "enable_optimizations"),
+        *("data_format", "conv_gradients", "recompute", "xla", "xla_compile"),
+        "enable_optimizations",
         "winograd_nonfused",
         *("tensorflow_version", "loaded_*", "env_*"),
     ),

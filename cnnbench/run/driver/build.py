@@ -474,6 +474,7 @@ def _step_config(plan: RunPlan, devices: runtime.Devices) -> StepConfig:
         training_steps=plan.length.training_steps * plan.length.passes,
         passes=plan.length.passes,
         steps_per_execution=plan.length.steps_per_execution,
+        recomputes=plan.recomputed_flops is not None,
     )
 
 

@@ -28,6 +28,7 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
         trainable_parameters=plan.network.spec.trainable_parameters,
         forward_flops_per_image=plan.network.spec.forward_flops_per_image,
         training_flops_per_image=plan.network.spec.training_flops_per_image,
+        recomputed_flops_per_image=plan.recomputed_flops,
     )
     measurements.placement = Placement(
         device=recorded_device(devices.kind, measurements.environment),
@@ -124,6 +125,8 @@ def header(
         lines.append(f"Sync:        {not plan.place.asynchronous}")
     if plan.params.staged_vars:
         lines.append("Staged vars: True")
+    if plan.recomputed_flops is not None:
+        lines.append("Recompute:   blocks")
     return [*lines, "=========="]
 
 

@@ -260,7 +260,10 @@ def total_of_job(plan: RunPlan) -> int:
 def _activations(plan: RunPlan, training: bool) -> int:
     width = 4 if plan.params.precision == "fp32" else 2
     return bytes_per_image(
-        plan.network.model, plan.network.spec, training=training, value_bytes=width
+        *(plan.network.model, plan.network.spec),
+        training=training,
+        value_bytes=width,
+        recomputes=plan.recomputed_flops is not None,
     )
 
 
@@ -369,7 +372,7 @@ def work_of(plan: RunPlan) -> RunWork:
     flops = float(
         steps
         * (plan.length.batch_per_device * plan.length.passes)
-        * (training if plan.work.trains else forward)
+        * (training + (plan.recomputed_flops or 0) if plan.work.trains else forward)
     )
     if plan.work is Work.INPUT:
         flops = 0.0

@@ -35,9 +35,15 @@ from cnnbench.variable_mgr.gradients import Gradient
 
 # Batch normalisation over towers: moments of all their batches, and the moving averages.
 
+_Pair = tuple[tf.Tensor, tf.Tensor]
+
 
 def over_towers(
-    layer: str, mean: tf.Tensor, variance: tf.Tensor, workers: WorkerGroup | None
+    layer: str,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    workers: WorkerGroup | None,
+    merged: dict[str, tuple[_Pair, int]] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, int]:
     """Mean and variance over the batches of all towers, and the number of towers.
 
@@ -50,14 +56,18 @@ def over_towers(
         count). All batches have the same size.
       workers: those that build towers of the same network: a layer's moments are one collective
         between them and their gradient another, in the order of tracing, which is the same in all.
+      merged: results of this tower by layer. A layer that the backward pass computes again takes
+        the moments of the forward pass, so that towers exchange them once.
     """
-    number = 0
+    results = {} if merged is None else merged
 
     @tf.custom_gradient
     def together(mean: tf.Tensor, variance: tf.Tensor) -> Any:
-        nonlocal number
-        merge = partial(_together, workers)
-        (all_mean, all_variance), number = towers.meet(layer, (mean, variance), merge)
+        if layer not in results:
+            merge = partial(_together, workers)
+            results[layer] = towers.meet(layer, (mean, variance), merge)
+        # The values are constants of the backward pass, whose gradient is the one below.
+        all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             point = f"the gradient of {layer}"
@@ -67,10 +77,7 @@ def over_towers(
 
         return (all_mean, all_variance), gradient
 
-    return (*together(mean, variance), number)
-
-
-_Pair = tuple[tf.Tensor, tf.Tensor]
+    return (*together(mean, variance), results[layer][1])
 
 
 def _together(workers: WorkerGroup | None, moments: Sequence[_Pair]) -> list[tuple[_Pair, int]]:
@@ -353,6 +360,7 @@ class StepConfig:
         change on the way; 0 if training counts as over.
       passes: forward and backward passes of a step, whose gradients are added (`PassSums`).
       steps_per_execution: steps in one call of the host.
+      recomputes: as `GraphNetwork` takes it.
     """
 
     host: str = "/device:CPU:0"
@@ -374,6 +382,7 @@ class StepConfig:
     training_steps: int = 0
     passes: int = 1
     steps_per_execution: int = 1
+    recomputes: bool = False
 
     @property
     def synchronises(self) -> bool:
@@ -417,7 +426,7 @@ class Tower:
         self._trainables = [v for v in spec.variables if v.trainable]
         self._config = config
         self._device = device
-        self._synchronise = partial(over_towers, workers=workers) if config.synchronises else None
+        self._workers = workers
         self.calibration: Calibration | None = None
         self.foreign: tuple[str, ...] = ()
 
@@ -484,6 +493,7 @@ class Tower:
                     self._model, self._spec.num_classes, config.calibration, read
                 )
             make = partial(Int8Network, calibration=self.calibration)
+        synchronise = partial(over_towers, workers=self._workers, merged={})
         return make(
             self._model,
             self._spec.num_classes,
@@ -495,7 +505,8 @@ class Tower:
             training_steps=config.training_steps,
             on_cpu=is_cpu(self._device),
             conv_gradients=config.conv_gradients,
-            synchronise=self._synchronise,
+            synchronise=synchronise if config.synchronises else None,
+            recomputes=config.recomputes,
             fold_batch_norm=config.forward_only,
         )
 
