@@ -21,7 +21,9 @@ from measuring import neighbour, neighbour_flag
 from validation import gates, planted_plugin
 from validation import pool as pools
 from validation.advice import ADVICE
+from validation.confirmations import CONFIRMATIONS
 from validation.histories import HISTORY
+from validation.metrics import SEVERAL_METRICS
 from validation.pauses import PAUSES
 from validation.pool import Pool, PoolError
 from validation.races import RACES
@@ -34,6 +36,8 @@ from cnnbench.machine import facts as environment
 
 STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
     "verdicts": ("Simulated, {} draws of each", (RATES, SAMPLES)),
+    "confirmations": ("Verdicts measured again", (CONFIRMATIONS,)),
+    "metrics": ("Several metrics", (SEVERAL_METRICS,)),
     "pauses": ("Pauses, slower · same in per cent", (PAUSES,)),
     "advice": ("Advice", (ADVICE,)),
     "races": ("Races", (RACES,)),
@@ -58,8 +62,8 @@ class Options:
     )
     only: str = flag(
         "all",
-        "The only simulation: verdicts, pauses of steps, advice of inconclusive comparisons, races "
-        "of tune, steps of history.",
+        "The only simulation: verdicts, confirmations by a second experiment, several metrics, "
+        "pauses of steps, advice of inconclusive comparisons, races of tune, steps of history.",
         choices=("all", *STUDIES),
     )
     gates: int = flag(20000, "Gates formed of the pool at every round.", minimum=1)

@@ -317,20 +317,22 @@ def interim_analyses(
     *,
     planned: int | None = None,
     made: Sequence[InterimAnalysis] = (),
+    share: float = 1.0,
 ) -> tuple[InterimAnalysis, ...]:
     """The remaining interim analyses of an experiment; the last one is after all pairs.
 
     The levels of all analyses up to a number of pairs, including `made`, add up to `spent_by`. If
-    even unanimous pairs could not reach the level of an analysis, the analysis is omitted and the
-    next one gets its level. The same applies if it would leave the last analysis a level that
-    unanimous pairs could not reach. If the last analysis in `made` already includes all pairs, it
-    is returned.
+    even unanimous pairs could not reach the level of an analysis, or the share of it that a test
+    has, the analysis is omitted and the next one gets its level. The same applies if it would leave
+    the last analysis a level that unanimous pairs could not reach. If the last analysis in `made`
+    already includes all pairs, it is returned.
 
     Args:
       alpha: level of all analyses together.
       sequential: False for one analysis, which spends all of alpha.
       planned: number of pairs planned at the start of the experiment; None if it starts now.
       made: analyses that have already been made, in order.
+      share: share of the level that the test with the smallest share has.
     """
     if not sequential:
         return (InterimAnalysis(pairs, alpha),)
@@ -347,8 +349,8 @@ def interim_analyses(
         if number > planned and number + step > pairs:
             break  # An analysis so close to the end would only reduce the level of the last one.
         level = spent_by(number, planned, alpha) - spent
-        within_reach = level >= smallest_p(number, number, paired=True)
-        if within_reach and limit - spent - level >= last:
+        within_reach = share * level >= smallest_p(number, number, paired=True)
+        if within_reach and share * (limit - spent - level) >= last:
             analyses.append(InterimAnalysis(number, level))
             spent += level
         number += step
@@ -365,11 +367,13 @@ class Continuation:
       planned: number of pairs planned at the start of the experiment; None for a new experiment,
         which does not include existing pairs.
       made: analyses that have already been made.
+      share: see `interim_analyses`.
     """
 
     alpha: float
     planned: int | None = None
     made: tuple[InterimAnalysis, ...] = ()
+    share: float = 1.0
 
     @property
     def begins(self) -> bool:
@@ -378,7 +382,9 @@ class Continuation:
 
     def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
         """The remaining interim analyses up to a number of pairs."""
-        return interim_analyses(pairs, self.alpha, planned=self.planned, made=self.made)
+        return interim_analyses(
+            pairs, self.alpha, planned=self.planned, made=self.made, share=self.share
+        )
 
     def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
         """Numbers of pairs, ascending, whose last analysis can reach a share of its level.

@@ -155,9 +155,18 @@ def print_notice(text: str) -> None:
     LineWriter(sys.stderr).lines([notice_line(text)])
 
 
-def print_warning(text: str) -> None:
-    """Prints a warning on standard error."""
-    LineWriter(sys.stderr).lines([warning_line(text)])
+_silenced: set[str] = set()
+
+
+def silence(names: Iterable[str]) -> None:
+    """Sets the names of the warnings that this process does not print (--quiet_conditions)."""
+    _silenced.clear()
+    _silenced.update(names)
+
+
+def print_warning(text: str, name: str) -> None:
+    """Prints a warning on standard error; `name` is its name in --quiet_conditions."""
+    Messages().warning(text, name)
 
 
 def print_error(text: str, *more: str) -> None:
@@ -316,13 +325,7 @@ class Progress:
 
 
 class Messages:
-    """Lines on standard error that do not interfere with the progress line.
-
-    Attributes:
-      quiet: names of warnings that are not printed.
-    """
-
-    quiet: frozenset[str] = frozenset()
+    """Lines on standard error that do not interfere with the progress line."""
 
     def __init__(
         self, stream: TextIO | None = None, progress: Progress | LiveLine | None = None
@@ -341,8 +344,8 @@ class Messages:
         self._writer.lines([notice_line(text)])
 
     def warning(self, text: str, name: str) -> None:
-        """See `warning_line`. `name` is the warning's in --quiet_conditions."""
-        if name not in self.quiet:
+        """See `warning_line`. `name` is the warning's in --quiet_conditions; see `silence`."""
+        if name not in _silenced:
             self._writer.lines([warning_line(f"{text} (--quiet_conditions={name} silences this)")])
 
     def error(self, text: str) -> None:

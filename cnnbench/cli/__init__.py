@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -9,11 +10,18 @@ import threading
 import traceback
 from collections.abc import Callable, Container, Sequence
 from importlib import import_module
+from itertools import zip_longest
 from types import ModuleType
 from typing import NoReturn, cast
 
 from cnnbench.base import interrupts, plugins
-from cnnbench.base.terminal import print_error, print_result, print_warning, standard_streams
+from cnnbench.base.terminal import (
+    print_error,
+    print_result,
+    print_warning,
+    silence,
+    standard_streams,
+)
 from cnnbench.base.text import nearest
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
@@ -29,6 +37,7 @@ BROKEN_PIPE = 141
 # little memory.
 _JUDGING = ("ab", "bisect", "compare", "explain", "gate", "history", "report", "sweep", "tune")
 
+_QUIET = "quiet_conditions"
 _EVERYTHING = "helpfull"
 _XML = "helpxml"
 _HELP_FLAGS = frozenset({"help", "help=true", _EVERYTHING, _XML, "helpshort", "h", "?"})
@@ -137,9 +146,30 @@ def _dispatch(argv: Sequence[str]) -> int:
     if asked:
         print_result(_help(command, argv, asked))
         return ExitCode.OK
+    silence(_silenced(arguments))
     if command in _JUDGING:
         supervisor.watched()  # The module imports NumPy, which may end the process.
     return cast("Callable[[Sequence[str]], int]", _module(command).main)(arguments)
+
+
+def _silenced(words: Sequence[str]) -> frozenset[str]:
+    """The names in --quiet_conditions, also after --, for all warnings of this process.
+
+    A wrong name is refused when the flag is parsed.
+    """
+    given = [
+        text if equals else following
+        for word, following in zip_longest(words, words[1:], fillvalue="")
+        for flag, equals, text in [word.partition("=")]
+        if flag.lstrip("-") == _QUIET
+    ]
+    if not given:
+        return frozenset()
+    from cnnbench.machine.checks import parse_quiet
+
+    with contextlib.suppress(UsageError):
+        return parse_quiet(given[-1])
+    return frozenset()
 
 
 def _module(command: str) -> ModuleType:
@@ -178,6 +208,6 @@ def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
 
 def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
     interrupts.conclude()  # Prints one line, and returns its exit code.
-    check_written(lambda text, _: print_warning(text))
+    check_written(print_warning)
     print_error(" ".join(message.split()), *frames)
     return int(code)

@@ -45,13 +45,20 @@ WARNINGS: dict[str, str] = {
     "pipeline": "the input pipeline alone could not be measured",
     "untrained": "the network uses a tf.Variable that is not trained",
     "nonfinite": "a checkpoint contains values that are not finite",
-    "lock": "another process may write into --train_dir",
+    "lock": "another process may write into the same folder",
     "workers": "a worker is lost and the others continue",
     "eval_metrics": "an evaluation has no metrics over all examples",
     "implausible": "an all-reduce is faster than the memory allows",
     "outputs": "a result file could not be written",
+    "renamed": "a result file has another name: another process has written the named file",
+    "metrics": "a metric of a plug-in is left out of the summary",
+    "skipped": "files or lines of results are skipped",
+    "order": "the repository of --git lacks measured commits",
+    "models": "models are left out of the list",
+    "pairs": "an experiment has too few pairs for a verdict",
+    "link": "--link connects fewer GPUs than there are",
 }
-"""The warnings of a run by name, for --quiet_conditions: checks and others."""
+"""The warnings by name, for --quiet_conditions: checks and others."""
 
 ALL = "all"
 

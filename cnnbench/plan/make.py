@@ -91,8 +91,6 @@ def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFla
         return plan
     if params.cluster != flags.cluster:  # implied
         explicit = (*explicit, "cluster")
-    if params.cluster != "flags" and not params.job_name:
-        notices += (f"--cluster={params.cluster} lists only this process: running alone",)
     notices = (*args.notices, *notices, *unused_notices(plan, explicit))
     return replace(plan, explicit_flags=explicit, notices=notices)
 
@@ -185,7 +183,8 @@ def locate(
     if explicit is not None:
         flags, notices = _implied_cluster(flags, explicit, environ)
     if flags.cluster != "flags" and not flags.worker_hosts:
-        flags = _from_environment(flags, environ)
+        flags, alone = _from_environment(flags, environ)
+        notices += (alone,) if alone and explicit is not None else ()
     if tell is not None and flags.cluster in ("slurm", "mpi"):
         flags = _exchanged(flags, cast("MutableMapping[str, str]", environ), tell)
     return flags, notices
@@ -222,20 +221,24 @@ def _implied_cluster(
     return flags, notices
 
 
-def _from_environment(flags: Params, environ: Mapping[str, str]) -> Params:
+def _from_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params, str]:
+    """The flags with the job that --cluster finds, and a notice if this process runs alone."""
     job, _ = resolve(flags.cluster, flags.cluster_ps, environ)
     if job.task.job == EVALUATOR and not flags.eval:
         reason = "this task is an evaluator, apart from the job: it needs --eval, --train_dir=DIR"
         raise FlagError("cluster", flags.cluster, f"{reason} and --eval_interval_secs=SECONDS")
+    if job.task.job == EVALUATOR:
+        return flags, f"this task is the evaluator of --cluster={flags.cluster}: running alone"
     if len(job.tasks) == 1 and job.task.job != PS:
-        return flags
-    return flags.replace(
+        return flags, f"--cluster={flags.cluster} lists only this process: running alone"
+    found = flags.replace(
         job_name=job.task.job,
         task_index=job.task.index,
         worker_hosts=",".join(job.worker_hosts),
         ps_hosts=",".join(job.ps_hosts),
         controller_host=job.controller_host,
     )
+    return found, ""
 
 
 def _exchanged(

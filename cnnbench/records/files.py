@@ -234,7 +234,7 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
             text = f"another process has written that file meanwhile; the result is in {place}"
             if not any(ours(content) and is_replaceable(target, ours) for ours in KINDS.values()):
                 raise FlagError(flag, path, text)
-            print_warning(f"--{flag}={path}: {text}")
+            print_warning(f"--{flag}={path}: {text}", "renamed")
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -247,7 +247,7 @@ def _value(metric: Metric, record: Any) -> Any:
         what = text_of(error)
         if not isinstance(error, plugins.MisfitError):
             what = f"{type(error).__name__}: {what}"
-        _warn(f"metric {metric.name} is left out of the summary: {what}")
+        _warn(f"metric {metric.name} is left out of the summary: {what}", "metrics")
         return None
 
 

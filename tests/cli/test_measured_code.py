@@ -283,4 +283,5 @@ def test_compare(at, lenet_runs, saved, call):
     out, err = call("compare", *sides, code=3)
     assert "revision is bbbbbbbbbbbb or unknown within NEW" in out
     said = "the commit of 4 measurements is unknown, and may be several"
-    assert err == f"cnnbench: warning: {said}: {DUBIOUS}\n"
+    end = "(--quiet_conditions=commit silences this)"
+    assert err == f"cnnbench: warning: {said}: {DUBIOUS} {end}\n"

@@ -512,6 +512,8 @@ ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
 ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
 ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both
 ab --aa --b=--xla                            | --b=--xla: --aa measures side A twice
+ab --aa --confirm                            | --confirm=true: --aa gives no verdict to confirm
+compare a b --quiet_conditions=noise         | --quiet_conditions=noise: 'noise' is not the name of
 ab --a=--modell=lenet                        | unknown flag --modell; did you mean --model?
 ab "--a=--num_gpus='1"                       | --a=--num_gpus='1: is not a list of flags
 ab --a=--xla --model=lenet                   | --model is a flag of the sides, not of ab: flags

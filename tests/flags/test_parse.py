@@ -211,6 +211,8 @@ def test_an_evaluator_evaluates_or_is_refused(monkeypatch):
         parse_run(["--cluster=tf_config"])
     parsed = parse_run(["--cluster=tf_config", "--eval", "--train_dir=there"])
     assert not parsed.place.job.in_cluster
+    notice = "this task is the evaluator of --cluster=tf_config: running alone"
+    assert parsed.notices == (notice,)
     assert not parse_run(["--eval", "--train_dir=there"]).notices
 
 

@@ -72,7 +72,8 @@ def test_the_most_complete_of_copies_that_differ_counts(
     }
     other = tmp_path / "both" / "ab"[names.index("whole")] / "run.json"
     copy = f"a copy of run one that differs from {other}, which is more complete and counts"
-    line = f"cnnbench: warning: skipped {place}/run.json: {copy}"
+    silenced = "(--quiet_conditions=skipped silences this)"
+    line = f"cnnbench: warning: skipped {place}/run.json: {copy} {silenced}"
     for command in (["history"], ["report", "--format=csv"], ["compare", str(tmp_path / "both")]):
         assert line in call(*command, tmp_path / "both", code=None).err.splitlines()
 

@@ -16,7 +16,18 @@ import validate_gate
 from forked import until
 from measuring import neighbour
 from short_runs import run
-from validation import advice, gates, histories, pauses, planted_plugin, races, studies, verdicts
+from validation import (
+    advice,
+    confirmations,
+    gates,
+    histories,
+    metrics,
+    pauses,
+    planted_plugin,
+    races,
+    studies,
+    verdicts,
+)
 from validation import pool as pools
 from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
 from validation.verdicts import NOISES, RESUMED, SEQUENTIAL, judge_pairs
@@ -110,6 +121,46 @@ def test_too_many_wrong_verdicts_are_a_violation():
     assert verdicts.violation(few, EIGHT, "x", 0.0) == ""
     (demand,) = verdicts.RATES.judge({(EIGHT, "x", 0.0): few, (SEQUENTIAL, "x", 0.0): wrong})
     assert (demand.met, demand.found) == (False, f"{SEQUENTIAL}, x: slower in 5.0 %")
+
+
+def test_a_second_experiment_confirms_true_verdicts():
+    quiet = confirmations.QUIET
+    equal, twice = (sums(confirmations, quiet, of, draws=2) for of in (0.0, confirmations.TWICE))
+    assert (equal["experiments"], equal["confirmed"]) == (200, 0)
+    assert twice["confirmed"] >= 190
+    assert twice["more pairs"] <= twice["pairs"]
+    cases = {(quiet, 0.0): equal, (quiet, confirmations.TWICE): twice}
+    assert [one.met for one in confirmations.judged(cases)] == [True, True]
+    often = Counter(experiments=20000, confirmed=100)
+    seldom = Counter(experiments=20000, confirmed=17000)
+    cases = {(quiet, 0.0): often, (quiet, confirmations.TWICE): seldom}
+    found = confirmations.judged(cases)
+    assert [(one.met, one.found) for one in found] == [
+        (False, f"{quiet}: 0.5 %"),
+        (False, "85.0 %"),
+    ]
+
+
+def test_many_experiments_at_once_are_judged_as_one_is():
+    plan = interim_analyses(16, 0.04)
+    generator = np.random.default_rng(5)
+    differences = generator.normal(-0.045, 0.02, (30, 16))
+    slower, used = confirmations.outcomes(differences, plan)
+    one_by_one = [
+        judge_pairs(TwoSamples(base=[1.0] * 16, new=np.exp(one).tolist(), paired=True), plan)
+        for one in differences
+    ]
+    found = [(verdict is Verdict.SLOWER, number // 2) for verdict, number in one_by_one]
+    assert [*zip(slower.tolist(), used.tolist(), strict=True)] == found
+    assert 5 < sum(slower) < 25
+
+
+def test_metrics_that_share_alpha_keep_it():
+    found = sums(metrics, 4, 1, 0.0, draws=300)
+    assert found[metrics.SEPARATE] > 2 * found[metrics.SHARED]
+    assert metrics.violation(found, 4, 1, 0.0) == ""
+    wrong = Counter(draws=2000, shared=100)
+    assert metrics.violation(wrong, 2, 1, 0.0) == "(2, 1, 0.0): 5.0 %"
 
 
 @pytest.mark.parametrize("shape", pauses.SHAPES)

@@ -2,8 +2,9 @@
 
 ``a/`` and ``b/`` hold one record per process, the i-th of both are a pair; ``discarded/`` those of
 burn-in and of incomplete pairs, ``logs/`` the output of the processes, ``explain/`` the later
-profiles, ``journal.jsonl`` the events. ``cnnbench compare DIR/a DIR/b --paired`` reads it. Only
-records that count are named ``*.json``, because ``--baseline_aa=DIR`` reads the whole directory.
+profiles, ``confirmation-PAIRS/`` a second experiment, ``journal.jsonl`` the events.
+``cnnbench compare DIR/a DIR/b --paired`` reads it. Only records that count are named ``*.json``,
+because ``--baseline_aa=DIR`` reads the whole directory.
 
 The sides of a pair step in turn, or one process runs after the other.
 A pair of which a process was ended from outside, by a signal or its time-out, is measured again in
@@ -50,6 +51,7 @@ from cnnbench.judge.compare import (
 )
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.estimate import TwoSamples, floor_and_margin, log_or_value
+from cnnbench.judge.compare.result import confirmed
 from cnnbench.judge.metrics.measurement import CPU_TIME, THROUGHPUT, Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
@@ -67,6 +69,11 @@ EXPLANATION = "explanation"
 
 PROFILES = "explain"
 """Folder with the profiles measured after the pairs."""
+
+
+def confirmation_folder(folder: Path, pairs: int) -> Path:
+    """Folder of the experiment that measures a verdict after a number of pairs again."""
+    return folder / f"confirmation-{pairs}"
 
 
 def pair_name(number: int) -> str:
@@ -156,6 +163,11 @@ class ExperimentState:
         return is_clear(last.get("verdicts", ()))  # Only finished sessions have verdicts.
 
     @property
+    def is_gate(self) -> bool:
+        """Whether `cnnbench gate` began it, whose results folder is the folder above."""
+        return bool(self.facts.get("gate"))
+
+    @property
     def is_spent(self) -> bool:
         """Whether nothing of alpha is left for more pairs."""
         return any(analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.made)
@@ -172,9 +184,10 @@ class ExperimentState:
     @property
     def plan(self) -> Continuation:
         """How further pairs are judged: in a new experiment if nothing of alpha is left."""
+        alpha, share = self.facts["policy"]["alpha"], self.facts.get("share", 1.0)
         if self.is_spent:
-            return Continuation(self.facts["policy"]["alpha"])
-        return Continuation(self.facts["policy"]["alpha"], self.planned, self.made)
+            return Continuation(alpha, share=share)
+        return Continuation(alpha, self.planned, self.made, share)
 
     def verdict(self, together: bool = False) -> Comparison | None:
         """The comparison that ended it, at the level of its last analysis.
@@ -189,6 +202,9 @@ class ExperimentState:
         comparison = compare_pairs(
             base.records, new.records, self.facts, self.end["alpha"], plan=plan
         )
+        second = experiment_in(confirmation_folder(self.folder, self.end["pairs"]))
+        again = None if second is None else second.verdict()
+        comparison = comparison if again is None else confirmed(comparison, again)
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
             *_, note = (event for event in events if event.get("note") == EXPLANATION)
@@ -249,10 +265,9 @@ def resumable(folder: Path) -> ExperimentState | None:
 def experiment_below(folder: Path) -> ExperimentState | None:
     """The only experiment in or directly below a folder, or None."""
     try:
-        candidates = [folder, *(path for path in folder.iterdir() if path.is_dir())]
-        experiments = [
-            experiment for experiment in map(experiment_in, candidates) if experiment is not None
-        ]
+        own = experiment_in(folder)
+        below = () if own else (path for path in folder.iterdir() if path.is_dir())
+        experiments = [own] if own else [one for one in map(experiment_in, below) if one]
     except OSError:
         return None
     return experiments[0] if len(experiments) == 1 else None
@@ -347,6 +362,7 @@ class Experiment:
       allow_changed_work: a network or batch of another size is no regression.
       rules: rules by configuration and metric.
       aa: A/A runs, to estimate the noise from.
+      is_gate: whether `cnnbench gate` runs it.
     """
 
     sides: Mapping[str, Side]
@@ -367,6 +383,12 @@ class Experiment:
     allow_changed_work: bool = False
     rules: Rules = field(default_factory=Rules)
     aa: tuple[RunRecord, ...] | None = None
+    is_gate: bool = False
+
+    @property
+    def share(self) -> float:
+        """The smallest share of alpha that a metric gets."""
+        return self.rules.smallest_share if self.metrics is None else 1 / len(self.metrics)
 
     @cached_property
     def analyses(self) -> tuple[InterimAnalysis, ...]:
@@ -376,7 +398,9 @@ class Experiment:
         """
         earlier = self.earlier
         if earlier is None or not self.sequential:
-            return interim_analyses(self.most_pairs, self.policy.alpha, self.sequential)
+            return interim_analyses(
+                self.most_pairs, self.policy.alpha, self.sequential, share=self.share
+            )
         return earlier.made[-1:] if earlier.clear else earlier.plan.analyses(self.most_pairs)
 
     @property
@@ -394,7 +418,7 @@ class Experiment:
     def plan_after(self, last: InterimAnalysis) -> Continuation:
         """How further pairs are judged: in a new experiment if the analysis spends all of alpha."""
         if last.alpha >= self.policy.alpha:
-            return Continuation(self.policy.alpha)
+            return Continuation(self.policy.alpha, share=self.share)
         return self._plan({**self._made(last.pairs), last.pairs: last})
 
     def _made(self, pairs: int) -> dict[int, InterimAnalysis]:
@@ -408,7 +432,7 @@ class Experiment:
 
     def _plan(self, made: Mapping[int, InterimAnalysis]) -> Continuation:
         planned = self.pairs if self.earlier is None else self.earlier.planned
-        return Continuation(self.policy.alpha, planned, tuple(made.values()))
+        return Continuation(self.policy.alpha, planned, tuple(made.values()), self.share)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -440,6 +464,8 @@ class Experiment:
             "policy": encode(self.policy.constants),
             "baseline_aa": self.aa is not None,
             **({"rules": encode(self.rules)} if self.rules.source else {}),
+            **({"gate": True} if self.is_gate else {}),
+            **({"share": self.share} if self.share < 1 else {}),
         }
 
 

@@ -43,7 +43,7 @@ from cnnbench.base.interrupts import (
     obey,
     uninterrupted,
 )
-from cnnbench.base.terminal import Reporter, print_notice
+from cnnbench.base.terminal import Reporter, print_notice, silence
 from cnnbench.base.text import fatal_message, notice_line, number, plain
 from cnnbench.campaigns.processes.child import (
     Child,
@@ -683,7 +683,7 @@ class Campaign:
             raise ChangedError.of(f"repository {subject.repository}")
         if subject.warning not in self._warned:
             self._warned.add(subject.warning)
-            self.reporter.quiet = parse_quiet(record.config.get("quiet_conditions", ""))
+            silence(parse_quiet(record.config.get("quiet_conditions", "")))
             self.reporter.warning(subject.warning, "commit")
         return judged
 

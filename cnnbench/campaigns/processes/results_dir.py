@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -290,7 +290,8 @@ class ResultsFolder:
                 # While the folder is open, its inode number is not reused.
                 stack.callback(os.close, opened)
                 self._state = os.fstat(opened)
-                stack.enter_context(hold("results", str(folder), print_warning))
+                warn = partial(print_warning, name="lock")
+                stack.enter_context(hold("results", str(folder), warn))
                 there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
                 if there and not (resume or kind.shared):
                     go_on = "continue with --resume, or "

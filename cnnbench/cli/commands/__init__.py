@@ -9,7 +9,8 @@ from typing import Any
 
 from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import flag
+from cnnbench.flags.declare import flag, flag_of
+from cnnbench.flags.groups.output import OutputParams
 from cnnbench.records.files import PICTURES, Output, write_text
 
 COMMANDS: dict[str, str] = {
@@ -41,6 +42,12 @@ shells it may have completions() -> words: arguments to propose besides files.""
 def output_flag(help: str) -> Any:
     """Declares --output=FILE, also written as -o FILE."""
     return flag(None, help, path="file", short="o")
+
+
+def quiet_flag() -> Any:
+    """Declares --quiet_conditions of a command that makes no runs."""
+    help = "Names of warnings not to print, comma-separated (docs/conditions.md lists them)."
+    return flag_of(OutputParams, "quiet_conditions", help=help)
 
 
 def output_file(path: str | None, format: str, document: str) -> Output:

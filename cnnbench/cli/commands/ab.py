@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cnnbench.base.inference import ANALYSIS_STEP
-from cnnbench.base.terminal import Reporter, print_warning
+from cnnbench.base.terminal import Reporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count, duration
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, Profiling, explained
 from cnnbench.campaigns.ab.pairs import (
@@ -21,14 +22,14 @@ from cnnbench.campaigns.ab.pairs import (
     Experiment,
     ExperimentState,
     Pairs,
+    confirmation_folder,
     experiment_in,
-    resumable,
     rules_of,
 )
 from cnnbench.campaigns.ab.side import LENGTHS, Side, turn_seconds
 from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ChangedError, ResultsFolder
 from cnnbench.cli.commands import results_folder, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
@@ -38,10 +39,12 @@ from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
 from cnnbench.judge.compare.estimate import spread_of, usable_values
-from cnnbench.judge.compare.result import undecided
+from cnnbench.judge.compare.result import confirmed, undecided
 from cnnbench.judge.metrics.rules import Rules
+from cnnbench.judge.report.renderers import render
 from cnnbench.machine import facts
 from cnnbench.records.codec import encode
+from cnnbench.records.files import write_text
 from cnnbench.records.profiles import Explanation
 
 _ABOUT = """\
@@ -62,8 +65,9 @@ _EXIT_CODES = """\
 Differences between the definitions of the sides are always allowed.
 
 Exit codes: 0 no regression; 1 B is a regression, or other work (or what --fail_on names); 3
-inconclusive or not comparable; 4 a process failed, or processes were killed too often; 2 wrong use;
-130 interrupted: the verdict on the pairs so far is printed (continue with --resume).
+inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
+often; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed (continue with
+--resume).
 """
 
 SECONDS, DISTURBED_SECONDS = 5.0, 10.0
@@ -113,6 +117,11 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
         "Measure side A twice, to see how much runs of the same configuration differ. All pairs "
         "are run; cnnbench compare and ab take the answer as --baseline_aa=DIR.",
     )
+    confirm: bool = flag(
+        False,
+        "Measure again, in at most as many pairs, what would set exit code 1 because it is slower "
+        "or faster. The exit code is 1 only if both results agree, else 3.",
+    )
     explain: str = flag(
         "auto",
         "Profile a few more processes of each side and say where the difference is; auto, also "
@@ -141,19 +150,26 @@ _OF_ONE_SESSION = (
     "pairs",
     "format",
     "output",
+    "confirm",
     "explain",
     "fail_on",
     *sides.VARIABLES,
 )
 
 
-Publish: TypeAlias = Callable[[Comparison], None]
+_REPORTS = {"comment.md": "markdown", "junit.xml": "junit"}
+"""Files that a gate writes beside the folder of its experiment, with their formats."""
 
 
-def main(argv: Sequence[str], publish: Publish = lambda comparison: None) -> int:
+Again: TypeAlias = Callable[..., str]
+"""Makes the command line of a new experiment, with other values of the flags in keywords."""
+
+
+def main(argv: Sequence[str], again: Again | None = None) -> int:
     """Runs an experiment; after a UsageError nothing has been run.
 
-    `publish` gets the comparison after it was printed, also of an interrupted experiment.
+    A gate gives `again`, which makes its own command line. The experiment of a gate, also if it is
+    continued, writes files into the folder above, with the comparison as it was printed.
     """
     given, common = _parsed(argv)
     command = sides.without(argv, _SPECS, sides.VARIABLES)
@@ -166,6 +182,8 @@ def main(argv: Sequence[str], publish: Publish = lambda comparison: None) -> int
         if earlier.made and given["pairs"] < earlier.made[-1].pairs:
             reason = f"{given['results']} has {earlier.made[-1].pairs} pairs already"
             raise FlagError("pairs", given["pairs"], reason)
+        if earlier.clear:
+            given["pairs"] = earlier.pairs
     options = AbFlags(**given)
     options.check()
     # The rules of an experiment are those with which it began.
@@ -174,12 +192,15 @@ def main(argv: Sequence[str], publish: Publish = lambda comparison: None) -> int
         if name in given:
             value = "..." if name in sides.VARIABLES else given[name]
             raise FlagError(name, value, "--aa measures side A twice; leave it out")
+    if options.aa and options.confirm:
+        raise FlagError("confirm", "true", "--aa gives no verdict to confirm; leave it out")
     reporter = Reporter(sys.stderr)
     names = "aa" if options.aa else "ab"
     with sides.sides_of(options, options.layout_if_several, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
         experiment = _experiment(options, both, campaign, command, earlier, rules)
-        return _run(experiment, options, campaign, argv, publish)
+        is_gate = again is not None or (earlier is not None and earlier.is_gate)
+        return _run(replace(experiment, is_gate=is_gate), options, campaign, argv, again)
 
 
 def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -209,7 +230,9 @@ def _earlier(given: dict[str, Any], common: Sequence[str]) -> ExperimentState:
             raise FlagError(name, value, other)
     if common and common != common_then:
         raise UsageError(f"{shlex.join(common)!r} behind -- {other}")
-    if found.made and (then.get("aa") or not then.get("sequential", True)):
+    once = then.get("aa") or not then.get("sequential", True)
+    confirms = found.clear and {**then, **given}.get("confirm")
+    if found.made and once and not confirms:
         reason = f"the experiment in {folder} is judged once (--nosequential, --aa); measure again"
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**given).variables.items():
@@ -284,16 +307,10 @@ def _run(
     options: AbFlags,
     campaign: Campaign,
     argv: Sequence[str],
-    publish: Publish,
+    again: Again | None,
 ) -> int:
     reporter = campaign.reporter
-    needed = processes_needed(experiment.policy, paired=True)
-    if experiment.pairs < needed and not options.aa:
-        text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"
-        later = experiment.plan_after(experiment.analyses[-1])
-        if not later.begins:
-            text += f", or {next(later.numbers(experiment.pairs))} if the others are added later"
-        print_warning(text)
+    _warn_of_few_pairs(experiment, options)
     folder = results_folder(options.results, "ab")
     campaign.question = _question(experiment, campaign.facts)
     with ResultsFolder(AB, folder, campaign.question, resume=options.resume) as results:
@@ -304,31 +321,23 @@ def _run(
         )
         pairs = Pairs(experiment, results, campaign)
         campaign.follow(pairs.policy())
+        judged = options.failing_on(pairs.comparison)
+        if options.confirm and not (pairs.failure or pairs.interrupted):
+            judged = _confirmed(judged, pairs, options)
         explanation = None
-        if not (pairs.failure or pairs.interrupted) and _is_to_explain(pairs.comparison, options):
+        if not (pairs.failure or pairs.interrupted) and _is_to_explain(judged, options):
             profiled = partial(_profiled, experiment, results, reporter)
             explanation = explained(profiled, "verdict", reporter.notice)
-    judged = options.failing_on(pairs.comparison)
     code = _exit_code(pairs, options.aa, judged)
-    settled = options.aa or pairs.failure or pairs.interrupted
-    earlier = resumable(results.folder)
-    enough = 0 if settled else _enough(pairs.comparison)
-    if pairs.interrupted and earlier is not None:
-        enough = max(experiment.pairs, _enough(pairs.comparison))
-    next_step = ""
-    if enough and earlier is not None:
-        next_step = resumption(results.folder, enough, earlier, options.variables)
-    elif enough:
-        others = sides.without(argv, _SPECS, _OF_ONE_EXPERIMENT)
-        next_step = sides.command_line_with("ab", others, _SPECS, pairs=enough)
-    comparison = replace(
-        judged,
-        ends_with=code,
-        next_step=next_step,
-        explanation=explanation,
-    )
+    if again is None or options.resume:
+        words = experiment.command if options.resume else argv
+        others = sides.without(words, _SPECS, _OF_ONE_EXPERIMENT)
+        again = partial(sides.command_line_with, "ab", others, _SPECS)
+    next_step, more = _next_step(pairs, options, again)
+    comparison = replace(judged, ends_with=code, next_step=next_step, explanation=explanation)
     options.write(comparison)
-    publish(comparison)
+    if experiment.is_gate:
+        _write_reports(results.folder, comparison)
     if pairs.failure:
         reporter.error(f"{pairs.failure}; see {results.log('*')}")
     if options.aa and not pairs.failure:
@@ -343,13 +352,91 @@ def _run(
             f"to judge the records again: {shlex.join(_same_from_files(pairs, options))}"
         )
     if next_step:
-        seconds = pairs.seconds_per_pair
-        more = enough - len(pairs.records["a"]) if earlier is not None else enough
+        seconds = pairs.seconds_per_pair if more else None
         time = "" if seconds is None else f" (about {duration(more * seconds)} at most)"
         reporter.notice(f"for a verdict{time}: {next_step}")
     if pairs.interrupted:
         raise KeyboardInterrupt
     return code
+
+
+def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
+    """Prints a warning if the pairs cannot give a verdict."""
+    needed = processes_needed(experiment.policy, paired=True, share=experiment.share)
+    if experiment.pairs >= needed or options.aa:
+        return
+    text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"
+    later = experiment.plan_after(experiment.analyses[-1])
+    if not later.begins:
+        text += f", or {next(later.numbers(experiment.pairs))} if the others are added later"
+    print_warning(text, "pairs")
+
+
+def _confirmed(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison:
+    """The comparison with the results of a second experiment about what sets exit code 1.
+
+    The second experiment judges only these metrics, in as many pairs at most. If it is interrupted
+    or fails, `pairs` is too, and the comparison stays as it is.
+    """
+    metrics, number = judged.changes_to_confirm, len(pairs.records["a"])
+    if not metrics:
+        return judged
+    first, campaign = pairs.experiment, pairs.campaign
+    place = confirmation_folder(pairs.results.folder, number)
+    second = replace(
+        first,
+        metrics=metrics,
+        most_pairs=number,
+        earlier=experiment_in(place),
+        # Other random orders than those of the first experiment.
+        seed=first.seed + number,
+        command=(),
+    )
+    told = f"measuring {' and '.join(metrics)} again, at most {number} pairs, in {place}"
+    campaign.reporter.notice(told)
+    with ResultsFolder(AB, place, resume=True, within=pairs.results) as results:
+        confirming = Pairs(second, results, campaign)
+        try:
+            campaign.follow(confirming.policy())
+        except ChangedError as error:
+            pairs.failure = str(error)
+        except KeyboardInterrupt:
+            pairs.interrupted = True
+        else:
+            pairs.failure = confirming.failure
+    if pairs.failure or pairs.interrupted:
+        return judged
+    line = shlex.join(_same_from_files(confirming, options))
+    campaign.reporter.notice(f"to judge the records of the second experiment again: {line}")
+    return confirmed(judged, confirming.comparison)
+
+
+def _next_step(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str, int]:
+    """The command that would decide an experiment, and how many pairs it measures; "" without."""
+    if options.aa or pairs.failure:
+        return "", 0
+    folder, variables, there = pairs.results.folder, options.variables, len(pairs.records["a"])
+    state, enough = experiment_in(folder), _enough(pairs.comparison)
+    if pairs.interrupted:
+        if state is not None and state.clear and options.confirm:
+            return resumption(state, None, variables), 0
+        enough = max(pairs.experiment.pairs, enough)
+        if state is None or not state.goes_on:
+            return "", 0
+    if not enough:
+        return "", 0
+    if state is not None and state.goes_on:
+        return resumption(state, enough, variables), enough - there
+    return again(pairs=enough), enough
+
+
+def _write_reports(runs: Path, comparison: Comparison) -> None:
+    """Writes the files of a gate beside its runs; prints annotations on runners of GitHub."""
+    for name, format in _REPORTS.items():
+        write_text("results", str(runs.parent / name), render(comparison, format))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        print_result(render(comparison, "github"))
+    print_notice(f"results in {runs.parent}: {', '.join(_REPORTS)}, {runs.name}")
 
 
 def _question(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdentity:
@@ -366,7 +453,8 @@ def _question(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdent
 def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
     if options.explain != "auto" or options.aa:
         return options.explain == "always"
-    verdicts = {one.verdict for entry in comparison.deciding for one in entry.asked}
+    asked = [one for entry in comparison.deciding for one in entry.asked]
+    verdicts = {one.verdict for one in asked if not one.is_unconfirmed}
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
@@ -409,7 +497,7 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
         "threshold": repr(options.threshold) if options.policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
-        "metrics": ",".join(options.metric_names or ()),
+        "metrics": ",".join(experiment.metrics or ()),
         "fail_on": ",".join(options.fail_on or ()),
         "rules": options.rules,
     }

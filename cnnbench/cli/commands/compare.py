@@ -8,6 +8,7 @@ from itertools import chain
 
 from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.ab.pairs import ExperimentState
+from cnnbench.cli.commands import quiet_flag
 from cnnbench.cli.commands.judging import JudgingFlags, load_side, warn_of_skipped, warn_of_unknown
 from cnnbench.cli.commands.sides import continued, next_experiment, with_next_step
 from cnnbench.errors import UsageError
@@ -28,6 +29,7 @@ class CompareFlags(JudgingFlags):
         "Compare run by run: pairs as cnnbench ab made them; of other records the i-th of BASE "
         "with the i-th of NEW, by start. Not given: in pairs where the records name them.",
     )
+    quiet_conditions: str = quiet_flag()
 
 
 _ABOUT = """\

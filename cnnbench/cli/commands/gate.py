@@ -17,12 +17,10 @@ from cnnbench.base.terminal import print_notice, print_result
 from cnnbench.cli.commands import ab, sides
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
-from cnnbench.judge.compare import Comparison
 from cnnbench.judge.metrics.rules import rules_at
-from cnnbench.judge.report.renderers import render
 from cnnbench.machine import repository
 from cnnbench.machine.repository import GitError, commit_of, git, why_missing
-from cnnbench.records.files import refusing, write_text
+from cnnbench.records.files import refusing
 
 _ABOUT = """\
 Usage: cnnbench gate BASE [HEAD] [FLAGS] [-- FLAGS OF cnnbench run]
@@ -36,21 +34,21 @@ docs/ci.md is about gates; --init writes the files of a CI system that runs one.
 
   cnnbench gate main
   cnnbench gate main change --timeout=300 -- --plugin=bench/nets.py --model=ours
+  cnnbench gate main --confirm -- --model=lenet
   cnnbench gate --resume --results=DIR --pairs=28
   cnnbench gate --init=github -- --plugin=bench/nets.py --model=ours
 """
 
 _EXIT_CODES = """\
 Exit codes: 0 no regression; 1 HEAD is a regression, or other work (or what --fail_on names); 3
-inconclusive or not comparable; 4 a process failed, or processes were killed too often; 2 wrong use;
-130 interrupted.
+inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
+often; 2 wrong use; 130 interrupted.
 """
 
 OUTPUT = "GATE_OUTPUT"
 """Environment variable with the folder for results where --results is not given."""
 
 _RUNS = "runs"
-_FILES = {"comment.md": "markdown", "junit.xml": "junit"}
 _EXAMPLE = ("--model=lenet",)
 
 # By CI system: the files below the top of a repository, by the names of their templates.
@@ -118,7 +116,8 @@ def main(argv: Sequence[str]) -> int:
         added = [*own, f"--results={folder / _RUNS}"]
         left_out = ("init", "results", *(() if is_resumed else ("rules",)))
         words = sides.without(argv, _SPECS, left_out, added)[len(commits) :]
-        return ab.main(words, partial(_publish, folder))
+        others = sides.without(argv, _SPECS, ("results", "seed"))
+        return ab.main(words, partial(sides.command_line_with, "gate", others, _SPECS))
 
 
 def _checkouts(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
@@ -159,14 +158,6 @@ def _folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
         if results is None:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-
-
-def _publish(folder: Path, comparison: Comparison) -> None:
-    for name, format in _FILES.items():
-        write_text("results", str(folder / name), render(comparison, format))
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        print_result(render(comparison, "github"))
-    print_notice(f"results in {folder}: {', '.join(_FILES)}, {_RUNS}")
 
 
 def _initialize(system: str, flags: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.terminal import Progress, print_notice, print_warning
 from cnnbench.base.text import count
-from cnnbench.cli.commands import output_file, output_flag, write_output
+from cnnbench.cli.commands import output_file, output_flag, quiet_flag, write_output
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     export_figures,
@@ -72,6 +72,7 @@ class HistoryFlags:
     """Flags of the command."""
 
     plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
+    quiet_conditions: str = quiet_flag()
     metric: str = flag(
         "throughput",
         "What to follow; docs/metrics.md explains the metrics.",
@@ -182,7 +183,7 @@ def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, i
     why = why_missing(folder) if missing else ""
     if missing:
         of = f"{missing} of {count(len(commits), 'measured commit', 'measured commits')}"
-        print_warning(f"--git={folder} lacks {of}: {why or 'they are in order of time'}")
+        print_warning(f"--git={folder} lacks {of}: {why or 'they are in order of time'}", "order")
     return why
 
 

@@ -11,6 +11,7 @@ from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, table, writers
 from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
 from cnnbench.base.text import count, first_few, record_text_fault
+from cnnbench.cli.commands import quiet_flag
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
@@ -63,6 +64,7 @@ class ImportFlags:
     )
     strict: bool = flag(False, "Refuse files with lines that are not understood; write nothing.")
     dry_run: bool = flag(False, "List the files and runs without importing them.")
+    quiet_conditions: str = quiet_flag()
 
 
 HELP = (_ABOUT, [("Flags", specs_of(ImportFlags))], _EXIT_CODES)
@@ -80,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     if options.reader and options.reader not in (names := _readers()):
         raise FlagError("reader", options.reader, f"must be one of {', '.join(names)}")
     files = [*_files(paths)]
-    records, skipped = _read(files, options)
+    records, skipped, copies = _read(files, options)
     if skipped and options.strict:
         raise UsageError(f"{skipped[0]}{_and_more(len(skipped) - 1)} (--strict)")
     if not records and not skipped:
@@ -88,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.dry_run:
         prove_folder("results", options.results)
     for text in _warnings(skipped):
-        print_warning(text)
+        print_warning(text, "skipped")
     if options.dry_run:
         print_result(writers.text_of([[table(map(_row, records))]]) if records else "no records")
     else:
@@ -97,6 +99,8 @@ def main(argv: Sequence[str]) -> int:
         # minutes.
         os.sync()
         known = f"; {len(records) - new} were there already" if new < len(records) else ""
+        if copies:
+            known += f"; {count(copies, 'copy', 'copies')} with the same content left out"
         print_notice(f"{count(new, 'record', 'records')} written to {options.results}{known}")
     return ExitCode.INCONCLUSIVE if skipped else ExitCode.OK
 
@@ -114,9 +118,13 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
 
 def _read(
     files: Sequence[str], options: ImportFlags
-) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
-    """Reads one record for each name. Files with equal content result in one record."""
+) -> tuple[Sequence[RunRecord], Sequence[Skipped], int]:
+    """Reads one record for each name; also returns skipped lines and the number of copies.
+
+    Files with equal content result in one record.
+    """
     records: dict[str, RunRecord] = {}
+    copies = 0
     skipped: list[Skipped] = []
     progress = Progress()
     progress.start("reading", len(files))
@@ -127,10 +135,11 @@ def _read(
         except PathError as error:
             records_read, problems = (), (Skipped(path, 0, error.reason),)
         for record in records_read:
+            copies += record.run_id in records
             records.setdefault(record.run_id, record)
         skipped += problems
     progress.finish()
-    return tuple(records.values()), skipped
+    return tuple(records.values()), skipped, copies
 
 
 def _warnings(skipped: Sequence[Skipped]) -> Iterator[str]:

@@ -54,8 +54,9 @@ class JudgingFlags:
     )
     alpha: float | None = flag(
         None,
-        "Two-sided level of the tests of throughput and other metrics without a threshold of their "
-        "own, all configurations together, of runs and of all-reduces; 0.04 if not given.",
+        "Two-sided level of the tests of throughput, or of all metrics of --metrics together, over "
+        "all configurations of runs and all-reduces; 0.04 if not given. Other metrics, and a "
+        "single metric with a threshold of its own, have the level 0.01.",
         above=0.0,
         below=1.0,
     )
@@ -178,7 +179,7 @@ def load_side(path: str, reductions: bool = True) -> Loaded:
 def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
     """Lists skipped files on stderr: ``cnnbench: warning: skipped ...``."""
     for file in skipped:
-        print_warning(f"skipped {file}")
+        print_warning(f"skipped {file}", "skipped")
 
 
 def warn_of_unknown(subjects: Iterable[Subject | None]) -> None:
@@ -186,7 +187,8 @@ def warn_of_unknown(subjects: Iterable[Subject | None]) -> None:
     unknown = [subject.unknown for subject in subjects if subject is not None and subject.unknown]
     if unknown:
         number = count(len(unknown), "measurement", "measurements")
-        print_warning(f"the commit of {number} is unknown, and may be several: {unknown[0]}")
+        text = f"the commit of {number} is unknown, and may be several: {unknown[0]}"
+        print_warning(text, "commit")
 
 
 def export_figures(figures: Sequence[Figure], format: str) -> str:

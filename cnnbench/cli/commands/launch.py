@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
     words_of = partial(command.of_task, towers=options.towers)
     if options.log_dir is not None:
         prove_folder("log_dir", options.log_dir)
-        with hold("log_dir", options.log_dir, print_warning, file=LOGS):
+        with hold("log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS):
             return _run(layout, chief, words_of, Path(options.log_dir), cores)
     with Scratch("cnnbench-launch-") as scratch:
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, numeric, table, writers
 from cnnbench.base.terminal import csv_of, natural_key, print_result, print_warning
+from cnnbench.cli.commands import quiet_flag
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_flags
@@ -35,6 +36,7 @@ class ModelsFlags:
         "What to print; csv and json have all digits.",
         choices=("table", "csv", "json"),
     )
+    quiet_conditions: str = quiet_flag()
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
             dataset = find_dataset(dataset_name, None)
         except UsageError:
             missing = "there is no data set of that name"
-            print_warning(f"models for {dataset_name} are left out: {missing}")
+            print_warning(f"models for {dataset_name} are left out: {missing}", "models")
             continue
         for name in sorted(registry.model_names(dataset.name), key=natural_key):
             try:
@@ -113,7 +115,8 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
                     model = registry.get_model(name, dataset.name)
                     spec = declare(model, dataset.num_classes)
             except Exception as error:  # A defective plug-in must not hide the other models.
-                print_warning(f"model {name} is left out: {' '.join(str(error).split())}")
+                reason = " ".join(str(error).split())
+                print_warning(f"model {name} is left out: {reason}", "models")
                 continue
             yield Listed(
                 dataset.name,

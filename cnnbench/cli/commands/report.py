@@ -12,7 +12,7 @@ from cnnbench.base.document import Answer, Section
 from cnnbench.base.terminal import LineWriter, Progress
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.pairs import experiment_below
-from cnnbench.cli.commands import output_flag, write_output
+from cnnbench.cli.commands import output_flag, quiet_flag, write_output
 from cnnbench.cli.commands.history import HistoryFlags, commits_of
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
@@ -75,6 +75,7 @@ class ReportFlags:
     threshold: float | None = flag_of(JudgingFlags, "threshold")
     allow_different: str = flag_of(JudgingFlags, "allow_different")
     rules: str | None = flag_of(JudgingFlags, "rules")
+    quiet_conditions: str = quiet_flag()
     fail_on: tuple[str, ...] | None = fail_on_flag(
         "What sets exit code 1, comma-separated: slower, faster or changed, the verdict on NEW; "
         "step, a regression over commits that has not been undone; never, as if not given.",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cnnbench.base.job import PS
-from cnnbench.base.terminal import Messages, Progress, is_terminal, print_result
+from cnnbench.base.terminal import Messages, Progress, is_terminal, print_result, silence
 from cnnbench.base.text import duration
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.params import ONLY_CHECK, SPECS
@@ -138,7 +138,7 @@ def _leave_record(
     if measurements.saves_into is not None:
         note_training(measurements.saves_into, record.status)
     files.write(record, lambda: [run_row(record)])
-    messages.quiet = parse_quiet(config.get("quiet_conditions", ""))
+    silence(parse_quiet(config.get("quiet_conditions", "")))
     tell_notices(record, messages)
     check_written(messages.warning)
 

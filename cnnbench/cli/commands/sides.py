@@ -342,7 +342,7 @@ def with_next_step(
       earlier: the experiment that the records belong to; None if there is none that can go on.
     """
     commands = {
-        entry.name: resumption(Path(comparison.base_label).parent, pairs, earlier)
+        entry.name: resumption(earlier, pairs)
         if earlier is not None
         else _command(entry, result, comparison, pairs)
         for entry, result in undecided(comparison)
@@ -362,19 +362,25 @@ def with_next_step(
 
 
 def resumption(
-    folder: Path,
-    pairs: int,
     earlier: ExperimentState,
+    pairs: int | None = None,
     variables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The command that continues an experiment. For values of variables, see `shown`."""
-    flags = command_words({"resume": True, "results": folder, "pairs": pairs})
+    """The command that continues an experiment, or the gate that it is a part of.
+
+    Args:
+      pairs: the new maximum number of pairs; None: that of the experiment.
+      variables: values of environment variables by side, see `shown`.
+    """
+    command, folder = ("gate", earlier.folder.parent) if earlier.is_gate else ("ab", earlier.folder)
+    more = {} if pairs is None else {"pairs": pairs}
+    flags = command_words({"resume": True, "results": folder, **more})
     own = [
         f"--{side}_env={shown(name + '=' + (variables or {}).get(side, {}).get(name, '...'))}"
         for side in SIDES
         for name in earlier.facts["sides"][side]["variables"]
     ]
-    return shlex.join(["cnnbench", "ab", *flags, *own])
+    return shlex.join(["cnnbench", command, *flags, *own])
 
 
 def _is_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:

@@ -30,6 +30,7 @@ from cnnbench.judge.compare.configuration import (
     NOTHING,
     UNKNOWN,
     WORK,
+    Configuration,
     expand,
     imported_text,
     label,
@@ -97,7 +98,9 @@ def _draft(
     base: Group,
     new: Group,
     alike: Group | None,
-    names: Collection[str] | None,
+    metrics: Sequence[Metric],
+    asked: Sequence[Metric],
+    shared: tuple[Sequence[Metric], int],
     policy: Policy,
     patterns: tuple[str, ...],
     paired: bool | None,
@@ -109,15 +112,14 @@ def _draft(
 
     Args:
       alike: A/A runs of the configuration, if there are any.
-      names: requested metrics. None means the default metrics, with the speed as the only requested
-        one.
+      metrics: the metrics of the configuration.
+      asked: the requested metrics.
+      shared: the metrics that share alpha, and the number of kinds, see `Rules.policy`.
       paired: see `compare_records`.
       plan: plan for judging further pairs, or a function of both sides that returns it.
       name: name of the configuration, for the rules.
     """
     plan, aa = plan(base, new) if callable(plan) else plan, alike.records if alike else ()
-    metrics = judged(DEFAULT_METRICS if names is None else names, {base.configuration.kind})
-    asked = metrics[:1] if names is None else metrics
     unlike = differences(base, new, patterns) if base.records and new.records else ()
     kept = in_pairs(base, new)
     if paired is None:
@@ -138,7 +140,7 @@ def _draft(
         kept, paired = (base, new), False
     cases: dict[str, TwoSamples] = {}
     for metric in metrics:
-        own = rules.policy(policy, name, metric, asked)
+        own = rules.policy(policy, name, metric, *shared)
         of: dict[str, Any] = {"paired": paired, "plan": plan, "asked": metric in asked}
         case = _case(metric, *kept, aa, own, **of)
         known = outcome or _lacking(*kept, metric, case.asked) or incomplete
@@ -384,12 +386,21 @@ def compare_records(
     alike, aa_notes = _usable_groups(known[0], known[2], policy, patterns)
     matched = match_groups(known[0], known[1], patterns)
     named = labels(group.configuration for group, _ in matched)
+    chosen = [_metrics(group.configuration, named, metrics, rules) for group, _ in matched]
+    # Tests that count share alpha if there are several metrics, and so do kinds of measurements.
+    deciding = [
+        (group.configuration.kind, metric.name)
+        for (group, _), (_, asked) in zip(matched, chosen, strict=True)
+        for metric in asked
+        if group.configuration.kind not in CONTEXT
+    ]
+    divides = rules.divides or len({name for _, name in deciding}) > 1
+    kinds = len({kind for kind, _ in deciding})
     drafts = []
-    for group, other in matched:
+    for (group, other), own in zip(matched, chosen, strict=True):
         key, kind = group.configuration.key, group.configuration.kind
-        own = rules.metrics(named[key]) if metrics is None else metrics
-        asked = own if metrics is not None or judged(own, {kind}) else None
-        of: tuple[Any, ...] = (asked, policy, patterns, paired, plan, rules, named[key])
+        shared = (own[1] if divides and kind not in CONTEXT else (), kinds)
+        of: tuple[Any, ...] = (*own, shared, policy, patterns, paired, plan, rules, named[key])
         drafts.append(_draft(group, other, alike.get(key), *of))
     entries = [_with_accepted(entry, rules) for entry in _judged(drafts, policy)]
     tested = [case for _, cases in drafts for case in cases if case.known is None]
@@ -410,6 +421,27 @@ def compare_records(
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
         skipped=tuple(skipped),
     )
+
+
+def _metrics(
+    configuration: Configuration,
+    names: Mapping[str, str],
+    given: Collection[str] | None,
+    rules: Rules,
+) -> tuple[Sequence[Metric], Sequence[Metric]]:
+    """The metrics of a configuration, and those that were asked for; without, the speed.
+
+    Args:
+      names: names of the configurations, by key.
+      given: names of the metrics that were asked for, which override those of rules.
+    """
+    kind = {configuration.kind}
+    named = rules.metrics(names[configuration.key]) if given is None else given
+    if given is None and not judged(named, kind):
+        metrics = judged(DEFAULT_METRICS, kind)
+        return metrics, metrics[:1]
+    metrics = judged(named, kind)
+    return metrics, metrics
 
 
 def _shown(names: Collection[str], entries: Sequence[ComparedConfiguration]) -> tuple[Metric, ...]:

@@ -1,10 +1,10 @@
 """Computes verdicts from plain numbers, and the numbers of processes that verdicts need.
 
 `judge` judges one configuration, with one value per process. `judge_all` judges several
-configurations together and corrects for multiple tests (Holm, per metric). Verdicts that follow
-from records, such as different machines or failed runs, are decided earlier, in
-`cnnbench.judge.compare.compare`. The rules use logarithms of the values (for accuracies, the values
-themselves):
+configurations together and corrects for multiple tests (Holm), per metric or over all requested
+metrics. Verdicts that follow from records, such as different machines or failed runs, are decided
+earlier, in `cnnbench.judge.compare.compare`. The rules use logarithms of the values (for
+accuracies, the values themselves):
 
 * floor = max(threshold of the metric, measured A/A spread);
 * slower or faster: the test is significant after the correction, and the whole confidence interval
@@ -127,21 +127,25 @@ def judge(
 def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list[Judgement]:
     """Judges cases, in their order. If `policy` is None, the policy of each case is used.
 
-    For Holm's correction, all tests of a metric are one family. Tests to which rules assign shares
-    of alpha are one family over all metrics. If the shares of each configuration add up to at most
-    1, the weighted procedure (Holm, 1979) controls the error rate alpha over all configurations and
+    For Holm's correction, all tests of a metric are one family. Tests whose policies have shares of
+    alpha are one family for each kind of measurement, over all metrics. Each kind has the same part
+    of alpha, so that many reductions do not cost runs their power. If the shares of a configuration
+    add up to at most this part, the weighted procedure (Holm, 1979) controls alpha over all
+    configurations and
     metrics.
     """
     if policy is not None:
         cases = [replace(case, policy=policy) for case in cases]
     open_cases = grouped((case for case in cases if case.known is None), _family)
+    kinds = sum(those[0].policy.share is not None for those in open_cases.values())
     sizes = {
-        name: _size([*map(_weight, metric_cases)]) for name, metric_cases in open_cases.items()
+        name: _size([_weight(case, kinds) for case in family_cases])
+        for name, family_cases in open_cases.items()
     }
     judgements = [_unjudgeable(case, case.policy, sizes.get(_family(case), 0)) for case in cases]
     tested = (index for index, judgement in enumerate(judgements) if judgement is None)
     for family in grouped(tested, lambda index: _family(cases[index])).values():
-        weights = [_weight(cases[index]) for index in family]
+        weights = [_weight(cases[index], kinds) for index in family]
         size = _size(weights)
         gathered_cases = [
             compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family
@@ -158,9 +162,10 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     return [judgement for judgement in judgements if judgement is not None]
 
 
-def _family(case: TwoSamples) -> str:
+def _family(case: TwoSamples) -> tuple[str, ...]:
     """Name of a case's family of tests."""
-    return case.metric.name if case.policy.share is None else ""
+    metric = case.metric
+    return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
 
 
 def _size(weights: Sequence[float]) -> int:
@@ -168,9 +173,12 @@ def _size(weights: Sequence[float]) -> int:
     return max(1, round(sum(weights)))
 
 
-def _weight(case: TwoSamples) -> float:
-    """Weight of a case in its family, in units of configurations."""
-    return 1.0 if case.policy.share is None else case.part
+def _weight(case: TwoSamples, kinds: int) -> float:
+    """Weight of a case in its family, in units of configurations.
+
+    `kinds` is the number of families that share alpha.
+    """
+    return 1.0 if case.policy.share is None else case.part * kinds
 
 
 def processes_needed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
@@ -78,6 +78,7 @@ class MetricResult:
         rest.
       median_step: the change of the median step, if it differs from the change of the throughput.
       accepted: the commit whose regression the rules accept; absent if there is none.
+      confirmation: the judgement of a second experiment about this change; absent without.
       policy: constants of the test.
     """
 
@@ -90,6 +91,7 @@ class MetricResult:
     share: float = field(default=1.0, metadata=HIDDEN)
     median_step: MedianStep | None = field(default=None, metadata=HIDDEN)
     accepted: AcceptedCommit | None = field(default=None, metadata=ABSENT)
+    confirmation: Judgement | None = field(default=None, metadata=ABSENT)
     policy: Policy = field(default=Policy(), metadata=HIDDEN)
 
     unit = part("metric.unit", str, before="asked")
@@ -140,6 +142,11 @@ class MetricResult:
         elif not self.metric.higher_is_better:
             change = -change
         return list(Verdict).index(self.verdict), change
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether a second experiment has another verdict."""
+        return self.confirmation is not None and self.confirmation.verdict is not self.verdict
 
     @property
     def too_noisy(self) -> bool:
@@ -357,6 +364,8 @@ class Comparison(Document):
         words = next(setting for setting in settings if setting is not None)
         if not entry.decides or result.verdict not in map(FAIL_ON.get, words):
             return False
+        if result.is_unconfirmed:
+            return False
         if result.accepted is not None and not result.accepted.has_ended:
             return False
         if result.verdict is Verdict.CHANGED_WORK:
@@ -389,6 +398,22 @@ class Comparison(Document):
         return tuple(word for word, verdict in FAIL_ON.items() if verdict in verdicts)
 
     @property
+    def changes_to_confirm(self) -> tuple[str, ...]:
+        """Names of the metrics whose change, for the worse or the better, sets exit code 1."""
+        found = {
+            one.metric.name
+            for entry in self.entries
+            for one in entry.results
+            if one.verdict in _DIRECTIONS and self.fails(entry, one)
+        }
+        return tuple(one.name for one in self.metrics if one.name in found)
+
+    @property
+    def unconfirmed(self) -> list[MetricResult]:
+        """The results on which a second experiment has another verdict."""
+        return [one for entry in self.deciding for one in entry.results if one.is_unconfirmed]
+
+    @property
     @computed(before="next_step", form=int)
     def exit_code(self) -> ExitCode:
         """The exit code. Regressions precede failures, then inconclusive results and defective
@@ -402,7 +427,7 @@ class Comparison(Document):
         verdicts = {result.verdict for entry in entries for result in entry.asked}
         if Verdict.FAILED in verdicts:
             return ExitCode.FAILED
-        is_open = any(verdict.undecided for verdict in verdicts)
+        is_open = any(verdict.undecided for verdict in verdicts) or bool(self.unconfirmed)
         if is_open or any(skipped.defect for skipped in self.skipped) or not entries:
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
@@ -423,7 +448,18 @@ class Comparison(Document):
                 text = f"All {deciding} configurations are the same."
             else:
                 text = f"{how_many}; {worst.name}: {text}"
-        return " ".join([text, *_further(self, entries), *self._accepted()])
+        more = (*_further(self, entries), *self._confirmations(), *self._accepted())
+        return " ".join([text, *more])
+
+    def _confirmations(self) -> Iterator[str]:
+        """A sentence on each result of a second experiment."""
+        for entry in self.deciding:
+            for result in entry.results:
+                if result.confirmation is not None:
+                    metric = "" if result.metric in SPEEDS else f"{result.metric.name}: "
+                    word = "Not confirmed" if result.is_unconfirmed else "Confirmed"
+                    reason = result.confirmation.reason.rstrip(".")
+                    yield f"{word} by a second measurement: {metric}{reason}."
 
     def _accepted(self) -> list[str]:
         """A sentence about accepted regressions; empty if there are none."""
@@ -584,6 +620,25 @@ def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, Metri
     return sorted(open_results, key=lambda pair: pair[1].judgement.needed is None)
 
 
+def confirmed(first: Comparison, second: Comparison) -> Comparison:
+    """An experiment with the results of a second one, which measured its changes again.
+
+    Both are about one configuration. Only metrics that the second one was asked for are confirmed.
+    """
+    found = {one.metric.name: one.judgement for entry in second.entries for one in entry.asked}
+
+    def beside(result: MetricResult) -> MetricResult:
+        again = found.get(result.metric.name)
+        if again is None or result.verdict not in _DIRECTIONS:
+            return result
+        reason = f"{result.judgement.reason}; measured again: {again.reason}"
+        judgement = replace(result.judgement, reason=reason)
+        return replace(result, confirmation=again, judgement=judgement)
+
+    entries = (replace(one, results=tuple(map(beside, one.results))) for one in first.entries)
+    return replace(first, entries=tuple(entries))
+
+
 def two_speeds(
     base: Sequence[Measurement], new: Sequence[Measurement]
 ) -> tuple[float, float] | None:
@@ -652,7 +707,9 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
             open_question = result.asked and result.verdict is Verdict.INCONCLUSIVE
             if result.verdict is Verdict.NOT_MEASURED:
                 text = f"Not measured: {result.judgement.reason}"
-            elif result.verdict in _DIRECTIONS and comparison.fails(entry, result):
+            elif result.verdict in _DIRECTIONS and (
+                result.is_unconfirmed or comparison.fails(entry, result)
+            ):
                 text = f"{metric.name.capitalize()}: {entry.decided_by(result).magnitude}"
             elif open_question and result.judgement.low is not None:
                 text = f"{metric.name.capitalize()}: undecided, {result.estimate}"

@@ -443,14 +443,14 @@ class Policy:
         a standard deviation of about 1.3 %, so confidence intervals of 5 to 8 processes per side
         are 1.4 to 2 % wide to each side. A lower threshold would never give "same", one above 5 %
         would miss relevant changes.
-      alpha: two-sided level of the tests over all configurations of a comparison (Holm). A false
-        alarm is one of the two tails: with 0.04 at most 2 % of comparisons of equal sides are
-        called slower, whatever the noise, if the runs of both sides were interleaved. Confidence
-        intervals have the level 1 - alpha.
-      further_alpha: level of each metric with a threshold of its own. Their values are nearly
-        constant or their floors wide, so a low level costs little: 5 against 5 separated values
-        have p = 0.008. Memory and accuracy add at most half a per cent each to the 2 % of
-        throughput.
+      alpha: two-sided level of the tests over all configurations of a comparison, and over all
+        metrics that were asked for (Holm). A false alarm is one of the two tails: with 0.04 at most
+        2 % of comparisons of equal sides are called slower, whatever the noise, if the runs of both
+        sides were interleaved. Confidence intervals have the level 1 - alpha, or 1 - share * alpha.
+      further_alpha: level of each metric with a threshold of its own that has no share of alpha.
+        Their values are nearly constant or their floors wide, so a low level costs little: 5
+        against 5 separated values have p = 0.008. Without --metrics, memory and accuracy add at
+        most half a per cent each to the 2 % of throughput.
       min_processes: smallest number of processes per side for a verdict. The smallest p of 4
         against 4 is 2/70 = 0.029; that of 3 against 3 is 0.1, above any alpha in use.
       noise_factor: number of standard deviations of single A/A processes in the A/A spread. It is
@@ -460,9 +460,9 @@ class Policy:
         the A/A spread, and at a spread of 30 % would make a slow-down of 10 % "the same".
       memory_threshold, startup_threshold, accuracy_threshold: smallest change that counts of these.
       memory_bytes: smallest change of peak memory that counts, in bytes.
-      own_threshold, share, fail_on: what rules say about one metric of one configuration: the
-        smallest change that counts, the share of alpha, and what sets exit code 1; None without
-        rules.
+      own_threshold, fail_on: what rules say about one metric of one configuration: the smallest
+        change that counts, and what sets exit code 1; None without rules.
+      share: share of alpha of one metric of one configuration; None if metrics do not share it.
     """
 
     threshold: float = 0.03
@@ -505,7 +505,7 @@ class Policy:
         return usual if self.own_threshold is None else self.own_threshold
 
     def alpha_of(self, metric: Metric) -> float:
-        """Two-sided significance level for the tests of a metric; the whole alpha if rules divide
+        """Two-sided significance level for the tests of a metric; the whole alpha if metrics share
         it.
         """
         if self.share is not None:

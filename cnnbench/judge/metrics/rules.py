@@ -4,8 +4,9 @@
 from the section [tool.cnnbench] of pyproject.toml in the current folder, or from the file in
 --rules. Flags have priority over rules. docs/rules.md explains the keys.
 
-If rules name metrics, the level alpha is divided: the metrics that a configuration is judged by get
-shares of alpha that add up to 1. `cnnbench.judge.compare.judgement` tests them as one family.
+If rules name metrics, or several metrics are asked for, the level alpha is divided: the metrics
+that a configuration is judged by get shares of alpha that add up to 1.
+`cnnbench.judge.compare.judgement` tests them as one family.
 """
 
 from __future__ import annotations
@@ -166,31 +167,44 @@ class Rules:
 
     @property
     def divides(self) -> bool:
-        """Whether rules assign shares of alpha to the metrics of a configuration."""
+        """Whether a rule names metrics, which get shares of alpha."""
         return any(rule.metrics for rule in self.rules)
+
+    @property
+    def smallest_share(self) -> float:
+        """The smallest share of alpha that a rule gives to a metric; 1 without shares."""
+        return min((one for rule in self.rules for one in rule.shares().values()), default=1.0)
 
     def metrics(self, configuration: str) -> tuple[str, ...]:
         """Names of the metrics in the rule for a configuration; () means the default metrics."""
         return tuple(metric.name for metric in self.of(configuration)[1].metrics)
 
     def policy(
-        self, usual: Policy, configuration: str, metric: Metric, asked: Sequence[Metric]
+        self,
+        usual: Policy,
+        configuration: str,
+        metric: Metric,
+        asked: Sequence[Metric],
+        kinds: int = 1,
     ) -> Policy:
         """The policy for a configuration and a metric.
 
         Args:
           usual: the policy without rules.
-          asked: the metrics that share alpha, if `divides`. `metric` may be a different one.
+          asked: the metrics that share alpha; none if it is not divided. `metric` may be a
+            different one.
+          kinds: number of kinds of measurements, which also share alpha.
         """
         _, rule = self.of(configuration)
         own = _rule_metric(rule, metric)
         threshold, fail_on = rule.threshold if metric.threshold is None else None, rule.fail_on
-        share = 1 / len(asked) if self.divides and metric in asked else None
+        share = 1 / len(asked) if metric in asked else None
         if own is not None:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
             if share is not None and all(_rule_metric(rule, metric) for metric in asked):
                 share = rule.shares()[own.name]
+        share = None if share is None else share / kinds
         scaled = None if threshold is None else threshold * metric.scale
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
 

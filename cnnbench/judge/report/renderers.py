@@ -75,6 +75,8 @@ def ending(comparison: Comparison) -> str:
         return "an A/A measurement, whatever the verdict"
     if code == 1:
         return " and ".join(_FAILURES[word] for word in comparison.failed_on)
+    if code == 3 and comparison.unconfirmed:
+        return "not confirmed"
     if code == 0 and any(
         result.accepted for entry in comparison.entries for result in entry.results
     ):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cnnbench.base.interrupts import obey, restored, uninterrupted
 from cnnbench.base.stats import FEWEST_FOR_P99
-from cnnbench.base.terminal import LineWriter, Messages, Progress
+from cnnbench.base.terminal import LineWriter, Messages, Progress, silence
 from cnnbench.base.text import NONE, labels_of
 from cnnbench.errors import BenchmarkError, text_of
 from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
@@ -272,7 +272,7 @@ class AllReduceBench:
             explicit_flags=tuple(explicit_flags),
             subject=repository.of_work(params.as_dict()).labelled(labels_of(config)),
         )
-        messages.quiet = parse_quiet(params.quiet_conditions)
+        silence(parse_quiet(params.quiet_conditions))
         self._conditions: Callable[[], Conditions | None] = lambda: None
 
     def run(self) -> AllReduceRecord:

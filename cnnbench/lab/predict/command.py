@@ -105,7 +105,8 @@ def _warn_of_domain(link: str | None, devices: int) -> None:
     if largest is not None and devices > largest:
         print_warning(
             f"--link={link}: connects at most {largest} GPUs, not {devices}; for more say "
-            "what is between nodes, as in --inter_link=ndr --devices_per_node=8"
+            "what is between nodes, as in --inter_link=ndr --devices_per_node=8",
+            "link",
         )
 
 

@@ -9,6 +9,9 @@ from cnnbench.records.run import RunRecord, Subject
 
 PROGRAM = "pytest-benchmark"
 
+_NO_COMMITS = ("unknown", "unversioned")
+"""What it writes in place of a commit, such as outside of a repository."""
+
 
 @register_reader(PROGRAM, rb'"machine_info": \{')
 def read(file: ResultFile) -> Iterator[RunRecord]:
@@ -23,11 +26,11 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         "cpu_model": cpu.get("brand_raw") or cpu.get("brand"),
         "logical_cpus": cpu.get("count"),
     }
-    subject = Subject(
-        repository=commit.get("project"),
-        revision=commit.get("id") if commit.get("id") != "unknown" else None,
-        dirty=commit.get("dirty"),
-    )
+    subject = Subject()
+    if commit.get("id") not in (*_NO_COMMITS, None):
+        subject = Subject(
+            repository=commit.get("project"), revision=commit["id"], dirty=commit.get("dirty")
+        )
     for part, row in enumerate(content["benchmarks"], start=1):
         yield from file.benchmark(
             PROGRAM,

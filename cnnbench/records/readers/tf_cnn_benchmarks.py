@@ -1,7 +1,8 @@
-"""Standard output of tf_cnn_benchmarks, of its versions from TensorFlow 1.4 on, and of its forks.
+"""Standard output of tf_cnn_benchmarks, of all its versions, and of its forks.
 
-cnnbench prints the same. A log may have several runs, one after the other, or the output of all
-processes of a job as mpirun tags it; messages of TensorFlow may be mixed in.
+Its history was read for all lines that it ever printed. cnnbench prints the same. A log may have
+several runs, one after the other, or the output of all processes of a job as mpirun tags it;
+messages of TensorFlow may be mixed in.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ PROGRAM = "tf_cnn_benchmarks"
 _NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
 _HEADER = re.compile(
     r"(TensorFlow|Model|Dataset|Mode|SingleSess|Batch size|Num batches|Num epochs|Devices|"
-    r"NUMA bind|Data format|Layout optimizer|RewriterConfig|Optimizer|Variables|AllReduce|"
-    r"Sync|Staged vars|Horovod on):(?:\s+(.*))?$"
+    r"NUMA bind|Data format|Data type|Input image|Layout optimizer|RewriterConfig|Optimizer|"
+    r"Variables|Use NCCL|AllReduce|Sync|Staged vars|Horovod on):(?:\s+(.*))?$"
 )
 _GROUP = "batches per prepocessing group"
 _MORE = re.compile(rf"\s{{2,}}(\S+) (per device|{_GROUP})$")
@@ -32,7 +33,12 @@ _ROW = re.compile(
     rf"(\d+)\s+images/sec: ({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)"
     rf"((?:\s+{_NUMBER})*)$"
 )
-_ACCURACY = re.compile(rf"Accuracy @ 1 = ({_NUMBER}) Accuracy @ 5 = ({_NUMBER}) \[\d+ examples\]$")
+# The first versions called the shares precision and recall.
+_ACCURACY = re.compile(
+    rf"(?:Accuracy|Precision) @ 1 = ({_NUMBER}) (?:Accuracy|recall) @ 5 = ({_NUMBER}) "
+    r"\[\d+ examples\]$"
+)
+_PRECISIONS = {"float32": "fp32", "float16": "fp16"}
 _TOTAL = re.compile(rf"total images/sec: ({_NUMBER})$")
 _GPU = re.compile(rb"device:GPU:(\d+) with .*-> physical GPU \(device: \d+, name: ([^,\n]+),")
 # Known lines whose values are not stored.
@@ -41,10 +47,13 @@ _OTHER = re.compile(
     r"Done warm up$|Waiting for other replicas to finish warm up$|Round up warm up steps|"
     r"Starting real work at step|Finishing real work at step|Step\s+Img/sec|"
     r"Running (?:final )?evaluation at global_step \d+$|Resuming training$|Done with training$|"
-    r"Stopping, as eval accuracy at least|Successfully loaded model from|Checkpoint not found in|"
-    rf"Attempting to restore|\d+\s+{_NUMBER} examples/sec$|:::MLP|Running parameter server"
+    r"Stopping, as (?:eval accuracy at least|the model indicates)|Successfully loaded model from|"
+    r"Checkpoint not found in|"
+    rf"Attempting to restore|\d+\s+{_NUMBER} examples/sec$|:::MLP|Running parameter server|"
+    r"Starting worker \d|Writing (?:partitioned )?GraphDef as|Dumping (?:trace|ProfileProto) to|"
+    r"The (?:TensorBoard debugger plugin|CLI TensorFlow debugger) will be used"
 )
-_UNKNOWN = ("precision", "commit", "step_seconds", "memory", "startup")
+_UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
 
 @register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Model: {3,}\S|.*total images/sec: )")
@@ -165,6 +174,9 @@ class _Log:
             )
             if not is_amount(speed):
                 return self.file.skip(number, text, "is not a speed")
+            if self.rows and int(match[1]) <= self.rows[-1].step:
+                reason = "repeats a step: it is of another process, and the output has no tags"
+                return self.file.skip(number, text, reason)
             of = {"uncertainty": uncertainty, "jitter": jitter, "loss": loss[0] if loss else None}
             self.rows.append(PrintedSpeed(step=int(match[1]), images_per_sec=speed, **of))
         elif match := _ACCURACY.match(text):
@@ -253,6 +265,7 @@ class _Log:
             printed=tuple(self.rows),
             unknown=(
                 *_UNKNOWN,
+                *(() if "precision" in config else ("precision",)),
                 *(() if version else ("tensorflow_version",)),
                 *(() if gpus or environment else ("machine",)),
                 *(() if places else ("devices",)),
@@ -278,6 +291,7 @@ class _Log:
             "device": ("gpu" if "gpu" in places[0].lower() else "cpu") if places else None,
             "variable_update": header.get("Variables"),
             "optimizer": header.get("Optimizer"),
+            "precision": _PRECISIONS.get(header.get("Data type", "")),
             "data_format": header.get("Data format"),
             "all_reduce_spec": header.get("AllReduce"),
             "horovod_device": header.get("Horovod on"),

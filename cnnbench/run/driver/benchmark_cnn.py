@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import obey, uninterrupted
-from cnnbench.base.terminal import Messages, Progress
+from cnnbench.base.terminal import Messages, Progress, silence
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_all
 from cnnbench.errors import (
     BenchmarkError,
@@ -106,7 +106,7 @@ class BenchmarkCNN(Run):
             # Only the chief prints and writes; a worker prints its own fatal error.
             plan = without_outputs(plan)
             console, progress, messages = None, None, Messages.silent()
-        messages.quiet = parse_quiet(plan.machine.flags.quiet_conditions)
+        silence(parse_quiet(plan.machine.flags.quiet_conditions))
         self.plan, config = plan, plan.config
         self.output = RunOutput(
             console or Console.silent(),

@@ -389,7 +389,7 @@ def _tell(error: NativeDeathError | None, lost: Callable[[NativeDeathError | Non
     try:
         lost(error)
     except Exception as failure:
-        print_warning(f"the record could not be written: {failure}")
+        print_warning(f"the record could not be written: {failure}", "outputs")
     return int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)
 
 

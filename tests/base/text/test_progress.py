@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from cnnbench.base import terminal
 from cnnbench.base.terminal import Messages, Progress, Reporter
 
 ERASE = "\r\x1b[K"
@@ -111,13 +112,13 @@ def test_terminal_that_goes_away_does_not_end_the_run():
     Progress(closed, "on", clock=Clock()).update(1)
 
 
-def test_messages_clear_the_progress_line_first():
+def test_messages_clear_the_progress_line_first(monkeypatch):
     stream = Terminal()
     messages = Messages(stream, started(stream))
     before = stream.getvalue()
     messages.notice("two\nlines::error::pwn\x1b[2J \udcff")
     messages.warning("noisy machine", "load")
-    messages.quiet = frozenset({"steal"})
+    monkeypatch.setattr(terminal, "_silenced", {"steal"})
     messages.warning("a busy hypervisor", "steal")
     messages.error("no\x1b memory")
     assert stream.getvalue() == (

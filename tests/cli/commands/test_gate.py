@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from cnnbench.campaigns.ab.side import Side
 from cnnbench.cli.commands import ab, gate
 
 FLAGS = ("--burn_in=0", "--pairing=alternate", "--explain=never", "--seed=3", "--pairs=8")
+SHORT = (*FLAGS[:-1], "--pairs=6")
 NETWORK = ("--", "--model=lenet")
 
 
@@ -56,7 +58,7 @@ def measured(repository, fake_python, quick_processes, quick_answers, monkeypatc
 def given(repository, monkeypatch):
     """The command lines that cnnbench ab gets."""
     lines = []
-    monkeypatch.setattr(ab, "main", lambda words, publish: lines.append(words) or 0)
+    monkeypatch.setattr(ab, "main", lambda words, again: lines.append(words) or 0)
     return lines
 
 
@@ -84,10 +86,92 @@ def test_annotations_on_runners_of_github_and_resuming(call, monkeypatch, tmp_pa
     results = f"--results={tmp_path}/results"
     done = call("gate", "main", "change", results, *FLAGS[:-1], "--pairs=2", *NETWORK, code=3)
     assert "\n::warning title=" in done.out
-    before = (tmp_path / "results" / "comment.md").read_text()
-    done = call("gate", "--resume", results, "--pairs=12", "--explain=never", code=1)
+    comment = tmp_path / "results" / "comment.md"
+    before = comment.read_text()
+    # The line that settles it continues the gate; so does compare's.
+    line = done.err.rpartition(": cnnbench ")[2].strip()
+    assert re.fullmatch(rf"gate --resume {results} --pairs=\d+", line)
+    assert "Next: <code>cnnbench gate --resume " in before
+    sides = (tmp_path / "results" / "runs" / side for side in "ab")
+    assert f": cnnbench {line}\n" in call("compare", *sides, code=3).err
+    done = call(*line.split(), "--explain=never", code=1)
     assert "\n::error title=" in done.out
-    assert (tmp_path / "results" / "comment.md").read_text() != before
+    assert comment.read_text() != before
+    comment.unlink()
+    call("ab", "--resume", f"{results}/runs", code=1)
+    assert "regression" in comment.read_text()
+
+
+@pytest.fixture
+def again(monkeypatch):
+    """again(stop=NUMBER, speed=...): what the processes of a second experiment do."""
+    pairs = ab.Pairs
+
+    def again(stop=None, **say):
+        def begin(experiment, results, campaign):
+            made = pairs(experiment, results, campaign)
+            if results.folder.name.startswith("confirmation-"):
+                if say:
+                    monkeypatch.setenv("FAKE", json.dumps(say))
+                measure = made.measure
+                monkeypatch.setattr(made, "measure", lambda n, **of: stopping(n, measure, **of))
+            return made
+
+        def stopping(number, measure, **of):
+            if number == stop:
+                raise KeyboardInterrupt
+            return measure(number, **of)
+
+        monkeypatch.setattr(ab, "Pairs", begin)
+
+    return again
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_second_experiment_is_interrupted_goes_on_and_confirms(call, again, tmp_path):
+    again(stop=5)
+    results = f"--results={tmp_path}/results"
+    words = ("--confirm", "--nosequential", results, *SHORT, *NETWORK)
+    done = call("gate", "main", *words, code=130)
+    assert done.out.endswith("exit code 130: interrupted\n")
+    assert f"for a verdict: cnnbench gate --resume {results}\n" in done.err
+    again()
+    done = call("gate", "--resume", results, "--format=json", code=1)
+    assert "[1/4]" in done.err  # two pairs are left
+    document = json.loads(done.out)
+    assert " Confirmed by a second measurement: 19.9 % slower" in document["answer"]
+    (entry,) = document["configurations"]
+    (throughput,) = (one for one in entry["results"] if "confirmation" in one)
+    assert throughput["metric"] == "throughput"
+    assert throughput["confirmation"]["verdict"] == throughput["verdict"] == "slower"
+    folder = tmp_path / "results" / "runs"
+    second = folder / "confirmation-6" / "a"
+    places = [json.loads(path.read_text())["ab"] for path in sorted(second.iterdir())]
+    assert [(one["pair"], one["seed"]) for one in places] == [(n, 3 + 6) for n in range(1, 7)]
+    for path in (tmp_path / "results", folder):
+        call("report", path, f"--output={tmp_path}/r.md")
+        assert "Confirmed by a second measurement: 19.9 % slower" in (tmp_path / "r.md").read_text()
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_regression_that_is_not_confirmed_is_undecided(call, again, tmp_path):
+    again(speed=100)
+    results = f"--results={tmp_path}/results"
+    done = call("gate", "main", "--confirm", results, *SHORT, *NETWORK, code=3)
+    assert done.out.startswith("B is 19.9 % slower")
+    assert "Not confirmed by a second measurement: the change is " in " ".join(done.out.split())
+    assert done.out.endswith("exit code 3: not confirmed\n")
+    folder = tmp_path / "results"
+    comment = (folder / "comment.md").read_text()
+    assert comment.startswith("### cnnbench: not confirmed\n")
+    suites = ElementTree.parse(folder / "junit.xml")
+    assert (suites.findall(".//failure"), len(suites.findall(".//skipped"))) == ([], 1)
+    call("report", folder, f"--output={tmp_path}/r.md")
+    assert "Not confirmed by a second" in (tmp_path / "r.md").read_text()
+    # Both experiments are complete.
+    done = call("gate", "--resume", results, code=3)
+    assert "[1/" not in done.err
+    assert (folder / "comment.md").read_text() == comment
 
 
 def test_where_results_go(call, given, monkeypatch, tmp_path):

@@ -183,7 +183,9 @@ def test_it_is_said_that_commits_are_unknown(call, measured, command):
     words = command.split()
     _, err = call(words[0], folder, *words[1:])
     said = "the commit of 2 measurements is unknown, and may be several"
-    assert err == f"cnnbench: warning: {said}: not safe\n"
+    end = "(--quiet_conditions=commit silences this)"
+    assert err == f"cnnbench: warning: {said}: not safe {end}\n"
+    assert call(words[0], folder, *words[1:], "--quiet_conditions=commit").err == ""
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,107 @@ def test_older_versions_with_messages_of_tensorflow(imported):
     assert record.placement.device == record.config["device"] == "gpu"
     assert record.config["data_dir"]
     assert record.batch.per_device == 8
+
+
+TABLES = {"total_loss": "loss"}
+HEADS = {"TensorFlow:  2.21\n": "", "Dataset:     imagenet (synthetic)\n": ""}
+LATER = {"SingleSess:  False\n": "", "Num batches: 20\nNum epochs:  0.00\n": ""}
+LATER |= {"NUMA bind:   False\n": "", "Generating training model\nInitializing graph\n": ""}
+FIRST = {**TABLES, **HEADS, **LATER, "8 per device": "8.0 per device"}
+JOB = "'/job:worker/task:0/gpu:0', '/job:worker/task:0/gpu:1'"
+
+# Golden log, changes, and what the record then has: by version of the ancestor, as the sources in
+# its history print it, or by fork.
+VERSIONS = {
+    "first version, May 2017": (
+        "training",
+        {**FIRST, "parameter_server": "replicated\nUse NCCL:    True"},
+        {"variable_update": "replicated", "precision": None, "tensorflow_version": None},
+    ),
+    "MKL version, August 2017": (
+        "training",
+        {**FIRST, "Data format: NHWC": "Data format: NHWC\nData type:   float16"},
+        {"precision": "fp16", "data_name": None},
+    ),
+    "evaluation, August 2017": (
+        "evaluation",
+        {"Accuracy @ 1": "Precision @ 1", "Accuracy @ 5": "recall @ 5"},
+        {"top_1": 0.0063, "top_5": 0.0562, "throughput": 1386.82},
+    ),
+    "TensorFlow 1.5, two GPUs": (
+        "training",
+        {
+            **{"2.21": "1.5", "8 global": "64 global", "8 per device": "32.0 per device"},
+            **{"'/cpu:0'": "'/gpu:0', '/gpu:1'", "NUMA bind:   False": "Layout optimizer: False"},
+            **{"parameter_server": "replicated\nAllReduce:   nccl\nStaged vars: True"},
+        },
+        {"global_": 64, "num_gpus": 2, "all_reduce_spec": "nccl", "staged_vars": True},
+    ),
+    "TensorFlow 1.8, a graph and a trace are written": (
+        "training",
+        {
+            "NUMA bind:   False": "RewriterConfig: disable_model_pruning: true",
+            "Running warm up\n": "Writing GraphDef as text to /tmp/g\nRunning warm up\n",
+            "Done warm up": "Dumping trace to /tmp/t\nDumping ProfileProto to /tmp/p\nDone warm up",
+        },
+        {"throughput": 706.17, "num_batches": 20},
+    ),
+    "asynchronous workers": (
+        "training",
+        {
+            **{"8 global": "32 global", "'/cpu:0'": JOB},
+            **{"parameter_server": "parameter_server\nSync:        False"},
+            "Done warm up": "Done warm up\nWaiting for other replicas to finish warm up\n"
+            "INFO:tensorflow:Starting real work at step 41 at time Thu Jun  7 10:00:00 2018",
+        },
+        {"cross_replica_sync": False, "num_workers": 2, "throughput": 706.17},
+    ),
+    "Horovod, and another image format": (
+        "training",
+        {
+            **{"8 global": "16 global", "'/cpu:0'": "'horovod/gpu:0', 'horovod/gpu:1'"},
+            "Data format: NHWC": "Data format: NCHW\nInput image: NCHW",
+            "parameter_server": "horovod\nHorovod on:  gpu",
+        },
+        {"variable_update": "horovod", "horovod_device": "gpu", "device": "gpu", "global_": 16},
+    ),
+    "copied from a terminal, on Windows": (
+        "training",
+        {"\t": "      ", "\n": "\r\n"},
+        {"throughput": 706.17, "images_per_sec_jitter": 53.0},
+    ),
+    "with accuracies of training": (
+        "replicated_accuracy",
+        {"TensorFlow:  2.21": "TensorFlow:  1.13"},
+        {"tensorflow_version": "1.13", "num_gpus": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_logs_of_other_versions(version, tmp_path):
+    golden, edits, expected = VERSIONS[version]
+    text = edited((GOLDEN / f"{golden}.txt").read_text(), edits)
+    (tmp_path / "run.log").write_bytes(text.encode())
+    (record,), skipped = read_results(str(tmp_path / "run.log"))
+    assert not skipped
+    assert record.status == "ok"
+    has = {**record.config, **record.imported.values, **record.environment}
+    has |= {"global_": record.batch.global_, "num_workers": record.placement.num_workers}
+    assert {name: has.get(name) for name in expected} == expected
+    assert ("precision" in record.imported.unknown) == (record.config["precision"] is None)
+    assert [one.step for one in record.imported.printed][:2] in ([1, 10], [])
+
+
+def test_output_of_several_processes_without_tags_is_not_mixed_up(imported):
+    # As Horovod's processes print into one terminal; each prints the total of the job.
+    head, table = TRAINING.split("1\timages", 1)
+    rows = ("1\timages" + table).splitlines(keepends=True)
+    (record,), err = imported(head + "".join(line for line in rows for _ in (0, 1)), code=3)
+    assert [one.step for one in record.imported.printed] == [1, 10, 20]
+    assert "repeats a step: it is of another process" in err
+    assert len(record.imported.skipped_lines) == 3
+    assert throughput(record) == 706.17
 
 
 def test_tagged_output_of_two_processes_and_times_of_a_cluster(imported):
@@ -236,6 +338,37 @@ def test_importing_twice_changes_nothing(imported, call, tmp_path):
     assert (file.read_bytes(), os.stat(file)) == before
 
 
+def test_copies_are_counted(call, tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.log").write_text(TRAINING)
+    err = call("import", tmp_path, into(tmp_path / "r")).err
+    assert err.startswith("cnnbench: 1 record written to ")
+    assert err.endswith("; 2 copies with the same content left out\n")
+
+
+def test_a_history_over_five_years_of_logs(call, tmp_path, runs):
+    begin = datetime(2021, 11, 1, 3, tzinfo=timezone.utc)
+    for month in range(60):
+        for run in range(2):
+            speed = (600 if 20 <= month < 40 else 700) + run + month / 100
+            path = tmp_path / "logs" / str(month // 12) / f"{month}-{run}.log"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(TRAINING.replace("706.17", f"{speed:.2f}"))
+            time = (begin + timedelta(days=30 * month)).timestamp()
+            os.utime(path, (time, time))
+    results = tmp_path / "results"
+    call("import", tmp_path / "logs", into(results))
+    (results / "new.json").write_text(runs(flags={"model": "trivial"}).to_json())
+    document = json.loads(call("history", results, "--format=json").out)
+    old, new = sorted(document["series"], key=lambda one: -len(one["points"]))
+    assert (len(old["points"]), len(new["points"])) == (60, 1)
+    out = call("history", results).out
+    assert "... 40 earlier points; --last=0 lists all" in out
+    days = [f"{begin + timedelta(days=30 * month):%Y-%m-%d}" for month in (19, 20, 40)]
+    undone = f"last good {days[0]}, first bad {days[1]}; undone at {days[2]}"
+    assert undone in " ".join(out.split())
+
+
 def test_a_dry_run_lists(call, tmp_path):
     out = call("import", GOLDEN / "training.txt", "--dry_run", into(tmp_path / "none")).out
     assert re.search(r"training.txt +trivial, batch 8, .* +ok +706.2 images/sec", out)
@@ -301,6 +434,14 @@ def test_pytest_benchmark():
     record = read_results(str(IMPORTS / "pytest_benchmark.json"))[0][0]
     assert record.environment["cpu_model"] == "AMD EPYC"
     assert record.started_at == content["datetime"]
+    # Outside of a repository there is no commit.
+    found, reasons = benchmarks("pytest_benchmark_parameters.json")
+    assert [(name, commit) for name, _, commit in found] == [
+        (f"test_prog.py::test_sum[{kind}-{size}]", None)
+        for kind in ("list", "tuple")
+        for size in (100, 1000)
+    ]
+    assert reasons == []
 
 
 def test_pyperf():

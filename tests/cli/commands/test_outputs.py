@@ -80,7 +80,9 @@ def test_faulty_files_are_named_and_make_the_answer_incomplete(command, sides, t
     arguments = sides if command == "compare" else [sides[1]]
     shown = ["--format=markdown"] if command == "report" else []
     out, err = call(command, *arguments, *shown, code=3)
-    assert err == f"cnnbench: warning: skipped {faulty}: cut off after 22 characters\n"
+    warning = f"cnnbench: warning: skipped {faulty}: cut off after 22 characters"
+    assert err == f"{warning} (--quiet_conditions=skipped silences this)\n"
+    assert call(command, *arguments, *shown, "--quiet_conditions=skipped", code=3).err == ""
     assert {"compare": "skipped: 1 file\n", "history": "lenet", "report": "9.json"}[command] in out
     faulty.write_text('{"schema": 1, "kind": "comparison"}')  # not meant to be a record
     call(command, *arguments, *shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 
 import pytest
@@ -74,6 +75,21 @@ def test_a_metric_that_a_rule_names_is_asked_for_and_has_its_own_rule(call, save
     assert asked == {"throughput": "slower", "memory": "not measured"}
     usual = call(*sides("slower"), "--metrics=throughput", "--format=json").out
     assert [*json.loads(usual)["metrics"]] == ["throughput"]
+
+
+def test_metrics_that_are_asked_for_share_alpha(call, sides):
+    def p_values(metrics):
+        document = json.loads(call(*sides("slower"), metrics, "--format=json", code=1).out)
+        return [one["p_adjusted"] for one in document["configurations"][0]["results"]]
+
+    separated = 2 / math.comb(10, 5)
+    assert p_values("--metrics=throughput") == pytest.approx([separated])
+    both = "--metrics=throughput,images_per_sec"
+    assert p_values(both) == pytest.approx([2 * separated] * 2)
+    assert "98 % interval" in call(*sides("slower"), both, code=1).out
+    # Two metrics at alpha each would be slower here.
+    call(*sides("slower"), both, "--alpha=0.01", code=3)
+    call(*sides("slower"), "--metrics=images_per_sec", "--alpha=0.01", code=1)
 
 
 def test_cnnbench_toml_comes_before_pyproject_toml(call, sides):

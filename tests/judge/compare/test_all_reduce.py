@@ -288,7 +288,7 @@ def test_reductions_do_not_cost_runs_their_power(reductions, runs):
     verdicts = by_name(found)
     assert verdicts.pop("lenet, batch 8, 1 cpu") is Verdict.SLOWER
     assert set(verdicts.values()) == {Verdict.INCONCLUSIVE}
-    assert "among 40 configurations, of whatever size; 7 on each side" in (
+    assert "among 40 configurations, of whatever size; 8 on each side" in (
         found.entries[0].main.judgement.reason
     )
 
@@ -318,9 +318,8 @@ def test_runs_and_reductions_are_judged_each_by_its_metric(mixed):
 
 def test_every_format_keeps_runs_and_reductions_apart(mixed):
     lines = render(mixed, "table").splitlines()
-    heads = [i for i, line in enumerate(lines) if "configuration" in line and "change" in line]
     titles = ["throughput, median images/sec", "bus_bandwidth, median GB/s"]
-    assert [lines[index - 1] for index in heads] == titles
+    assert [line for line in lines if ", median " in line] == titles
     assert {"throughput: 1 faster", "bus_bandwidth: 1 slower"} <= set(lines)
     assert not any("geometric mean" in line for line in lines)  # of one it is its change again
     comment = render(mixed, "markdown")

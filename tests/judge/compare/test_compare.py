@@ -1,12 +1,14 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import SkippedFile, Verdict, compare_records
+from cnnbench.judge.compare.result import confirmed
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.run import Evaluation
@@ -247,6 +249,24 @@ def test_a_spread_that_cannot_be_used_is_noted(runs, speeds, more, reason):
     unusable, missing = found.notes
     assert f"A/A runs of lenet, batch 8, 1 cpu cannot be used: {reason}" in unusable
     assert missing.startswith("no A/A spread for 1 configuration")
+
+
+@pytest.mark.parametrize(("again", "code"), [(110, 1), (100, 3), (90, 3)])
+def test_a_second_experiment_must_agree_on_the_direction(runs, again, code):
+    first, second = (
+        compare_records(runs.of(*BASE), runs.of(*scaled(factor / 100))) for factor in (110, again)
+    )
+    first = replace(first, fail_on=("faster",))
+    assert first.exit_code == 1
+    both = confirmed(first, second)
+    assert both.exit_code == code
+    (result, *_) = both.entries[0].results
+    assert result.is_unconfirmed == (code == 3)
+    words = "Not confirmed" if code == 3 else "Confirmed"
+    assert f"{words} by a second measurement: {result.confirmation.reason}." in both.answer
+    assert f"; measured again: {result.confirmation.reason}" in result.judgement.reason
+    # Metrics that the second one was not asked for, such as memory, have no second result.
+    assert all(one.confirmation is None for one in both.entries[0].results[1:])
 
 
 def test_an_unknown_metric(runs):

@@ -47,6 +47,12 @@ def test_an_early_look_leaves_the_last_one_what_it_needs():
     # 0.0079 of 0.01 would be spent after 8 of 9 pairs, and 2 / 2^9 = 0.0039 is needed at the end.
     assert interim_analyses(9, 0.0125) == (InterimAnalysis(9, pytest.approx(0.01)),)
     assert [analysis.pairs for analysis in interim_analyses(9, 0.04)] == [8, 9]
+    # Half of the level of the first analysis is out of reach of 8 pairs, and is not lost.
+    first, last = interim_analyses(16, 0.04, share=0.5)
+    assert (first, last) == (
+        InterimAnalysis(12, pytest.approx(0.018)),
+        InterimAnalysis(16, pytest.approx(0.014)),
+    )
 
 
 @pytest.mark.parametrize("sessions", [(16, 20, 24, 28), (8, 12, 16, 40), (6, 100), (16, 1000)])

@@ -91,6 +91,7 @@ def test_a_run_at_the_same_time_keeps_its_record(during, lost):
     code, _, err = during(lambda: other.rename(path), result_json=path)
     assert code == 0
     assert f"cnnbench: warning: --result_json={path}: another process has written" in err
+    assert "(--quiet_conditions=renamed silences this)" in err
     assert path.read_text() == content
     assert load_run(str(lost / "r-2.json")).run_id != load_run(str(path)).run_id
 

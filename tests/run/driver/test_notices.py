@@ -7,6 +7,7 @@ import re
 import pytest
 from short_runs import command
 
+from cnnbench.base import terminal
 from cnnbench.base.terminal import Messages
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.records.measurements import Measurements
@@ -156,14 +157,14 @@ def test_what_an_automatic_loss_scale_did(record, words):
     assert [(text, bool(name)) for text, name in notices(interrupted)] == found
 
 
-def test_a_late_steady_state_is_silenced_by_its_name():
+def test_a_late_steady_state_is_silenced_by_its_name(monkeypatch):
     late = dataclasses.replace(record(SLOW * 10, SLOW * 15 + FAST * 85), status="ok")
     stream = io.StringIO()
     messages = Messages(stream)
     tell_notices(late, messages)
     assert "(--quiet_conditions=steady silences this)" in stream.getvalue()
     stream.truncate(0)
-    messages.quiet = parse_quiet("steady")
+    monkeypatch.setattr(terminal, "_silenced", parse_quiet("steady"))
     tell_notices(late, messages)
     assert "steady" not in stream.getvalue()
 

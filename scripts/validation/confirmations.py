@@ -1,0 +1,143 @@
+"""How often a second experiment (``--confirm``) confirms a verdict of slower.
+
+Both experiments take consecutive processes of one series, so noise with memory disturbs both. A
+verdict follows from the confidence intervals alone, for many experiments at once. The test of
+`cnnbench ab` is a further condition, and stopping early only omits verdicts, so false positives are
+at most as frequent as here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cnnbench.base.inference import InterimAnalysis, interim_analyses, paired_bounds
+from validation.studies import (
+    POLICY,
+    Case,
+    Generator,
+    Requirement,
+    Series,
+    Study,
+    Sums,
+    percent_of,
+    surely_above,
+    surely_below,
+)
+from validation.verdicts import NOISES
+
+PAIRS = 16
+"""Maximum number of pairs of the first experiment, the default of --pairs."""
+
+TWICE = 2 * POLICY.threshold
+TRUTHS = (0.0, TWICE, 0.10)
+"""Slow-downs of B, as shares of the speed."""
+
+LIMIT, POWER = 0.002, 0.9
+"""Largest rate of false positives; smallest power on a quiet machine at twice the threshold."""
+
+QUIET = "normal, 1.3 %"
+TOGETHER = 100
+"""Experiments of a draw."""
+
+_FLOOR = math.log1p(POLICY.threshold)
+
+
+def outcomes(
+    differences: Series, plan: Sequence[InterimAnalysis]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Whether B is called slower, and after how many pairs each experiment ends.
+
+    Args:
+      differences: logarithms of the speed of B over A, [experiments, pairs].
+      plan: the interim analyses, of which the first one that is clear counts.
+    """
+    slower = np.zeros(len(differences), bool)
+    used = np.full(len(differences), plan[-1].pairs)
+    is_open = np.ones(len(differences), bool)
+    for analysis in plan:
+        low, high = paired_bounds(differences[:, : analysis.pairs], 1 - analysis.alpha)
+        is_slower = high < -_FLOOR
+        same = (low >= -_FLOOR) & (high <= _FLOOR)
+        clear = is_open & (is_slower | (low > _FLOOR) | same)
+        slower |= clear & is_slower
+        used[clear] = analysis.pairs
+        is_open &= ~clear
+    return slower, used
+
+
+def draw(generator: Generator, noise: str, truth: float) -> dict[Any, float]:
+    """Numbers of experiments that are called slower, and that are confirmed, with their pairs."""
+    series = np.log([NOISES[noise](generator, 4 * PAIRS) for _ in range(TOGETHER)])
+    pairs = _differences(series, math.log1p(-truth), generator)
+    slower, used = outcomes(pairs[:, :PAIRS], interim_analyses(PAIRS, POLICY.alpha))
+    confirmed, again = 0, 0
+    for number in np.unique(used[slower]).tolist():
+        later = pairs[slower & (used == number), number : 2 * number]
+        found, more = outcomes(later, interim_analyses(number, POLICY.alpha))
+        confirmed, again = confirmed + int(found.sum()), again + int(more.sum())
+    return {
+        "experiments": len(used),
+        "slower": int(slower.sum()),
+        "confirmed": confirmed,
+        "pairs": int(used.sum()),
+        "more pairs": again,
+    }
+
+
+def _differences(series: Series, change: float, generator: Generator) -> Series:
+    """Differences of pairs, [experiments, pairs]; B is first or second by a coin per pair."""
+    first, second = series[:, 0::2], series[:, 1::2]
+    coins = generator.integers(2, size=first.shape)
+    found: Series = np.where(coins == 0, second - first, first - second) + change
+    return found
+
+
+def _share(found: Sums, name: str) -> float:
+    return found[name] / found["experiments"]
+
+
+def _cells(found: Sequence[Sums]) -> list[str]:
+    shares = [percent_of(_share(one, name)) for one in found for name in ("slower", "confirmed")]
+    _, twice, _ = found
+    return [*shares, *(f"{_share(twice, name):.1f}" for name in ("pairs", "more pairs"))]
+
+
+def judged(found: Mapping[Case, Sums]) -> list[Requirement]:
+    """At most `LIMIT` of equal sides fail, and `POWER` of regressions are found, when confirmed."""
+    equal = {noise: one for (noise, truth), one in found.items() if not truth}
+    rates = {
+        noise: one
+        for noise, one in equal.items()
+        if surely_above(one["confirmed"], one["experiments"], LIMIT)
+    }
+    bad = "; ".join(
+        f"{noise}: {percent_of(_share(one, 'confirmed'))}" for noise, one in rates.items()
+    )
+    largest = percent_of(max(_share(one, "confirmed") for one in equal.values()))
+    text = f"confirmed: equal sides fail in at most {percent_of(LIMIT)}"
+    requirements = [Requirement(text, bad or f"at most {largest}", not bad)]
+    power = found.get((QUIET, TWICE))
+    if power is not None:
+        text = f"confirmed: {percent_of(TWICE)} slower is found in {percent_of(POWER)}, {QUIET}"
+        missed = surely_below(power["confirmed"], power["experiments"], POWER)
+        requirements.append(Requirement(text, percent_of(_share(power, "confirmed")), not missed))
+    return requirements
+
+
+CONFIRMATIONS = Study(
+    header=(
+        *("noise", "equal: slower", "confirmed", "6 % slower: slower", "confirmed"),
+        *("10 % slower: slower", "confirmed", "pairs at 6 %: first", "second"),
+    ),
+    tables={"": {(noise,): [(noise, truth) for truth in TRUTHS] for noise in NOISES}},
+    draw=draw,
+    cells=_cells,
+    judge=judged,
+    part=10,
+)
+"""First experiments of at most `PAIRS` pairs, and the second ones after a verdict of slower."""
