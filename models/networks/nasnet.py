@@ -56,7 +56,7 @@ class NasNet(Model):
             filters = self.size.filters // 2 ** (self.stem_reductions - index)
             with net.scope(f"stem{index}"):
                 how = {"filters": filters, "number": next(cells), "reduces": True}
-                previous, x = x, net.block(self._cell, x, previous, **how)
+                previous, x = x, net.block(self._with_cell, x, previous, **how)
         for group in range(3):
             filters = self.size.filters * 2**group
             if group > 0:
@@ -65,23 +65,26 @@ class NasNet(Model):
                 with net.scope(f"reduction{group - 1}"):
                     second = previous if self.size.skip_reduction else x
                     how = {"filters": filters, "number": next(cells), "reduces": True}
-                    previous, x = second, net.block(self._cell, x, previous, **how)
+                    previous, x = second, net.block(self._with_cell, x, previous, **how)
             for index in range(self.size.cells // 3):
                 with net.scope(f"group{group}"), net.scope(f"cell{index}"):
                     how = {"filters": filters, "number": next(cells), "reduces": False}
-                    previous, x = x, net.block(self._cell, x, previous, **how)
+                    previous, x = x, net.block(self._with_cell, x, previous, **how)
         return net.logits(net.global_avg_pool(net.relu(x)))
 
     def _stem(self, net: Network[T], images: T) -> T:
         return net.conv(images, self.size.stem, 3, 2, "VALID", batch_norm=True, activation=None)
 
-    def _cell(
+    def _with_cell(
         self, net: Network[T], x: T, previous: T, filters: int, number: int, reduces: bool
     ) -> T:
+        cell = self._cell(net, filters, number)
+        return cell.reduction(x, previous) if reduces else cell.normal(x, previous)
+
+    def _cell(self, net: Network[T], filters: int, number: int) -> NasnetCell[T]:
         # The deeper the cell, the lower is the keep probability of its branches.
         depth = (number + 1) / (self.stem_reductions + self.size.cells + 2)
-        cell = NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
-        return cell.reduction(x, previous) if reduces else cell.normal(x, previous)
+        return NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
 
 
 class NasNetCifar10(NasNet):
