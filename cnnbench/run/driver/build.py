@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,8 +18,8 @@ import tensorflow as tf
 from cnnbench.base import plugins
 from cnnbench.base.job import Task
 from cnnbench.data import make_input
-from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_all
-from cnnbench.data.pipeline import PipelineStage, ReadEvents, synthetic_rows
+from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, close_all
+from cnnbench.data.pipeline import PipelineStage, ReadEvents
 from cnnbench.data.prefetch import (
     WORKER_HOST,
     CoordinatedInput,
@@ -36,7 +35,6 @@ from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.tower import AutoLossScale, LossScale, StepConfig
 from cnnbench.run.step.train_step import CoordinatedStep, StepResult, TrainStep
 from cnnbench.run.step.update import Optimizer, UpdateCounter
 from cnnbench.variable_mgr import create, strategies
@@ -135,8 +133,6 @@ def _time(
 
 # Updates in flight per worker: one runs and one waits, so that no worker is idle.
 _SLOTS = 2
-# Examples whose values set the ranges of 8-bit integers.
-_CALIBRATION_EXAMPLES = 8
 
 
 @dataclass(frozen=True)
@@ -354,10 +350,11 @@ def _steps(
         return manager, None, None, {}
     if not plan.place.asynchronous and not plan.place.coordinated:
         inputs = make_inputs(plan, devices, "train", manager)
-        config = _step_config(plan, devices)
-        if config.frozen:
+        if plan.numerics.frozen:
             manager.after_initialization()  # before the values of all copies become constants
-        return manager, _step(plan, devices, manager, optimizer, inputs, config), inputs, {}
+        first = devices.job.own_towers.start
+        step = TrainStep(plan, manager, optimizer, inputs, host=devices.cpu, first_tower=first)
+        return manager, step, inputs, {}
     make = _coordinated_steps if plan.place.coordinated else _async_steps
     return make(plan, devices, manager, optimizer)
 
@@ -377,9 +374,8 @@ def _coordinated_steps(
             for worker in job.workers
         ]
     )
-    config = dataclasses.replace(_step_config(plan, devices), host=WORKER_HOST, bn_stats="first")
     counter = UpdateCounter(job.ps_devices[0])
-    step = _step(plan, devices, manager, optimizer, inputs, config, counter, CoordinatedStep)
+    step = CoordinatedStep(plan, manager, optimizer, inputs, host=WORKER_HOST, counter=counter)
     slots = dict.fromkeys((f"slot {n}" for n in range(_SLOTS * job.num_workers)), step)
     return manager.of_worker(devices.job.devices_of(job.workers[0])), step, inputs, slots
 
@@ -395,40 +391,17 @@ def _async_steps(
     for worker in job.workers:
         source = _worker_input(plan, devices, "train", worker, job.num_workers)
         first = worker.index * job.towers_per_worker
-        config = dataclasses.replace(_step_config(plan, devices), first_tower=first)
         own = manager.of_worker(devices.job.devices_of(worker))
         # One after the other: tracing is not safe in threads.
-        steps[str(worker)] = _step(plan, devices, own, optimizer, source, config, counter)
+        steps[str(worker)] = TrainStep(
+            *(plan, own, optimizer, source),
+            host=devices.cpu,
+            first_tower=first,
+            counter=counter,
+        )
         sources.append(source)
     first_worker = manager.of_worker(devices.job.devices_of(job.workers[0]))
     return first_worker, next(iter(steps.values())), JoinedInput(sources), steps
-
-
-def _step(
-    plan: RunPlan,
-    devices: runtime.Devices,
-    manager: VariableMgr,
-    optimizer: Optimizer | None,
-    inputs: InputSource,
-    config: StepConfig,
-    counter: UpdateCounter | None = None,
-    kind: type[TrainStep] = TrainStep,
-) -> TrainStep:
-    numerics = plan.numerics
-    scale = LossScale(numerics.loss_scale)
-    if numerics.scale_doubles_after is not None:
-        every = numerics.scale_doubles_after
-        scale = AutoLossScale(numerics.loss_scale, every, devices.cpu)
-    return kind(
-        plan.network.model,
-        plan.network.spec,
-        manager,
-        optimizer,
-        inputs,
-        config,
-        scale,
-        counter,
-    )
 
 
 def _manager_spec(plan: RunPlan, devices: runtime.Devices) -> VariableMgrSpec:
@@ -448,40 +421,3 @@ def _manager_spec(plan: RunPlan, devices: runtime.Devices) -> VariableMgrSpec:
         seed=plan.params.tf_random_seed,
         job=devices.job,
     )
-
-
-def _step_config(plan: RunPlan, devices: runtime.Devices) -> StepConfig:
-    job, flags = plan.place.job, plan.params
-    together = job.towers_per_worker if plan.place.asynchronous else job.num_towers
-    return StepConfig(
-        host=devices.cpu,
-        data_format=runtime.data_format(flags.data_format, devices.kind),
-        conv_gradients=runtime.conv_gradients(plan, devices.kind),
-        compute_dtype=plan.numerics.dtype,
-        update=plan.exchange.update,
-        bn_stats=flags.bn_stats if together > 1 else "first",
-        label_smoothing=flags.label_smoothing,
-        mixed=plan.input.training.mixes,
-        report_total_loss=flags.loss_type_to_report == "total_loss",
-        metrics=flags.print_training_accuracy or plan.work is Work.FORWARD,
-        forward_only=plan.work is Work.FORWARD,
-        calibration=_calibration(plan) if flags.precision == "int8" else None,
-        frozen=plan.numerics.frozen,
-        xla_compile=flags.xla_compile,
-        seed=flags.tf_random_seed,
-        first_tower=devices.job.own_towers.start,
-        # The seeds of draws count passes.
-        training_steps=plan.length.training_steps * plan.length.passes,
-        passes=plan.length.passes,
-        steps_per_execution=plan.length.steps_per_execution,
-        recomputes=plan.recomputed_flops is not None,
-    )
-
-
-def _calibration(plan: RunPlan) -> Any:
-    """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
-    rows = tf.range(_CALIBRATION_EXAMPLES)
-    preprocess = plan.network.preprocess(training=False)
-    drawn = synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
-    elements = plan.network.spec.elements
-    return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features

@@ -13,20 +13,21 @@ doubled above `CAP`; a factor that starts outside these bounds is not moved furt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
-from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE
+from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, TowerBatch
+from cnnbench.data.pipeline import synthetic_rows
 from cnnbench.errors import UsageError
-from cnnbench.models.graph import DataFormat, GraphNetwork, Reader, StateUpdate
+from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, calibrate
-from cnnbench.models.model import Model
-from cnnbench.models.spec import ModelSpec, VariableSpec, of_role
-from cnnbench.plan.setup import UpdatePlan
+from cnnbench.models.spec import VariableSpec, of_role
+from cnnbench.plan.place import Work
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import MADE_AT
 from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr import towers as tower_variable
@@ -337,57 +338,17 @@ def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
 # One tower of a step: forward pass, loss, gradients and accuracy on its device.
 
 
-@dataclass(frozen=True)
-class StepConfig:
-    """Constants and policies of a step.
+# Examples whose values set the ranges of 8-bit integers.
+_CALIBRATION_EXAMPLES = 8
 
-    Attributes:
-      host: full string of the CPU of the process that calls the step.
-      conv_gradients: as `GraphNetwork` takes it.
-      compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss and weight decay
-        are always float32.
-      bn_stats: "first", "mean" or "sync".
-      label_smoothing: share of every label that is spread over all classes.
-      mixed: whether images are mixed, so that each has two labels (see `TowerBatch`).
-      report_total_loss: whether the reported loss includes the L2 loss.
-      forward_only: only outputs are computed; their mean replaces the loss.
-      calibration: examples, as the model takes them, for the ranges of 8-bit integers (of a frozen
-        run, see `cnnbench.models.int8`); None to compute in `compute_dtype` alone.
-      frozen: the values of the variables when the step is traced are constants of the graph (of a
-        forward-only run).
-      first_tower: number of this process's first tower in the job, on which draws depend.
-      training_steps: from the first step of the first run to the end of training, for layers that
-        change on the way; 0 if training counts as over.
-      passes: forward and backward passes of a step, whose gradients are added (`PassSums`).
-      steps_per_execution: steps in one call of the host.
-      recomputes: as `GraphNetwork` takes it.
-    """
 
-    host: str = "/device:CPU:0"
-    data_format: DataFormat = "NHWC"
-    conv_gradients: str = "library"
-    compute_dtype: str = "float32"
-    update: UpdatePlan = field(default_factory=UpdatePlan)
-    bn_stats: str = "first"
-    label_smoothing: float = 0.0
-    mixed: bool = False
-    report_total_loss: bool = True
-    metrics: bool = False
-    forward_only: bool = False
-    calibration: Any = None
-    frozen: bool = False
-    xla_compile: bool = False
-    seed: int = 0
-    first_tower: int = 0
-    training_steps: int = 0
-    passes: int = 1
-    steps_per_execution: int = 1
-    recomputes: bool = False
-
-    @property
-    def synchronises(self) -> bool:
-        """Whether towers exchange moments in batch-norm layers."""
-        return self.bn_stats == "sync" and not self.forward_only
+def calibration_examples(plan: RunPlan) -> Any:
+    """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
+    rows = tf.range(_CALIBRATION_EXAMPLES)
+    preprocess = plan.network.preprocess(training=False)
+    drawn = synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
+    elements = plan.network.spec.elements
+    return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features
 
 
 class TowerResult(NamedTuple):
@@ -410,23 +371,37 @@ class TowerResult(NamedTuple):
 class Tower:
     """Builds the graph of one tower; changes no variable.
 
-    Its batch norm synchronises with the towers of its own step and of `workers`.
+    Args:
+      workers: the workers that build a step of their own each, or None.
+      synchronises: whether batch norm synchronises with the towers of the step and of `workers`.
+      examples: examples, as the model takes them, for the ranges of 8-bit integers (of a frozen
+        run, see `cnnbench.models.int8`); None to compute in the plan's dtype alone.
     """
 
     def __init__(
         self,
-        model: Model,
-        spec: ModelSpec,
-        config: StepConfig,
+        plan: RunPlan,
         device: str,
         workers: WorkerGroup | None,
+        *,
+        synchronises: bool,
+        examples: Any,
     ) -> None:
-        self._model = model
-        self._spec = spec
-        self._trainables = [v for v in spec.variables if v.trainable]
-        self._config = config
+        self._plan = plan
+        self._model = plan.network.model
+        self._spec = plan.network.spec
+        self._trainables = [v for v in self._spec.variables if v.trainable]
+        self._forward_only = plan.work is Work.FORWARD
+        self._metric_names: Sequence[str] = ()
+        if plan.params.print_training_accuracy or self._forward_only:
+            self._metric_names = self._model.metric_names
         self._device = device
         self._workers = workers
+        self._synchronises = synchronises
+        self._examples = examples
+        kind = "cpu" if is_cpu(device) else "gpu"
+        self._data_format = runtime.data_format(plan.params.data_format, kind)
+        self._conv_gradients = runtime.conv_gradients(plan, kind)
         self.calibration: Calibration | None = None
         self.foreign: tuple[str, ...] = ()
 
@@ -445,12 +420,13 @@ class Tower:
           seed: int64 [2] of dropout, another one in each step.
           factor: loss scale; the returned gradients have it.
         """
-        if not self._config.xla_compile:
+        frozen = self._plan.numerics.frozen
+        if not self._plan.params.xla_compile:
             return self._forward_backward(read, features, labels, seed, factor)
         # Variables are read outside: one may live on another device than the tower, which a
         # compiled computation cannot reach; its value can be handed in from anywhere.
         # Constants are made inside, for the compiler to fold.
-        dtypes = {} if self._config.frozen else self._dtypes_read(features)
+        dtypes = {} if frozen else self._dtypes_read(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
 
@@ -462,7 +438,7 @@ class Tower:
             seed: tf.Tensor,
             factor: Factor,
         ) -> tuple[Any, ...]:
-            handed_in = read if self._config.frozen else lambda spec, dtype: values[spec.name]
+            handed_in = read if frozen else lambda spec, dtype: values[spec.name]
             result = self._forward_backward(handed_in, features, labels, seed, factor)
             updates[:] = result.updates
             return result.gradients, result.loss, [u.value for u in updates], result.metrics
@@ -485,12 +461,11 @@ class Tower:
         return dtypes
 
     def _network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
-        config = self._config
         make: Callable[..., GraphNetwork] = GraphNetwork
-        if config.calibration is not None:
+        if self._examples is not None:
             with tf.init_scope(), tf.device(self._device):  # before tracing, which needs the ranges
                 self.calibration = calibrate(
-                    self._model, self._spec.num_classes, config.calibration, read
+                    self._model, self._spec.num_classes, self._examples, read
                 )
             make = partial(Int8Network, calibration=self.calibration)
         synchronise = partial(over_towers, workers=self._workers, merged={})
@@ -498,16 +473,17 @@ class Tower:
             self._model,
             self._spec.num_classes,
             read,
-            training=not config.forward_only,
-            data_format=config.data_format,
-            compute_dtype=config.compute_dtype,
+            training=not self._forward_only,
+            data_format=self._data_format,
+            compute_dtype=self._plan.numerics.dtype,
             seed=seed,
-            training_steps=config.training_steps,
+            # The seeds of draws count passes.
+            training_steps=self._plan.length.training_steps * self._plan.length.passes,
             on_cpu=is_cpu(self._device),
-            conv_gradients=config.conv_gradients,
-            synchronise=synchronise if config.synchronises else None,
-            recomputes=config.recomputes,
-            fold_batch_norm=config.forward_only,
+            conv_gradients=self._conv_gradients,
+            synchronise=synchronise if self._synchronises else None,
+            recomputes=self._plan.recomputed_flops is not None,
+            fold_batch_norm=self._forward_only,
         )
 
     def _forward_backward(
@@ -518,8 +494,7 @@ class Tower:
         seed: tf.Tensor,
         factor: Factor,
     ) -> TowerResult:
-        config = self._config
-        if config.forward_only:
+        if self._forward_only:
             outputs = self._network(read, seed).forward(features)
             # No loss is computed; a value that needs every output keeps them all alive.
             means = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in tf.nest.flatten(outputs)]
@@ -545,8 +520,8 @@ class Tower:
             for added in network.losses:
                 loss += added
             target = loss if factor is None else loss * factor
-            if config.passes > 1:  # the mean over the batches of all passes
-                target /= float(config.passes)
+            if self._plan.length.passes > 1:  # the mean over the batches of all passes
+                target /= float(self._plan.length.passes)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
@@ -573,7 +548,7 @@ class Tower:
     def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
         """Loss per example, against labels smoothed as in arXiv:1512.00567."""
         losses = self._over_labels(partial(self._model.loss, outputs), labels)
-        share = self._config.label_smoothing
+        share = self._plan.params.label_smoothing
         if not share:
             return losses
         # The cross entropy is linear in the labels; `even` is the cross entropy for uniform labels.
@@ -581,10 +556,10 @@ class Tower:
         return losses * (1.0 - share) + even * share
 
     def _metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
-        if not self._config.metrics:
+        if not self._metric_names:
             return {}
         columns = self._over_labels(partial(self._model.metrics, outputs), labels)
-        return {name: tf.reduce_mean(columns[name]) for name in self._model.metric_names}
+        return {name: tf.reduce_mean(columns[name]) for name in self._metric_names}
 
     def _over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
         """Values per example for its label; for both labels of a mixed image, by their shares.
@@ -592,7 +567,7 @@ class Tower:
         The cross entropy and the hits are linear in the labels, so this is the value for the mixed
         label, as in arXiv:1710.09412 and arXiv:1905.04899.
         """
-        if not self._config.mixed:
+        if not self._plan.input.training.mixes:
             return of_label(labels)
         (label,) = of_role(self._spec.elements, "label")
         share = labels[OWN_SHARE]
@@ -613,13 +588,11 @@ class PassSums:
     moments of one pass after the other, but are assigned with the update, which may be skipped.
     """
 
-    def __init__(
-        self, manager: VariableMgr, spec: ModelSpec, loss_scale: LossScale, config: StepConfig
-    ) -> None:
+    def __init__(self, plan: RunPlan, manager: VariableMgr, loss_scale: LossScale) -> None:
+        self._plan = plan
         self._manager = manager
-        self._trainables = [v for v in spec.variables if v.trainable]
+        self._trainables = [v for v in plan.network.spec.variables if v.trainable]
         self._loss_scale = loss_scale
-        self._config = config
         # By tower, made at the first trace: whether a gradient exists is known then.
         self._sums: dict[int, list[tf.Variable]] = {}
 
@@ -635,7 +608,7 @@ class PassSums:
         state = [[update for update in result.updates if not update.decay] for result in results]
         if state[0]:
             guards = [self._loss_scale.guard(added)] * len(results)
-            update_moving_averages(self._manager, state, self._config.bn_stats, guards)
+            update_moving_averages(self._manager, state, self._plan.params.bn_stats, guards)
 
     def total(self, results: Sequence[TowerResult]) -> list[TowerResult]:
         """Results of the step, whose last pass has `results`. Gradients are read from the sums."""
@@ -697,7 +670,7 @@ class PassSums:
         return self._sums[tower]
 
     def _result(self, last: TowerResult, found: Sequence[tf.Tensor]) -> TowerResult:
-        values, passes = iter(found), self._config.passes
+        values, passes = iter(found), self._plan.length.passes
         summed = [None if one is None else next(values) for one in last.gradients]
         loss, *metrics = (next(values) / float(passes) for _ in range(1 + len(last.metrics)))
         updates = []

@@ -25,15 +25,16 @@ from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.data.pipeline import ReadEvents, ScalarReader
 from cnnbench.data.prefetch import CoordinatedInput
 from cnnbench.models.int8 import Calibration
-from cnnbench.models.model import Model
-from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.models.spec import VariableSpec
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.step.tower import (
+    AutoLossScale,
     Factor,
     LossScale,
     PassSums,
-    StepConfig,
     Tower,
     TowerResult,
+    calibration_examples,
     inverse_of,
     unscaled,
 )
@@ -75,11 +76,17 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """Builds and runs the step of one model under one variable manager.
+    """Builds and runs the step of a plan under one variable manager.
 
-    The slots of `optimizer` (None with `forward_only`) have been created; `counter` counts the
-    updates where other steps update the same variables. `function` takes the learning rate
-    (float32) and the batches of one step; `notices` are lines for the user.
+    `function` takes the learning rate (float32) and the batches of one step; `notices` are lines
+    for the user.
+
+    Args:
+      optimizer: its slots have been created; None if the step only computes outputs, whose mean
+        replaces the loss.
+      host: full name of the CPU of the process that calls the step.
+      first_tower: number of the step's first tower in the job, on which draws depend.
+      counter: counts the updates where other steps update the same variables.
     """
 
     _counts_steps = True
@@ -87,24 +94,33 @@ class TrainStep:
 
     def __init__(
         self,
-        model: Model,
-        spec: ModelSpec,
+        plan: RunPlan,
         manager: VariableMgr,
         optimizer: Optimizer | None,
         inputs: InputSource,
-        config: StepConfig,
-        loss_scale: LossScale,
+        *,
+        host: str,
+        first_tower: int = 0,
         counter: UpdateCounter | None = None,
     ) -> None:
+        flags, numerics = plan.params, plan.numerics
+        self._plan = plan
         self._manager = manager
         self._inputs = inputs
-        self._config = config
+        self._host = host
+        self._first_tower = first_tower
         self._devices = manager.get_devices()
-        self._towers = [
-            Tower(model, spec, config, device, manager.workers) for device in self._devices
-        ]
-        self._trainables = [v for v in spec.variables if v.trainable]
-        self.loss_scale = loss_scale
+        several = manager.num_towers > 1
+        self._synchronises = flags.bn_stats == "sync" and several and optimizer is not None
+        of_all: dict[str, Any] = {
+            "synchronises": self._synchronises,
+            "examples": calibration_examples(plan) if flags.precision == "int8" else None,
+        }
+        self._towers = [Tower(plan, one, manager.workers, **of_all) for one in self._devices]
+        self.loss_scale = LossScale(numerics.loss_scale)
+        if numerics.scale_doubles_after is not None:
+            every = numerics.scale_doubles_after
+            self.loss_scale = AutoLossScale(numerics.loss_scale, every, host)
         self._updates_counter = counter
         self._rate_tensors: dict[tuple[float, ...], tf.Tensor] = {}
         if self._counts_steps:
@@ -114,8 +130,7 @@ class TrainStep:
         self._update: Updater | None = None
         if optimizer is not None:
             number = self._counter if self._counts_steps else None
-            made = (manager, self._trainables, optimizer, loss_scale, config, number)
-            self._update = Updater(*made)
+            self._update = Updater(plan, manager, optimizer, self.loss_scale, host, number)
         self._stop: tf.Variable | None = None
         if manager.workers is not None:
             with tf.device(self._devices[0]):
@@ -123,8 +138,9 @@ class TrainStep:
         self._keeps_batches = False
         self._batches: Any = None
         self.notices: list[str] = []
-        self._pass: Any = config.passes - 1
-        self._sums = PassSums(manager, spec, loss_scale, config) if config.passes > 1 else None
+        passes, steps = plan.length.passes, plan.length.steps_per_execution
+        self._pass: Any = passes - 1
+        self._sums = PassSums(plan, manager, self.loss_scale) if passes > 1 else None
         self._earlier: TracedFunction | None = None
         if self._sums is not None:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
@@ -132,9 +148,9 @@ class TrainStep:
             self._earlier = TracedFunction("a pass", self._earlier_pass, signature)
         self.function = self._traced()
         self._execution: TracedFunction | None = None
-        if config.steps_per_execution > 1:
-            rates = tf.TensorSpec([config.steps_per_execution], tf.float32)
-            batches = inputs.signature * (config.steps_per_execution * config.passes)
+        if steps > 1:
+            rates = tf.TensorSpec([steps], tf.float32)
+            batches = inputs.signature * (steps * passes)
             name = "the steps of an execution"
             self._execution = TracedFunction(name, self._steps, (rates, *batches))
 
@@ -145,12 +161,12 @@ class TrainStep:
         self._reader: ScalarReader | None = None
         if not is_cpu(device):
             outputs = made.concrete.structured_outputs
-            self._reader = ScalarReader(device, self._config.host, outputs)
+            self._reader = ScalarReader(device, self._host, outputs)
         return made
 
     @property
     def reduction_operations(self) -> int | None:
-        """See `Updater.reduction_operations`; None with `forward_only`."""
+        """See `Updater.reduction_operations`; None without an optimizer."""
         return None if self._update is None else self._update.reduction_operations
 
     @property
@@ -178,7 +194,7 @@ class TrainStep:
         There are as many as an execution has steps.
         """
         if self._execution is not None:
-            fetches = len(learning_rates) * self._config.passes
+            fetches = len(learning_rates) * self._plan.length.passes
             fetched = [self._inputs.next() for _ in range(fetches)]
             self._batches = fetched[-1] if self._keeps_batches else None
             rates, flat = self._rate_tensor(*learning_rates), itertools.chain(*fetched)
@@ -212,17 +228,17 @@ class TrainStep:
         """Rates of updates by reduced gradients; the same tensor for the same rates."""
         found = self._rate_tensors.get(rates)
         if found is None:
-            scaled = [rate * self._config.update.rate_factor for rate in rates]
-            with tf.device(self._config.host):
+            scaled = [rate * self._plan.exchange.update.rate_factor for rate in rates]
+            with tf.device(self._host):
                 found = tf.constant(scaled if len(scaled) > 1 else scaled[0], tf.float32)
             self._rate_tensors = {rates: found}
         return found
 
     def _steps(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
         """The steps of an execution, one after the other: each by a call of the traced step."""
-        passes, signature = self._config.passes, self._inputs.signature
+        passes, signature = self._plan.length.passes, self._inputs.signature
         per_tower = len(signature) == len(self._devices)
-        devices = self._devices if per_tower else [self._config.host] * len(signature)
+        devices = self._devices if per_tower else [self._host] * len(signature)
 
         def of_pass(number: tf.Tensor) -> Iterator[TowerBatch]:
             for place, device in enumerate(devices):
@@ -241,22 +257,21 @@ class TrainStep:
             made = self.function.concrete(rates[number], *of_pass(first + passes - 1))
             return cast("StepResult", made)
 
-        with tf.device(self._config.host):
+        with tf.device(self._host):
             result = in_loop(rates.shape[0], step, self.function.concrete.structured_outputs)
             return cast("StepResult", result)
 
     def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
-        factor = None if self._config.forward_only else self.loss_scale.factor()
+        factor = None if self._update is None else self.loss_scale.factor()
         begun = None if self._updates_counter is None else self._updates_counter.begin()
         towers = self._all_towers(batches, factor, begun)
         if self._sums is not None:
             towers = self._sums.total(towers)
         sums = self._scalar_sums(towers)
-        if self._config.forward_only:
+        if self._update is None:
             losses = [tower.loss for tower in towers]
             return self._result(towers, self._manager.add_up(sums), [], losses)
-        report = self._config.report_total_loss
-        assert self._update is not None
+        report = self._plan.params.loss_type_to_report == "total_loss"
         weight_losses = self._update.weight_losses() if report else []
         updates, skipped, totals = self._update(towers, factor, sums, rate)
         if self._sums is not None:
@@ -282,9 +297,12 @@ class TrainStep:
         self, batches: Sequence[TowerBatch], factor: Factor, begun: tf.Tensor | None
     ) -> list[TowerResult]:
         # Towers that synchronise are built at the same time; frozen ones differ in constants.
-        alone = len(self._towers) == 1 or self._config.synchronises or self._config.frozen
+        alone = len(self._towers) == 1 or self._synchronises or self._plan.numerics.frozen
         copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
-        return self._run_towers(lambda tower: self._tower(tower, batches, factor, begun, copied))
+        return self._manager.run_towers(
+            lambda tower: self._tower(tower, batches, factor, begun, copied),
+            meeting=self._synchronises,
+        )
 
     @property
     def foreign(self) -> tuple[str, ...]:
@@ -299,13 +317,10 @@ class TrainStep:
     def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
         """Seed of a tower and step, int64 [2]."""
         del begun  # used by steps with a shared counter of updates
-        number, done = self._config.first_tower + tower, self._counter
-        if self._config.passes > 1:
-            done = done * self._config.passes + self._pass
-        return tf.stack([tf.constant(self._config.seed + number, tf.int64), done])
-
-    def _run_towers(self, build: Callable[[int], TowerResult]) -> list[TowerResult]:
-        return self._manager.run_towers(build, meeting=self._config.synchronises)
+        number, done = self._first_tower + tower, self._counter
+        if self._plan.length.passes > 1:
+            done = done * self._plan.length.passes + self._pass
+        return tf.stack([tf.constant(self._plan.params.tf_random_seed + number, tf.int64), done])
 
     def _tower(
         self,
@@ -326,7 +341,7 @@ class TrainStep:
             seed = self._draw_seed(tower, begun)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-                if self._config.frozen:
+                if self._plan.numerics.frozen:
                     with tf.init_scope():
                         value = tf.cast(self._manager.variable(tower, spec.name), dtype).numpy()
                     return tf.constant(value, dtype)
@@ -344,15 +359,18 @@ class TrainStep:
             return self._tower(tower, batches, factor, ahead=False)
 
         # Towers that synchronise can only be built together.
-        of_tower = self._run_towers(build)[0] if self._config.synchronises else build(0)
-        found = of_tower.gradients
+        together = self._synchronises
+        of_towers = self._manager.run_towers(build, meeting=True) if together else [build(0)]
+        found = of_towers[0].gradients
         with tf.device(self._devices[0]):
             inverse = inverse_of(factor)
-            if self._config.passes > 1:  # the gradients of a pass are divided by their number
-                inverse = float(self._config.passes) * (1.0 if inverse is None else inverse)
+            passes = self._plan.length.passes
+            if passes > 1:  # the gradients of a pass are divided by their number
+                inverse = float(passes) * (1.0 if inverse is None else inverse)
+            trainables = [v for v in self._plan.network.spec.variables if v.trainable]
             made = {
                 spec.name: tf.convert_to_tensor(unscaled(gradient, inverse))
-                for spec, gradient in zip(self._trainables, found, strict=True)
+                for spec, gradient in zip(trainables, found, strict=True)
                 if gradient is not None
             }
             parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
@@ -465,4 +483,4 @@ class CoordinatedStep(TrainStep):
     def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
         del tower
         assert begun is not None
-        return tf.stack([self._config.seed + self._inputs.worker(), begun])
+        return tf.stack([self._plan.params.tf_random_seed + self._inputs.worker(), begun])

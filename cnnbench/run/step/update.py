@@ -50,12 +50,11 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.base.job import cpu_of, is_cpu
-from cnnbench.models.spec import VariableSpec
 from cnnbench.optimizers.spec import AVERAGE, OptimizerSpec
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.step.tower import (
     Factor,
     LossScale,
-    StepConfig,
     TowerResult,
     inverse_of,
     unscaled,
@@ -316,8 +315,9 @@ _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Sque
 
 
 class Updater:
-    """Executes `StepConfig.update` inside the traced step.
+    """Executes `plan.exchange.update` inside the traced step.
 
+    `host` is the full name of the CPU of the process that calls the step.
     `steps_done` is the number of the step, an int64 scalar, on which fused decay depends.
     `reduction_operations` counts the operations that the manager added between gradients and
     updates; None before the step is traced.
@@ -325,33 +325,34 @@ class Updater:
 
     def __init__(
         self,
+        plan: RunPlan,
         manager: VariableMgr,
-        trainables: Sequence[VariableSpec],
         optimizer: Optimizer,
         loss_scale: LossScale,
-        config: StepConfig,
+        host: str,
         steps_done: tf.Variable | None,
     ) -> None:
         self._manager = manager
         self._devices = manager.get_devices()
-        self._trainables = trainables
+        self._trainables = [v for v in plan.network.spec.variables if v.trainable]
         self._optimizer = optimizer
         self._loss_scale = loss_scale
-        self._config = config
-        self._plan = plan = config.update
-        decayed = [v.name for v in trainables if v.weight_decay]
-        if plan.decoupled_decay:
+        self._host = host
+        self._bn_stats = plan.params.bn_stats
+        self._plan = update = plan.exchange.update
+        decayed = [v.name for v in self._trainables if v.weight_decay]
+        if update.decoupled_decay:
             for name in decayed:
-                optimizer.decay(manager.updated(name).copies, plan.decoupled_decay)
-        decayed = decayed if plan.weight_decay else []
+                optimizer.decay(manager.updated(name).copies, update.decoupled_decay)
+        decayed = decayed if update.weight_decay else []
         # One list for each apply device.
         self._decayed = gradients.transposed([manager.updated(name).copies for name in decayed])
         copies = list(itertools.chain.from_iterable(self._decayed))
-        fused = plan.fused and all(map(is_cpu, self._devices))
-        self._added_late = set() if plan.deferred or fused else {v.ref() for v in copies}
+        fused = update.fused and all(map(is_cpu, self._devices))
+        self._added_late = set() if update.deferred or fused else {v.ref() for v in copies}
         if fused:
             assert steps_done is not None
-            optimizer.fuse_decay(copies, FusedDecay(plan.decay, steps_done))
+            optimizer.fuse_decay(copies, FusedDecay(update.decay, steps_done))
         towers = range(len(self._devices))
         self._read = {manager.variable(t, name).ref() for t in towers for name in decayed}
         self.reduction_operations: int | None = None
@@ -406,7 +407,7 @@ class Updater:
             values = [one.value for one in itertools.chain.from_iterable(updates)]
             real = [value for value in values if value.dtype.is_floating]
             guards = [self._loss_scale.guard(real)] * len(towers)
-        ops += update_moving_averages(manager, updates, self._config.bn_stats, guards)
+        ops += update_moving_averages(manager, updates, self._bn_stats, guards)
         return ops, skipped, totals
 
     def weight_losses(self) -> list[tf.Tensor]:
@@ -464,7 +465,7 @@ class Updater:
 
     def _rates(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
         """The learning rate for the updates on each device, sent once to every process."""
-        host = self._config.host
+        host = self._host
         by_home = {host: _copy(host, rate)}
         for home in map(cpu_of, devices):
             if home not in by_home:
