@@ -65,8 +65,7 @@ class _Eight(NamedTuple):
     high: float
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chain:
+class _Chain(NamedTuple):
     """A convolution with fused operations. If a ReLU is fused, it is the last operation.
 
     The float32 kernel is [height, width, in, out], or [height, width, in, 1] for a depthwise
@@ -84,7 +83,7 @@ class _Chain:
         """A chain that also multiplies each output channel by a factor and adds an offset."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
-        return dataclasses.replace(self, kernel=self.kernel * per_output, bias=bias)
+        return self._replace(kernel=self.kernel * per_output, bias=bias)
 
 
 class Int8Network(GraphNetwork):
@@ -153,7 +152,7 @@ class Int8Network(GraphNetwork):
         chain = self._chain(x)
         if chain is None or kind not in _RECTIFIERS:
             return plain()
-        return self._joined(dataclasses.replace(chain, rectified=True), plain)
+        return self._joined(chain._replace(rectified=True), plain)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
         known = self._eights.get(x.ref())

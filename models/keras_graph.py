@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import keras
 import numpy as np
@@ -41,8 +40,7 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mix
 _NOT_DECAYED = ("gamma", "beta", "embeddings")
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(NamedTuple):
     """A Keras model whose own variables only store the initial values.
 
     `takes_training` is whether the layers are called with `training=True` in training. As in `fit`,

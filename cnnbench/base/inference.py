@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from statistics import NormalDist
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,7 @@ The enumeration for two samples of this size takes about 50 ms.
 _SLACK = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """A Hodges-Lehmann estimate with its confidence interval, in the unit of the values.
 
     The ends are None if the samples are too small for an interval of this confidence.
@@ -291,8 +290,7 @@ _PLANNED = 0.8
 _NONE_LEFT = 1e-6
 
 
-@dataclass(frozen=True)
-class InterimAnalysis:
+class InterimAnalysis(NamedTuple):
     """An interim analysis: number of pairs measured so far, and two-sided significance level."""
 
     pairs: int

@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,8 +123,7 @@ class RecognizedNoise:
     correlation: float | None = None
 
 
-@dataclass(frozen=True)
-class LevelNoise:
+class LevelNoise(NamedTuple):
     """Noise around the levels.
 
     Attributes:

@@ -31,9 +31,8 @@ import time
 import zlib
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from cnnbench.base.files import parse_json
 from cnnbench.base.job import (
@@ -222,8 +221,7 @@ Environment = Mapping[str, str]
 _Place: TypeAlias = "tuple[Job, int | None]"  # the result of `resolve`
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(NamedTuple):
     """Rank of this process and number of processes, from the variables of a launcher.
 
     `local_rank` and `local_size` are rank and number of processes on this machine; None if unknown.

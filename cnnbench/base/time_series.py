@@ -99,8 +99,7 @@ _MOST_WITH_TRENDS, _AT_A_TIME = 100, 32
 """Limits that save time; only long series reach them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """Consecutive values with one level, or with a trend from one level to another.
 
     Attributes:
@@ -595,8 +594,7 @@ class Shape(enum.Enum):
     TOO_SHORT = "too short"
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimeLevel:
+class StepTimeLevel(NamedTuple):
     """Steps `start` to `stop` - 1 of the series, and their median time in seconds."""
 
     start: int

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.interrupts import AT_ONCE, name_of, obey
 from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
@@ -105,8 +105,7 @@ class JobLayout:
         return self.job(range(LOWEST, LOWEST + self.size))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskCommand:
+class TaskCommand(NamedTuple):
     """The command of every process of a job: its flags as typed, and parsed."""
 
     name: str

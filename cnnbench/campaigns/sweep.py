@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.document import Row, Text, numeric, table, writers
 from cnnbench.base.inference import mann_whitney_p, standard_deviation
@@ -363,8 +363,7 @@ def _with_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One process of a case. Repeats are counted from 1; 0 is the search for the batch size."""
 
     case: SweepCase
@@ -504,8 +503,7 @@ _REDUCING_SECONDS = 20.0
 """Estimated seconds of an all-reduce process: a few sizes and algorithms on two CPU cores."""
 
 
-@dataclass(frozen=True)
-class SweepRun:
+class SweepRun(NamedTuple):
     """Result of an item. If it was measured by an earlier session, only its status is known."""
 
     item: Item

@@ -6,10 +6,9 @@ import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -47,8 +46,7 @@ CROWD = "image/object/is_crowd"
 SOURCE_ID = "image/source_id"
 
 
-@dataclass(frozen=True)
-class CocoObject:
+class CocoObject(NamedTuple):
     """An object in an image.
 
     `label` is the class, starting at 1. `box` is top, left, bottom and right, as fractions of the
@@ -274,8 +272,7 @@ CocoImage: TypeAlias = tuple[Path, int, Sequence[CocoObject]]
 """Image file, number of the image in the annotations, and objects in the image."""
 
 
-@dataclass(frozen=True)
-class Coco:
+class Coco(NamedTuple):
     """Content of annotation files: class names by label (from 1), and images by subset.
 
     `without_boxes` is the number of training images without objects, and `empty_boxes` the number

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cnnbench.base.files import SCRATCH, FolderLock, Scratch, UrlPath, place, read_file, read_text
 from cnnbench.errors import DataError, FlagError, PathError, UsageError, first_line
@@ -260,8 +260,7 @@ def converting_write_errors(path: Path, *others: type[Exception]) -> Iterator[No
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
-@dataclass(frozen=True)
-class ImageClass:
+class ImageClass(NamedTuple):
     """A class of images: label (from 1), folder name and description."""
 
     label: int
@@ -269,8 +268,7 @@ class ImageClass:
     text: str
 
 
-@dataclass(frozen=True)
-class ImageFolder:
+class ImageFolder(NamedTuple):
     """For each subset ("train", "validation"): files and their classes, in random order.
 
     `ignored` contains folders without images, images outside class folders, and other files in

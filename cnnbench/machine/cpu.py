@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 # Sources of facts: the file system, environment variables and loaded modules.
 
@@ -81,8 +81,7 @@ _ISA = (
 _NO_LIMIT = 1 << 60  # Control groups of version 1 contain a huge number if there is no limit.
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes of memory, main or of a GPU.
 
     `total` is the maximum that a process can use, including swap space. `available` is the memory

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
 
@@ -293,8 +293,7 @@ def gpus_of_run(
     return tuple(visible[i] for i in wanted if i < len(visible))
 
 
-@dataclass(frozen=True)
-class GpuView:
+class GpuView(NamedTuple):
     """States of all GPUs, in the driver's order, and numbers of those that a run uses."""
 
     states: tuple[GpuState, ...] = ()
@@ -308,7 +307,7 @@ class GpuView:
             if running is not None:
                 left = {pid: name for pid, name in running.items() if pid not in peers}
                 states[i] = replace(states[i], processes=left)
-        return replace(self, states=tuple(states))
+        return self._replace(states=tuple(states))
 
     @property
     def own(self) -> tuple[GpuState, ...]:

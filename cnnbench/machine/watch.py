@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.stats import median
 from cnnbench.machine.checks import (
@@ -237,8 +237,7 @@ _ABOVE_LIMIT = 1.2
 """Factor by which short peaks of power may exceed a package's limit."""
 
 
-@dataclass(frozen=True)
-class EnergyCounter:
+class EnergyCounter(NamedTuple):
     """A counter of energy; `read` returns None if it is unreadable.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base.job import LOCAL, WORKER, Job, Task, split_hosts
 from cnnbench.errors import FlagError
@@ -230,8 +230,7 @@ ADDRESSES = named(FLAGS, RunPart.TASK)
 """The flags that --cluster replaces where it names an environment."""
 
 
-@dataclass(frozen=True)
-class JobFlagNames:
+class JobFlagNames(NamedTuple):
     """Names of a job's flags in error messages: the flags of a process, or of its launcher."""
 
     job: str = "--job_name"
@@ -246,8 +245,7 @@ def names_of(which: Callable[[Mode], bool]) -> str:
     return ", ".join(mode.name for mode in BUILT_IN if which(mode))
 
 
-@dataclass(frozen=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """The flags and the mode of a place; its addresses are not checked yet."""
 
     params: Params

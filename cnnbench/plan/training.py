@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.text import number
 from cnnbench.base.time_series import MIN_STEPS
@@ -338,8 +338,7 @@ def _check_count(flag: str, value: float, count: float, what: str = "evaluations
 # Learning rate of each step, from the flags or from the model's own schedule.
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """Parameters of a schedule, whichever flags or model it comes from.
 
     Attributes:
@@ -377,8 +376,7 @@ class Outline:
         return cls(base, epochs, int(steps_per_epoch * epochs), boundaries)
 
 
-@dataclass(frozen=True)
-class LearningRates:
+class LearningRates(NamedTuple):
     """The learning rates of a run; 0 in an evaluation."""
 
     outline: Outline

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache, cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.files import read_file
@@ -44,8 +44,7 @@ _LOGGED = re.compile(
 _MOST_SHOWN = 60
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(NamedTuple):
     """A place in a file that a reader does not understand; `line` is 0 for the whole file."""
 
     path: str
@@ -255,8 +254,7 @@ Read: TypeAlias = "Callable[[ResultFile], Iterable[RunRecord]]"
 _R = TypeVar("_R", bound=Read)
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(NamedTuple):
     """A reader.
 
     Attributes:

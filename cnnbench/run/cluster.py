@@ -31,7 +31,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cnnbench.base import rendezvous
@@ -57,8 +57,7 @@ _MOST_NAMED = 8  # number of tasks, or of flags, that one message names
 _LONGEST_VALUE = 200
 
 
-@dataclass(frozen=True)
-class Met:
+class Met(NamedTuple):
     """Connections of a process that stay open after the handshake.
 
     Attributes:
@@ -89,8 +88,7 @@ def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str
     return rendezvous.run(_Meeting(job, {**hosts, **facts}, tell).run(timeout))
 
 
-@dataclass(frozen=True)
-class _Card:
+class _Card(NamedTuple):
     """Facts that a process sends about itself. `pid` is a PID in `namespace` (`pid_namespace`)."""
 
     task: str
@@ -121,7 +119,7 @@ class _Card:
             return None
 
     def line(self) -> bytes:
-        return json.dumps({_GREETING: 1, **vars(self)}).encode() + b"\n"
+        return json.dumps({_GREETING: 1, **self._asdict()}).encode() + b"\n"
 
 
 class _Meeting:
@@ -288,7 +286,7 @@ class _Meeting:
 
     async def _say_goodbye(self, reason: str, until: float) -> None:
         """Reports to the other processes that this process has given up."""
-        card = replace(self._own, facts={}, failed=reason)
+        card = self._own._replace(facts={}, failed=reason)
 
         async def tell(peer: Task) -> None:
             while True:

@@ -6,16 +6,14 @@ as in TF-slim.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Generic, Literal
+from typing import Any, Generic, Literal, NamedTuple
 
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import Network, T, aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
-@dataclasses.dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """Parameters of a NASNet.
 
     Attributes:

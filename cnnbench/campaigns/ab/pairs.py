@@ -459,7 +459,7 @@ class Experiment:
             **{name: getattr(self, name) for name in kept},
             "metrics": DEFAULT_METRICS if self.metrics is None else self.metrics,
             "metrics_asked": self.metrics is not None,
-            "looks": [vars(analysis) for analysis in self.analyses],
+            "looks": [analysis._asdict() for analysis in self.analyses],
             "allowed": (*side_differences(*self.sides.values()), *self.allow_different),
             "policy": encode(self.policy.constants),
             "baseline_aa": self.aa is not None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import binary
 from cnnbench.campaigns.launch import JobLayout, chief_setup
@@ -206,8 +206,7 @@ class Candidate:
     resolved: RunSummary = field(default_factory=RunSummary, repr=False)
 
 
-@dataclass(frozen=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A candidate that is not measured.
 
     `repeats` is whether it is equivalent to another candidate.

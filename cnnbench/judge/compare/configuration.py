@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from itertools import chain, product
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import truth
@@ -65,8 +65,7 @@ UNKNOWN, NOTHING = "unknown", "none"
 """Meanings of a missing fact. The values are the texts that are shown."""
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """The effect of a fact on verdicts.
 
     If `absent` is UNKNOWN, a missing fact never blocks, because an older version may not have

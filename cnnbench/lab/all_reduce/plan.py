@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.job import Job
@@ -153,8 +153,7 @@ _DEFAULT_SIZES = "1K:64M:x4"
 _MOST_SIZES = 1000
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """The tensors on each device. The name is a size ("65536", "4096*1000") or a model."""
 
     name: str

@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -74,8 +74,7 @@ def _eps(dtype: str) -> float:
     return float(ml_dtypes.finfo(np.dtype(dtype)).eps)  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(NamedTuple):
     """One period of the values of every device, in the dtype of the tensors, and of the sums.
 
     `total` contains the exact sums, and `magnitude` the sums of the absolute values, both in

@@ -34,7 +34,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from cnnbench.base.text import nearest, parse_number
 from cnnbench.errors import FlagError
@@ -355,8 +355,7 @@ class NotPredictedError(ValueError):
     """There is no prediction for this algorithm or these devices."""
 
 
-@dataclass(frozen=True)
-class TrainingStep:
+class TrainingStep(NamedTuple):
     """Computation and gradients of a device in a step.
 
     `tensors` are the gradients before packing, `step_seconds` is None if unknown, and `batch_size`

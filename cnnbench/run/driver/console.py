@@ -11,8 +11,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from cnnbench.base.stats import Speed
 from cnnbench.base.terminal import LineWriter, Messages, Progress
@@ -127,8 +126,7 @@ class Console:
         self.lines(" ".join([*values, f"[{examples} examples]"]))
 
 
-@dataclass(frozen=True)
-class RunOutput:
+class RunOutput(NamedTuple):
     """Where a run prints and writes: its log, notices and warnings, progress, and result files."""
 
     console: Console

@@ -20,8 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import name_of
@@ -144,8 +143,7 @@ def _why(model: str, status: int, errors: str) -> str:
     return f"the process that computes metrics of {model} {ended}{last and ': '}{last}"
 
 
-@dataclass(frozen=True)
-class Evaluated:
+class Evaluated(NamedTuple):
     """An evaluation whose host metrics may still be computed.
 
     Attributes:
@@ -201,7 +199,7 @@ class EvaluationResults:
         evaluation = dataclasses.replace(
             found.evaluation, loop_seconds=loop_seconds, wall_seconds=wall_seconds
         )
-        self._waiting.append(dataclasses.replace(found, evaluation=evaluation))
+        self._waiting.append(found._replace(evaluation=evaluation))
         self.publish()
 
     @property

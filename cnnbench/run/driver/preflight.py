@@ -11,10 +11,9 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.files import hold, is_url, place
 from cnnbench.base.terminal import Messages
@@ -160,8 +159,7 @@ _MATRIX = 1024
 _RATE_SECONDS = 0.2
 
 
-@dataclass(frozen=True)
-class MemoryEstimate:
+class MemoryEstimate(NamedTuple):
     """Estimated bytes of a process with CPU devices, or of one GPU.
 
     Attributes:
@@ -329,8 +327,7 @@ def check(
     return None
 
 
-@dataclass(frozen=True)
-class RunWork:
+class RunWork(NamedTuple):
     """Amount of computation of a run.
 
     Attributes:

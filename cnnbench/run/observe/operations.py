@@ -91,8 +91,7 @@ class XEvent:
     stats: Mapping[str, int | float | str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class XPlane:
+class XPlane(NamedTuple):
     """A host ("/host:CPU") or a GPU ("/device:GPU:0").
 
     `lines` contains the threads of the host or the streams of the GPU, with names and events.

@@ -36,7 +36,7 @@ def specs(*texts):
 )
 def test_step_without_overlap_and_its_bound(compute, reduction, devices, apart, overlapped):
     network = Interconnect(Link("free", 0.0, 0.0, 0.0), launch=reduction)
-    (p,) = predict(network, replace(STEP, step_seconds=compute), specs("xring"), [devices])
+    (p,) = predict(network, STEP._replace(step_seconds=compute), specs("xring"), [devices])
     assert (p.step_seconds, p.efficiency, p.images_per_sec) == pytest.approx(apart)
     found = (p.overlapped_step_seconds, p.overlapped_efficiency, p.overlapped_images_per_sec)
     assert found == pytest.approx(overlapped)
