@@ -1,6 +1,5 @@
 """Step time, efficiency and images per second, and the fastest spec by size."""
 
-from dataclasses import replace
 
 import pytest
 
