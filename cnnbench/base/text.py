@@ -356,6 +356,14 @@ class Duration:
         return cls(seconds, text)
 
 
+class StopAt(NamedTuple):
+    """A metric and the value at which a run ends; `source` is the text, such as "top_1:0.759"."""
+
+    metric: str
+    value: float
+    source: str
+
+
 def counted(names: Iterable[object]) -> str:
     """A list of names. Duplicates are combined, as in "8 x NVIDIA H100"."""
     counts = Counter(map(str, names))

@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,8 +27,10 @@ from cnnbench.data.augment import mixed_batches
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_all
 from cnnbench.data.pipeline import Pipeline, PipelineStage, copied_to
 from cnnbench.errors import DataError
+from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.models.spec import by_name
 from cnnbench.records.run import SkippedRecords
+from cnnbench.variable_mgr.strategies import for_input_per_replica
 
 # Prefetching: batches are copied from the host pipeline to the devices ahead of time.
 
@@ -358,50 +359,46 @@ class _Prefetcher(threading.Thread):
 # Training input that a tf.distribute strategy shards, splits and copies to the devices.
 
 
-@dataclass(frozen=True, kw_only=True)
 class InputDistribution:
     """How a strategy distributes the batches of a pipeline.
 
+    Args:
+      strategy: strategy for the towers' devices.
+      flags: with input_sharding "manual", the pipeline produces batches for single replicas from
+        this worker's part of the data. Otherwise it produces global batches from all data, which
+        TensorFlow splits. With auto_shard_policy "file", cnnbench assigns files to the pipelines
+        itself, because TensorFlow cannot find the files of numbered records.
+
     Attributes:
-      strategy: strategy for the towers' devices. With `per_replica`, it is used only for this
-        input.
-      manual: True if the pipeline produces batches for single replicas from this worker's part of
-        the data; False if it produces global batches from all data, which TensorFlow splits.
-      per_replica: only with `manual`: each of N replicas has its own pipeline and uses every Nth of
-        its batches.
-      auto_shard_policy: how data is divided between workers: "auto", "data", "off" or "file". With
-        "file", cnnbench assigns files to the pipelines itself, because TensorFlow cannot find the
-        files of numbered records.
-      prefetch_on_device: whether prefetched batches are stored on the devices or on the host.
+      strategy: if each replica has its own pipeline, a strategy that is used only for this input.
+      by_pipeline: whether a pipeline reads only its own part of the data; otherwise it reads all
+        data.
     """
 
-    strategy: Any
-    manual: bool = False
-    per_replica: bool = False
-    auto_shard_policy: str = "auto"
-    prefetch_on_device: bool = True
-
-    @property
-    def by_pipeline(self) -> bool:
-        """Whether a pipeline reads only its own part of the data; otherwise it reads all data."""
-        return self.manual or self.auto_shard_policy == "file"
+    def __init__(self, strategy: Any, flags: StrategyParams) -> None:
+        self._flags = flags
+        self._manual = flags.input_sharding == "manual"
+        # Only with `manual`: each of N replicas uses every Nth batch of its own pipeline.
+        self._per_replica = flags.input_replication == "per_replica"
+        self.strategy = for_input_per_replica(strategy) if self._per_replica else strategy
+        self.by_pipeline = self._manual or flags.auto_shard_policy == "file"
 
     def examples_per_step(self, spec: InputSpec) -> int:
         """Number of examples that one step of all workers uses from one pipeline."""
-        if self.by_pipeline or self.auto_shard_policy == "off":
+        if self.by_pipeline or self._flags.auto_shard_policy == "off":
             return spec.global_batch * spec.passes
         return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
 
     def iterator(self, pipeline: Pipeline) -> Any:
         """Iterator over the batches. An element contains one value for each replica."""
         options = self._options(pipeline.spec)
-        if not self.manual:
+        if not self._manual:
             dataset = self._global(pipeline)
             return iter(self.strategy.experimental_distribute_dataset(dataset, options))
 
         def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
             batches = _endless(mixed_batches(pipeline))
-            if not self.per_replica:
+            if not self._per_replica:
                 return batches
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
@@ -410,7 +407,7 @@ class InputDistribution:
     def _global(self, pipeline: Pipeline) -> tf.data.Dataset:
         options = tf.data.Options()
         policies = tf.data.experimental.AutoShardPolicy
-        policy = "OFF" if self.by_pipeline else self.auto_shard_policy.upper()
+        policy = "OFF" if self.by_pipeline else self._flags.auto_shard_policy.upper()
         options.experimental_distribute.auto_shard_policy = policies[policy]
         batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
         whole = mixed_batches(pipeline).rebatch(batch, drop_remainder=True)
@@ -419,10 +416,11 @@ class InputDistribution:
     def _options(self, spec: InputSpec) -> tf.distribute.InputOptions:
         modes = tf.distribute.InputReplicationMode
         ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
+        on_device = self._flags.prefetch_on_device
         return tf.distribute.InputOptions(
-            experimental_fetch_to_device=self.prefetch_on_device,
+            experimental_fetch_to_device=not self._per_replica if on_device is None else on_device,
             experimental_replication_mode=modes.PER_REPLICA
-            if self.per_replica
+            if self._per_replica
             else modes.PER_WORKER,
             experimental_per_replica_buffer_size=ahead,
         )

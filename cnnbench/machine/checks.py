@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from cnnbench.base.text import nearest
 from cnnbench.errors import FlagError
@@ -79,8 +78,7 @@ def parse_quiet(text: str) -> frozenset[str]:
     return frozenset(name for name in (*names, *every) if name != ALL)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFlags:
+class RunFlags(NamedTuple):
     """Resolved flags that advice depends on; `intra_threads` 0 is TensorFlow's own choice.
 
     `cards` are the indices of the run's GPUs among the visible GPUs.
@@ -94,8 +92,7 @@ class RunFlags:
     gpu_indices: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Situation:
+class Situation(NamedTuple):
     """Input of the checks.
 
     Attributes:
@@ -107,9 +104,9 @@ class Situation:
 
     facts: Mapping[str, Any]
     interval: Mapping[str, Any]
-    flags: RunFlags = field(default_factory=RunFlags)
-    gpus: GpuView = field(default_factory=GpuView)
-    gpus_before: GpuView = field(default_factory=GpuView)
+    flags: RunFlags = RunFlags()
+    gpus: GpuView = GpuView()
+    gpus_before: GpuView = GpuView()
 
     @property
     def usable_cpus(self) -> int:

@@ -83,11 +83,12 @@ class WarmUp:
 class Length:
     """Batches and steps of a run.
 
+    --steps_per_execution divides the steps of warm-up and timed loop, and those of a new training
+    after which an evaluation is due.
+
     Attributes:
       batch_per_device: images of a device and pass.
       passes: batches per device of an update.
-      steps_per_execution: steps in one call of the host. It divides the steps of warm-up and timed
-        loop, and those of a new training after which an evaluation is due.
       global_batch: images per training step, of all devices and passes.
       eval_batch_per_device: images per device in an evaluation step.
       num_batches, num_epochs: length of the timed loop (in evaluation mode: of the evaluation).
@@ -100,7 +101,6 @@ class Length:
 
     batch_per_device: int
     passes: int
-    steps_per_execution: int
     global_batch: int
     eval_batch_per_device: int
     num_batches: int
@@ -141,7 +141,6 @@ class Length:
         return cls(
             batch_per_device=batch,
             passes=passes,
-            steps_per_execution=together,
             global_batch=global_batch,
             eval_batch_per_device=eval_batch,
             num_batches=batches,

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.base.text import parse_number
+from cnnbench.base.text import StopAt, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import Role, RunPart, flag, named, specs_of
 
 _FORM = "takes METRIC:VALUE, as in top_1:0.759 or loss:2.5"
-
-
-@dataclass(frozen=True)
-class StopAt:
-    """A parsed --stop_at. It is not yet known whether the model has the metric."""
-
-    metric: str
-    value: float
-    source: str = field(default="", compare=False)
 
 
 def parse_stop_at(text: str) -> StopAt:

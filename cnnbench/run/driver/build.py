@@ -37,7 +37,7 @@ from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import CoordinatedStep, StepResult, TrainStep
 from cnnbench.run.step.update import Optimizer, UpdateCounter
-from cnnbench.variable_mgr import create, strategies
+from cnnbench.variable_mgr import create
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
@@ -279,7 +279,8 @@ def make_inputs(
         workers, shards = workers[:1], 1
     distribution = None
     if manager is not None and plan.input.distribution is not None:
-        distribution = _distribution(plan, manager)
+        assert isinstance(manager, StrategyVariableMgr)
+        distribution = InputDistribution(manager.strategy, plan.input.distribution)
         if not distribution.by_pipeline:
             shards = 1  # TensorFlow distributes the batches
     sources = [
@@ -309,22 +310,6 @@ def _worker_input(
         datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
     )
     return make_input(spec, towers or devices.job.devices_of(worker), distribution)
-
-
-def _distribution(plan: RunPlan, manager: VariableMgr) -> InputDistribution:
-    given = plan.input.distribution
-    assert given is not None
-    assert isinstance(manager, StrategyVariableMgr)
-    per_replica = given.input_replication == "per_replica"
-    on_device = given.prefetch_on_device
-    strategy = manager.strategy
-    return InputDistribution(
-        strategy=strategies.for_input_per_replica(strategy) if per_replica else strategy,
-        manual=given.input_sharding == "manual",
-        per_replica=per_replica,
-        auto_shard_policy=given.auto_shard_policy,
-        prefetch_on_device=not per_replica if on_device is None else on_device,
-    )
 
 
 def _evaluator(

@@ -223,7 +223,7 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
         per_image = _activations(plan, plan.work.trains)
     waiting = plan.length.passes  # synthetic examples of all passes
     if plan.params.data_dir:
-        together = plan.length.steps_per_execution
+        together = plan.params.steps_per_execution
         waiting = plan.input.training.datasets_prefetch_buffer_size
         waiting += 1 if together == 1 else together * plan.length.passes
         waiting += 2 * plan.input.training.mixes  # while they are mixed: the images, and the others

@@ -91,7 +91,7 @@ def _report(
 ) -> None:
     """Writes the requested files of a profile."""
     model, batch = plan.network.model, plan.length.batch_per_device
-    together = plan.length.steps_per_execution
+    together = plan.params.steps_per_execution
     before = (step - 1) // together * together
     steps = f"step {step}" if together == 1 else f"steps {before + 1} to {before + together}"
     title = f"warm-up {steps} of {model.name}, {batch} images per device"

@@ -386,7 +386,7 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
             "ask "
             "for more --num_batches"
         )
-    return restored, whole(max(0, steps), plan.length.steps_per_execution)
+    return restored, whole(max(0, steps), plan.params.steps_per_execution)
 
 
 def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Sequence[int]) -> None:

@@ -115,7 +115,7 @@ class Training:
         self._probes = probes
         self._observers = observers
         self._interrupts = Interrupts(built.group)
-        self._together = run.plan.length.steps_per_execution
+        self._together = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.outputs.display_perf_ewma)
         self._display: DisplayInterval | None = None  # only in the timed loop
         self._timer = LoopTimer()

@@ -138,7 +138,7 @@ class TrainStep:
         self._keeps_batches = False
         self._batches: Any = None
         self.notices: list[str] = []
-        passes, steps = plan.length.passes, plan.length.steps_per_execution
+        passes, steps = plan.length.passes, flags.steps_per_execution
         self._pass: Any = passes - 1
         self._sums = PassSums(plan, manager, self.loss_scale) if passes > 1 else None
         self._earlier: TracedFunction | None = None

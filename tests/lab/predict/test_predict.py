@@ -1,6 +1,5 @@
 """Step time, efficiency and images per second, and the fastest spec by size."""
 
-
 import pytest
 
 from cnnbench.lab.predict.predict import (

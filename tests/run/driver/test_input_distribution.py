@@ -13,6 +13,7 @@ from cnnbench.data import CIFAR10
 from cnnbench.data.prefetch import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
+from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -130,12 +131,12 @@ def test_d9_files_are_shared_out_where_there_are_enough(data_name, words, files,
         ({"auto_shard_policy": "data"}, 12),
         ({"auto_shard_policy": "off"}, 8),  # every worker takes all batches of its replicas
         ({"auto_shard_policy": "file"}, 8),
-        ({"manual": True}, 8),
-        ({"manual": True, "per_replica": True}, 8),
+        ({"input_sharding": "manual"}, 8),
     ],
     ids=str,
 )
 def test_what_a_step_takes_of_a_worker_s_stream(fields, examples):
     strategy = SimpleNamespace(num_replicas_in_sync=3)
     spec = input_spec(CIFAR10, 32, batch_per_device=4, num_devices=2)
-    assert InputDistribution(strategy=strategy, **fields).examples_per_step(spec) == examples
+    distribution = InputDistribution(strategy, StrategyParams(**fields))
+    assert distribution.examples_per_step(spec) == examples
