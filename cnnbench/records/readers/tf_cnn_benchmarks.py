@@ -151,6 +151,17 @@ def _json(data: bytes) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
+def _printed_values(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
+    """Values of a record from its last row; `has_loss` is false if the run printed no loss."""
+    printed = {
+        "images_per_sec": row.images_per_sec,
+        "images_per_sec_uncertainty": row.uncertainty,
+        "images_per_sec_jitter": row.jitter,
+        "final_loss": row.loss if has_loss else None,
+    }
+    return {name: value for name, value in printed.items() if value is not None}
+
+
 class _Log:
     """The lines of one run, understood."""
 
@@ -222,14 +233,7 @@ class _Log:
         header, config, places = self.header, self._config(), self._devices()
         last = self.rows[-1] if self.rows else None
         if last is not None:
-            loss = None if config["forward_only"] else last.loss
-            printed = {
-                "images_per_sec": last.images_per_sec,
-                "images_per_sec_uncertainty": last.uncertainty,
-                "images_per_sec_jitter": last.jitter,
-                "final_loss": loss,
-            }
-            self.values |= {name: value for name, value in printed.items() if value is not None}
+            self.values |= _printed_values(last, has_loss=not config["forward_only"])
         per_device, whole = (self._number(name) for name in ("per device", "Batch size"))
         batch, workers = None, 1
         if per_device and whole:

@@ -231,20 +231,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
         evaluator = _evaluator(plan, devices, evaluated, averages)
     checkpoints = None
     if plan.outputs.train_dir is not None:
-        checkpoints = Checkpoints(
-            manager,
-            slots,
-            plan.outputs.max_ckpts_to_keep,
-            {} if step is None else step.loss_scale.variables(),
-            host=devices.cpu if devices.job.in_cluster else None,
-            outlives_others=plan.place.asynchronous,
-            optimizer=plan.numerics.optimizer.name if plan.work.trains else None,
-            global_batch=plan.length.global_batch,
-            # A worker with a step of its own knows only its own input.
-            inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
-            spec=plan.network.spec,
-            averaged=plan.params.ema_decay > 0 and not plan.work.trains,
-        )
+        checkpoints = _checkpoints(plan, devices, manager, slots, step, inputs)
     exporter = None
     if plan.outputs.export_dir is not None:
         dtype = plan.numerics.dtype
@@ -261,6 +248,30 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
         checkpoints=checkpoints,
         exporter=exporter,
         lag=1 if devices.kind == "gpu" else 0,
+    )
+
+
+def _checkpoints(
+    plan: RunPlan,
+    devices: runtime.Devices,
+    manager: VariableMgr,
+    slots: Mapping[str, TowerVariable],
+    step: TrainStep | None,
+    inputs: InputSource | None,
+) -> Checkpoints:
+    return Checkpoints(
+        manager,
+        slots,
+        plan.outputs.max_ckpts_to_keep,
+        {} if step is None else step.loss_scale.variables(),
+        host=devices.cpu if devices.job.in_cluster else None,
+        outlives_others=plan.place.asynchronous,
+        optimizer=plan.numerics.optimizer.name if plan.work.trains else None,
+        global_batch=plan.length.global_batch,
+        # A worker with a step of its own knows only its own input.
+        inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
+        spec=plan.network.spec,
+        averaged=plan.params.ema_decay > 0 and not plan.work.trains,
     )
 
 

@@ -170,24 +170,22 @@ class Checkpoints:
         others = {n: slot for n, slot in self._slots.items() if n not in averages}
         slots = {_key("slots", name): slot.primary for name, slot in others.items()}
         kept = {_key("slots", name): average.primary for name, average in averages.items()}
-        has_averages = stored.has(kept)
         scale = {_key("loss_scale", name): v for name, v in self._loss_scale.items()}
         before = stored.optimizer() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has(slots)
-        has_scale = stored.has(scale)
+        has_averages, has_scale = stored.has(kept), stored.has(scale)
         broken = stored.read_into({_GLOBAL_STEP: self._global_step, **model})
         stored.read_into({**(slots if has_slots else {}), **(scale if has_scale else {})})
         stored.read_into(kept if has_averages else {})
-        restored = [*(others.values() if has_slots else ())]
-        self._manager.after_restore([*restored, *(averages.values() if has_averages else ())])
+        copied = (others if has_slots else {}) | (averages if has_averages else {})
+        self._manager.after_restore(copied.values())
         if not has_averages:
             start_averages(self._manager, self._slots)
-        global_step = int(self._global_step.numpy())
+        self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions do not have the number of examples.
         examples = int(stored.tensor(_EXAMPLES)) if stored.has([_EXAMPLES]) else by_this_batch
         self._examples_before = examples - by_this_batch
-        self._first_step = global_step
         notices = []
         if stored.is_old:
             notices.append(f"{path} is of tf_cnn_benchmarks: no state of an optimizer is restored")
