@@ -42,7 +42,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from statistics import NormalDist
@@ -356,8 +355,7 @@ def interim_analyses(
     return (*analyses, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
 
 
-@dataclass(frozen=True)
-class Continuation:
+class Continuation(NamedTuple):
     """How additional pairs are analysed: in a continued experiment, or in a new one.
 
     Attributes:
@@ -412,8 +410,7 @@ _FACTORS = {1: 0.8, 2: 0.05, 4: 0.05, 8: 0.05, 16: 0.05}
 _LEAST = 1e-12  # Lower bound of a share, which keeps its logarithm finite.
 
 
-@dataclass(frozen=True)
-class Additive:
+class Additive(NamedTuple):
     """A fitted additive model.
 
     Attributes:

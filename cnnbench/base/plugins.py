@@ -19,12 +19,12 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import (
     Annotated,
     Any,
     ClassVar,
+    NamedTuple,
     TypeVar,
     Union,
     cast,
@@ -156,8 +156,7 @@ _REGISTRIES = (
 )
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of object that plug-ins register.
 
     Attributes:

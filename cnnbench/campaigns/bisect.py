@@ -18,6 +18,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cnnbench.base.document import Row, TableCell, Text, numeric, table, writers
 from cnnbench.base.inference import ANALYSIS_STEP, FIRST_ANALYSIS
@@ -55,8 +56,7 @@ from cnnbench.records.profiles import Explanation
 # Commits between GOOD and BAD: answers from verdicts, and remaining candidates.
 
 
-@dataclass(frozen=True)
-class History:
+class History(NamedTuple):
     """The history of a repository. With `first_parent`, a merge counts as one commit."""
 
     repository: Path
@@ -69,24 +69,25 @@ class History:
         """
         options = ["--first-parent"] if self.first_parent else []
         excluded = [f"^{commit}" for commit in good]
-        listed = self._git("rev-list", "--bisect-all", *options, bad, *excluded)
+        listed = git(
+            *("rev-list", "--bisect-all", *options, bad, *excluded), folder=self.repository
+        )
         return [line.split()[0] for line in listed.splitlines()]
 
     def ordered(self, commits: Collection[str], good: str, bad: str) -> tuple[str, ...]:
         """Commits with parents before children."""
-        listed = self._git("rev-list", "--reverse", "--topo-order", bad, f"^{good}")
+        listed = git(
+            *("rev-list", "--reverse", "--topo-order", bad, f"^{good}"), folder=self.repository
+        )
         return tuple(line for line in listed.splitlines() if line in commits)
 
     def show(self, commit: str, form: str = "%s") -> str:
         """The first line of a commit's message, or another placeholder of git's --format."""
-        return self._git("show", "--no-patch", f"--format={form}", commit)
+        return git("show", "--no-patch", f"--format={form}", commit, folder=self.repository)
 
     def parent(self, commit: str) -> str:
         """The first parent of a commit, which must have one."""
-        return self._git("rev-parse", f"{commit}^1")
-
-    def _git(self, *arguments: str) -> str:
-        return git(*arguments, folder=self.repository)
+        return git("rev-parse", f"{commit}^1", folder=self.repository)
 
 
 def repository_of(text: str) -> Path:

@@ -60,8 +60,7 @@ _RESERVED = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobLayout:
+class JobLayout(NamedTuple):
     """Number of processes of each kind. With a controller, a separate process drives the workers.
 
     `options` contains other flags of launch.
@@ -88,7 +87,7 @@ class JobLayout:
         """The layout, with a controller added if the mode of a run needs one."""
         mode = run.given.get("variable_update")
         needed = any(m.name == mode for m in BUILT_IN if m.processes is Processes.COORDINATOR)
-        return replace(self, controller=self.controller or needed)
+        return self._replace(controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
         """The job with these ports on this machine; its task is the chief."""
@@ -99,10 +98,6 @@ class JobLayout:
             ps_hosts=hosts[self.workers : self.workers + self.ps],
             controller_host=hosts[-1] if self.controller else None,
         )
-
-    def job_to_check(self) -> Job:
-        """The job with fixed ports, for checking flags."""
-        return self.job(range(LOWEST, LOWEST + self.size))
 
 
 class TaskCommand(NamedTuple):
@@ -200,7 +195,7 @@ def _of_tasks(
     names = JobFlagNames("launch")
     if towers is not None:
         called["num_gpus"], names = ("towers", towers), JobFlagNames("launch", "--towers")
-    job = layout.job_to_check()
+    job = layout.job(range(LOWEST, LOWEST + layout.size))  # the ports do not matter here
     kinds = {task.job: task for task in reversed(job.tasks)}.values()
     try:
         *_, chief = [of_task(task_flags(replace(job, task=task), towers), names) for task in kinds]

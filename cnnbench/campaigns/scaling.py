@@ -167,7 +167,7 @@ class Scaling:
         if count:
             own = {"log_dir": logs, "towers": self.towers, "affinity": self.cores > 0}
             options = command_words({name: value for name, value in own.items() if value})
-            side = Side(flags=self.command.words, layout=replace(layout, options=options))
+            side = Side(flags=self.command.words, layout=layout._replace(options=options))
         free = sorted(os.sched_getaffinity(0))[: self.cores * layout.size]
         return replace(side, resolved=RunSummary(config=chief.to_json()), cores=free or None)
 

@@ -230,14 +230,13 @@ def _short(text: str) -> str:
     return " ".join(text.split())
 
 
-@dataclass(frozen=True)
-class SweepPlan:
+class SweepPlan(NamedTuple):
     """The cases of a sweep in the order of the file, and notices to print before the first run."""
 
     suite: str
     cases: tuple[SweepCase, ...]
     notices: tuple[str, ...]
-    subject: Subject = field(default_factory=Subject)
+    subject: Subject = Subject()
 
 
 def make_plan(

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.text import exact, number, parse_number
@@ -24,8 +24,7 @@ Schedule: TypeAlias = Callable[[int], float]
 """Function from the number of a step (from 0) to the learning rate."""
 
 
-@dataclass(frozen=True)
-class ScheduledSteps:
+class ScheduledSteps(NamedTuple):
     """The steps for which a schedule is made. It is not called for warm-up steps.
 
     Attributes:

@@ -737,7 +737,9 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
     ),
     refused(
         "backbone_model_path",
-        lambda p: p.work.trains and checkpoint_folder.latest(p.network.backbone or "") is None,
+        lambda p: (
+            p.work.trains and checkpoint_folder.latest(p.params.backbone_model_path or "") is None
+        ),
         "there is no checkpoint",
     ),
     needed("model", always, _missing_element),

@@ -60,7 +60,6 @@ class NetworkPlan:
     Attributes:
       spec: variables and FLOPs of the network.
       examples: elements of an example of the data set, with resolved sizes.
-      backbone: path of the checkpoint from which the backbone of the model is read, or None.
       own_sizes: flags that ask for the size or the outputs that the model has anyway.
     """
 
@@ -68,7 +67,6 @@ class NetworkPlan:
     model: Model
     spec: ModelSpec
     examples: tuple[Element, ...]
-    backbone: str | None
     own_sizes: tuple[str, ...] = ()
 
     @classmethod
@@ -91,7 +89,6 @@ class NetworkPlan:
             model=model,
             spec=_declared(flags, model, dataset),
             examples=resolve(dataset.elements, model, dataset.num_classes),
-            backbone=flags.backbone_model_path,
             own_sizes=tuple(n for n, size in own.items() if size == getattr(flags, n)),
         )
 

@@ -352,7 +352,7 @@ def refuse_flags(side: Side, names: Sequence[str], reason: str) -> None:
 def check(side: Side) -> RunSummary:
     """Resolves those flags of a side that this version of cnnbench knows; UsageError if wrong."""
     try:
-        layout = json.dumps(None if side.layout is None else vars(side.layout))
+        layout = json.dumps(None if side.layout is None else side.layout._asdict())
         done = run_code(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
         error, resolved = answer["error"], decode(RunSummary, answer["resolved"])

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.base.files import FILE, Scratch, hold, parse_json, read_file
@@ -53,8 +53,7 @@ class ChangedError(BenchmarkError):
         return cls(f"the measured code was changed ({what}); earlier measurements are kept")
 
 
-@dataclass(frozen=True)
-class PlanIdentity:
+class PlanIdentity(NamedTuple):
     """A plan in the identity of a campaign.
 
     Attributes:

@@ -189,8 +189,7 @@ _MODE = "variable_update"
 _NEAR = 0.9  # From this share of memory, `cnnbench.run.driver.preflight` prints a warning.
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Flags to be measured: all flags of a run, or of every process in a job.
 
     `name` and `settings` contain the flags that are added to the given flags. `key` is equal for
@@ -203,7 +202,7 @@ class Candidate:
     flags: Settings
     key: str
     changes: tuple[str, ...] = ()
-    resolved: RunSummary = field(default_factory=RunSummary, repr=False)
+    resolved: RunSummary = RunSummary()
 
 
 class Dropped(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,7 @@ def _scale(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str])
     counts = tuple(sorted(set(options.scaling)))
     command = task_command(split_at_dashes(argv)[1])
     any_layout = options.layout.with_coordinator(command.args)
-    layouts = {n: replace(any_layout, workers=n) for n in counts}
+    layouts = {n: any_layout._replace(workers=n) for n in counts}
     command = _with_batch(options, command, any_layout)
     chiefs = {
         n: make_plan(chief_setup(command.args, layout, options.towers))
@@ -268,7 +268,7 @@ def _with_batch(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -
             reason = "is the same for every number of workers: that is --scaling_kind=strong"
             raise FlagError("global_batch_size", fixed, reason)
         return command
-    of_one_worker = make_plan(chief_setup(command.args, replace(layout, workers=1), options.towers))
+    of_one_worker = make_plan(chief_setup(command.args, layout._replace(workers=1), options.towers))
     if of_one_worker.place.asynchronous:
         reason = (
             f"workers of {of_one_worker.place.mode.name} update by themselves and share no batch"

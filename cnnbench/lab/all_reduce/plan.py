@@ -19,7 +19,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -165,13 +165,12 @@ class Workload(NamedTuple):
         return sum(math.prod(shape) for shape in self.shapes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReductionCase:
+class ReductionCase(NamedTuple):
     """A reduction to measure: an algorithm with a packing, or a peer."""
 
     spec: AllReduceSpec | None = None
     peer: str | None = None
-    packing: Packing = field(default_factory=Packing)
+    packing: Packing = Packing()
 
     def __str__(self) -> str:
         return self.peer or str(self.spec)

@@ -5,7 +5,6 @@ In a run of one process all of it does nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -172,7 +171,7 @@ class Membership:
             )
         supervisor.state.connected = True
         self._joined = True
-        return dataclasses.replace(devices, job=job)
+        return devices._replace(job=job)
 
     def _connect_worker(self, job: Job) -> None:
         """Connects a worker that runs a step of its own with the others, for collectives."""

@@ -359,7 +359,7 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
         files.clean(plan.outputs.train_dir)
     path = None if plan.outputs.train_dir is None else files.latest(plan.outputs.train_dir)
     if path is None or built.checkpoints is None:
-        backbone = plan.network.backbone
+        backbone = plan.params.backbone_model_path
         if plan.work.trains and backbone is not None and plan.place.job.is_chief:
             path = files.latest(backbone)
             if path is None:

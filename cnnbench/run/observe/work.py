@@ -20,7 +20,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -430,8 +430,7 @@ _MOST_IN_PLOT = 30
 _NO_ACTIVATIONS = ("Const", "Placeholder", "ReadVariableOp", "Shape")
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """One layer, or a scope without the layers inside it.
 
     Attributes:

@@ -20,8 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cnnbench.base.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, first_line
@@ -42,8 +41,7 @@ _DIVIDED = 0.9
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
-@dataclass(frozen=True)
-class Devices:
+class Devices(NamedTuple):
     """The devices of one run.
 
     Attributes:
