@@ -459,7 +459,7 @@ class Network(SequenceLayers[T]):
         if stddev is None:
             stddev = math.sqrt((2.0 if activation in ("relu", "relu6") else 1.0) / inputs)
         with self._layer("affine"):
-            kernel = self._spec("kernel", (inputs, units), _normal(stddev))
+            kernel = self._spec("kernel", (inputs, units), Initializer.truncated_normal(stddev))
             y = self._matmul(x, self._read(kernel), units)
             if bias is not None:
                 y = self._bias_add(y, self._read(self._bias_spec(units, bias)))
@@ -671,7 +671,9 @@ class Network(SequenceLayers[T]):
         return index
 
     def _kernel(self, name: str, shape: tuple[int, ...], stddev: float | None) -> T:
-        scaled = Initializer.variance_scaling() if stddev is None else _normal(stddev)
+        scaled = Initializer.variance_scaling()
+        if stddev is not None:
+            scaled = Initializer.truncated_normal(stddev)
         return self._read(self._spec(name, shape, scaled))
 
     def _depthwise_by(
@@ -750,10 +752,6 @@ class Network(SequenceLayers[T]):
         shape: tuple[int, ...],
         flops: int | LayerWork,
     ) -> T: ...
-
-
-def _normal(stddev: float) -> Initializer:
-    return Initializer.truncated_normal(stddev)
 
 
 # Blocks that several networks share.

@@ -386,10 +386,8 @@ class JobSession:
         lost = [
             process for process in self._processes if process.ended is not None and not process.ok
         ]
-        return math.inf if all(map(self._spared, lost)) else AFTER_LOSS
-
-    def _spared(self, process: _Process) -> bool:
-        return self.spares(process.task, REFUSED)
+        spared = all(self.spares(process.task, REFUSED) for process in lost)
+        return math.inf if spared else AFTER_LOSS
 
     def _stop(self) -> None:
         """Ends running processes. The chief is first, because its record contains the reason."""
@@ -432,7 +430,8 @@ class JobSession:
         chief = self._processes[0].ended
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
             return int(chief.code or 0)
-        ok = all(process.ok or self._spared(process) for process in self._processes[1:])
+        others = self._processes[1:]
+        ok = all(one.ok or self.spares(one.task, REFUSED) for one in others)
         return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
 
 

@@ -379,7 +379,7 @@ def _row(
     tolerance: float,
 ) -> StrategyRow:
     records = list(session.records[case.name].values())
-    speeds = ProcessValues(speeds_of(processes, case.name))
+    speeds = speeds_of(processes, case.name)
     low, high = speeds.interval or speeds.range or (None, None)
     distance, variable = distances.get(case.name, (None, ""))
     weights = UNKNOWN

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar
 
+from cnnbench.base.stats import ProcessValues
 from cnnbench.base.text import number
 from cnnbench.records.codec import (
     ABSENT,
@@ -140,10 +141,10 @@ class StrategiesDocument(Document):
             raise ValueError("rows: none")
 
 
-def speeds_of(processes: Sequence[StrategyProcess], mode: str) -> tuple[float, ...]:
+def speeds_of(processes: Sequence[StrategyProcess], mode: str) -> ProcessValues:
     """Images/sec of the processes of a mode, as far as they are known."""
     of_mode = (process.images_per_sec for process in processes if process.mode == mode)
-    return tuple(speed for speed in of_mode if speed is not None)
+    return ProcessValues(tuple(speed for speed in of_mode if speed is not None))
 
 
 def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[str, bool]]:

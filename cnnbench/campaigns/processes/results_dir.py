@@ -547,7 +547,9 @@ class Journal:
                 facts, _, crc = line.rstrip(b"\n").rpartition(_CRC)
                 valid = crc == b"%d}" % zlib.crc32(facts, before)
                 checked = checked or CHECKSUM in event
-                if not _is_typed(event) or (not valid and (checked or "question" in event)):
+                typed = all(isinstance(event[key], _TYPES[key]) for key in _TYPES.keys() & event)
+                # Version 1.0.0 wrote no checksums.
+                if not typed or (not valid and (checked or "question" in event)):
                     raise self._damaged(f"line {number} is damaged")
                 events_read.append(event)
             before = zlib.crc32(line, before)
@@ -600,8 +602,3 @@ def _as_now(event: dict[str, Any]) -> dict[str, Any]:
     if kind == "explanation":
         return {**event, "event": NOTE, "note": kind}
     return event
-
-
-def _is_typed(event: Mapping[str, Any]) -> bool:
-    """Whether an event has values of the right types. Version 1.0.0 wrote no checksums."""
-    return all(key not in event or isinstance(event[key], kind) for key, kind in _TYPES.items())

@@ -151,16 +151,9 @@ def modes_chart(document: StrategiesDocument, title: str = "") -> Rows:
     return process_chart(
         title or work_text(document),
         Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
-        (
-            (row.mode, ProcessValues(speeds_of(document.processes, row.mode)))
-            for row in document.rows
-        ),
+        ((row.mode, speeds_of(document.processes, row.mode)) for row in document.rows),
         " images/sec",
     )
-
-
-def _speeds(document: StrategiesDocument, row: StrategyRow) -> ProcessValues:
-    return ProcessValues(speeds_of(document.processes, row.mode))
 
 
 def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
@@ -171,7 +164,7 @@ def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
     return {
         "mode": row.mode,
         "median images/sec": numeric(row.images_per_sec),
-        **interval_cells(_speeds(document, row)),
+        **interval_cells(speeds_of(document.processes, row.mode)),
         "overhead": numeric(row.overhead, _signed),
         "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
         "all-reduce": row.all_reduce,
