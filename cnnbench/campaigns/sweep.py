@@ -24,11 +24,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from cnnbench.base.document import Row, Text, numeric, table, writers
-from cnnbench.base.inference import mann_whitney_p, standard_deviation
+from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count, duration, first_few, labels_of, number, percent, unknown_key
@@ -78,7 +77,7 @@ from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.params import FLAGS
 from cnnbench.flags.parse import flags_added_by
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.judgement import processes_needed
+from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_find
 from cnnbench.judge.metrics.measurement import Policy, median_step_text
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
@@ -306,46 +305,6 @@ def _chosen(configurations: Sequence[SweepCase], pattern: str | None) -> list[Sw
         names = [f'"{configuration.name}"' for configuration in configurations]
         raise FlagError("filter", pattern, f"matches none of {first_few(names, 5, ', ')}")
     return chosen
-
-
-_USUAL, _FOUND_CHANCE = Policy(), 0.9
-"""Decision thresholds of suites, and the power with which a change is found in every configuration.
-"""
-
-
-def processes_to_decide(configurations: int) -> int:
-    """Number of processes per side that is sufficient for a verdict on every configuration.
-
-    The smallest number for which a change of all configurations can be significant (Holm), and a
-    change of one configuration even if one process of a side overlaps with the other side.
-    """
-    count = processes_needed(_USUAL, configurations)
-    # All values of one side, except at most one, exceed all values of the other side.
-    while mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count)) > _USUAL.alpha:
-        count += 1
-    return count
-
-
-def processes_to_find(change: float, scatter: float, configurations: int) -> int:
-    """Estimated number of processes per side that finds a change with 90 % power.
-
-    Uses the normal approximation. The change must be significant (Holm), and its interval must be
-    beyond the threshold.
-
-    Args:
-      change: relative change: -0.2 is 20 % slower. Raises ValueError if it is within the threshold.
-      scatter: standard deviation of the logarithms of equal processes' speeds.
-    """
-    size, floor = abs(math.log1p(change)), math.log1p(_USUAL.threshold)
-    if size <= floor:
-        raise ValueError(f"change={change}: is within the threshold {_USUAL.threshold}")
-    normal = NormalDist()
-    chance = normal.inv_cdf(_FOUND_CHANCE ** (1 / configurations))
-    certain = (normal.inv_cdf(1 - _USUAL.alpha / 2 / configurations) + chance) / size
-    beyond = (normal.inv_cdf(1 - _USUAL.alpha / 2) + chance) / (size - floor)
-    count = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    # One more process, because exact intervals of few values are wider than approximate ones.
-    return max(math.ceil(count) + 1, processes_needed(_USUAL, configurations))
 
 
 def family_size(cases: Iterable[SweepCase], command: str) -> int:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import Any
 
 from cnnbench.base import inference
@@ -43,6 +44,9 @@ from cnnbench.records.codec import ABSENT, OPTIONAL, from_sources
 from cnnbench.records.metric import Metric
 
 _DEFAULT = Policy()
+
+_FOUND_CHANCE = 0.9
+"""Power with which a change is found in every configuration of a suite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +198,41 @@ def processes_needed(
     while configurations * inference.smallest_p(needed, needed, paired) > alpha:
         needed += 1
     return needed
+
+
+def processes_to_decide(configurations: int) -> int:
+    """Number of processes per side that is sufficient for a verdict on every configuration.
+
+    The smallest number for which a change of all configurations can be significant (Holm), and a
+    change of one configuration even if one process of a side overlaps with the other side.
+    """
+    n = processes_needed(_DEFAULT, configurations)
+    # All values of one side, except at most one, exceed all values of the other side.
+    while inference.mann_whitney_p([-1.0, *range(n, 2 * n - 1)], range(n)) > _DEFAULT.alpha:
+        n += 1
+    return n
+
+
+def processes_to_find(change: float, scatter: float, configurations: int) -> int:
+    """Estimated number of processes per side that finds a change with 90 % power.
+
+    Uses the normal approximation. The change must be significant (Holm), and its interval must be
+    beyond the threshold.
+
+    Args:
+      change: relative change: -0.2 is 20 % slower. Raises ValueError if it is within the threshold.
+      scatter: standard deviation of the logarithms of equal processes' speeds.
+    """
+    size, floor = abs(math.log1p(change)), math.log1p(_DEFAULT.threshold)
+    if size <= floor:
+        raise ValueError(f"change={change}: is within the threshold {_DEFAULT.threshold}")
+    normal = NormalDist()
+    chance = normal.inv_cdf(_FOUND_CHANCE ** (1 / configurations))
+    certain = (normal.inv_cdf(1 - _DEFAULT.alpha / 2 / configurations) + chance) / size
+    beyond = (normal.inv_cdf(1 - _DEFAULT.alpha / 2) + chance) / (size - floor)
+    number = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
+    # One more process, because exact intervals of few values are wider than approximate ones.
+    return max(math.ceil(number) + 1, processes_needed(_DEFAULT, configurations))
 
 
 def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | None:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from cnnbench.campaigns.sweep import processes_to_decide, processes_to_find
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge_all, processes_needed
+from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_find
 
 SMOKE = 10
 
