@@ -285,7 +285,7 @@ def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Campaig
     """Identity of the campaign. A resumed sweep may have more configurations and repeats."""
     return CampaignIdentity(
         plans={
-            case.name: plan_of(case.resolved, search=_facts_of(case.entry.search))
+            case.name: plan_of(case.resolved, search=case.entry.search and vars(case.entry.search))
             for case in plan.cases
         },
         facts=facts,
@@ -394,14 +394,10 @@ def _case(
     parts = {
         "command": entry.command,
         "config": resolved.identity,
-        "search": _facts_of(search),
+        "search": search and vars(search),
         "environment": environment,
     }
     return replace(configuration, flags=flags, resolved=resolved, key=digest_key(parts))
-
-
-def _facts_of(search: BatchSizeSearch | None) -> dict[str, int] | None:
-    return None if search is None else vars(search)
 
 
 def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
@@ -821,6 +817,7 @@ def table_text(rows: Sequence[SummaryRow]) -> str:
 
 
 def _cells(row: SummaryRow) -> Row:
+    bad = [text for word, text in row.verdicts if word != HELD]
     return {
         "configuration": row.name,
         "batch": numeric(row.batch_size, "{:.0f}".format),
@@ -830,7 +827,7 @@ def _cells(row: SummaryRow) -> Row:
             (row.throughputs if row.throughputs.values else row.bandwidths).spread, percent
         ),
         "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
-        "bounds": _bounds(row),
+        "bounds": "; ".join(bad) if bad else HELD if row.verdicts else "",
         _REPORTED: row.reported,
     }
 
@@ -864,11 +861,6 @@ def detection_advice(
     if needed > _MANY:
         return f"{text}; use a quieter machine"
     return f"{text}; a quieter machine, or {command(needed)}"
-
-
-def _bounds(row: SummaryRow) -> str:
-    bad = [text for word, text in row.verdicts if word != HELD]
-    return "; ".join(bad) if bad else HELD if row.verdicts else ""
 
 
 def _row(
