@@ -37,8 +37,6 @@ from cnnbench.run.driver.preflight import (
 )
 from cnnbench.variable_mgr.all_reduce.registry import names
 
-_RESERVED = ("result_json", "result_csv")
-"""Flags that the sweep sets itself, because it names the result files."""
 _RECORD = "record.json"
 
 # Facts that affect measurements. Load and free memory are not included, because they vary all the
@@ -118,7 +116,7 @@ def refuse_in_sweep(values: Mapping[str, Any]) -> None:
 
     Also refuses trainings that would resume from each other's checkpoints.
     """
-    for name in _RESERVED:
+    for name in ("result_json", "result_csv"):  # the sweep names the result files
         if values.get(name) is not None:
             raise FlagError(name, values[name], "is set by the sweep; see --results")
     if values.get("train_dir") and not (values.get("eval") or values.get("forward_only")):
