@@ -10,6 +10,7 @@ import abc
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -302,10 +303,7 @@ class VariableMgr(abc.ABC):
           device: the apply device, for operations that belong to no variable.
           learning_rate: float32 scalar.
         """
-
-        def update() -> list[Any]:
-            return self._apply(optimizer, pairs, device, learning_rate)
-
+        update = partial(self._apply, optimizer, pairs, device, learning_rate)
         return update() if guard is None else guard(update)
 
     def _apply(

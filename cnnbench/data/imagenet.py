@@ -173,9 +173,7 @@ def distort_colour(image: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     and hue. With ``distort_color_in_yiq``, saturation and hue are changed by scaling and rotating
     the chroma plane of YIQ; otherwise they are changed in HSV.
     """
-
-    def seed(purpose: str) -> tf.Tensor:
-        return seed_pair(position, spec.seed, purpose)
+    seed = partial(seed_pair, position, spec.seed)
 
     def brightness(x: Any) -> Any:
         return tf.image.stateless_random_brightness(x, _BRIGHTNESS, seed("brightness"))

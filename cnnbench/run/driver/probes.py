@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -43,11 +44,7 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
         # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
         step = max(1, plan.length.warm_up.least - 1)
         folder = None if outputs.use_chrome_trace_format else outputs.trace_file or None
-
-        def report(planes: tuple[XPlane, ...]) -> None:
-            _report(plan, graph, partitions, step, planes)
-
-        yield step, profiling(step, folder, report)
+        yield step, profiling(step, folder, partial(_report, plan, graph, partitions, step))
     if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time. Where that
         # step is profiled, too, this probe is left before the profile is read.

@@ -354,10 +354,7 @@ class TrainStep:
 
     def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         factor = self.loss_scale.factor()
-
-        def build(tower: int) -> TowerResult:
-            return self._tower(tower, batches, factor, ahead=False)
-
+        build = partial(self._tower, batches=batches, factor=factor, ahead=False)
         # Towers that synchronise can only be built together.
         together = self._synchronises
         of_towers = self._manager.run_towers(build, meeting=True) if together else [build(0)]
