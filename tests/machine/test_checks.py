@@ -33,7 +33,7 @@ WARNING = re.compile(r"(\.|^print_)warning$")
 
 INTERVAL = ("seconds", "other_cpus", "steal_fraction", "load_average", "thermal_events")
 INTERVAL += ("quota_seconds", "swapped_pages")
-FLAGS = tuple(RunFlags.__dataclass_fields__)
+FLAGS = RunFlags._fields
 
 
 def found(check, gpus=(), mine=None, before=(), **values):
