@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
@@ -168,7 +168,7 @@ def _run(
         "seed": setting.experiment.seed,
         **setting.experiment.policy.constants,
     }
-    plans = {"": replace(setting.side.plan(), config=None)}
+    plans = {"": setting.side.plan()._replace(config=None)}
     # Code that does not belong to the commits: plug-ins with absolute paths.
     for name, path in plugins.files(setting.side.given):
         if os.path.isabs(path):
