@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -327,7 +328,8 @@ def check(
     return None
 
 
-class RunWork(NamedTuple):
+@dataclass(frozen=True)
+class RunWork:
     """Amount of computation of a run.
 
     Attributes:
