@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
@@ -180,7 +181,8 @@ def _named(names: list[str]) -> Facts:
 GROUPS: tuple[FactGroup, ...] = (driver_files, nvml_facts, visible_to_tensorflow)
 
 
-class GpuState(NamedTuple):
+@dataclass(frozen=True)
+class GpuState:
     """The state of one GPU; None where unknown.
 
     Attributes:
@@ -304,7 +306,7 @@ class GpuView(NamedTuple):
             running = states[i].processes
             if running is not None:
                 left = {pid: name for pid, name in running.items() if pid not in peers}
-                states[i] = states[i]._replace(processes=left)
+                states[i] = replace(states[i], processes=left)
         return self._replace(states=tuple(states))
 
     @property

@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.inference import Additive, fit_blocks
 from cnnbench.base.text import percent
@@ -253,8 +253,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"
 
 
-@dataclass(frozen=True)
-class SearchOutcome:
+class SearchOutcome(NamedTuple):
     """Result of the races of all groups. The leader is the best candidate of the last race."""
 
     races: tuple[Race, ...]

@@ -590,7 +590,7 @@ def search_policy(
     proven = final.proven_before()
     if proof.verdict != FASTER and proven is not None:
         # With more time, the races have a different leader, but with less evidence.
-        race_outcome = replace(race_outcome, leader=space.make(proven))
+        race_outcome = race_outcome._replace(leader=space.make(proven))
         proof = yield from final.prove(race_outcome.leader)
     proof = replace(proof, enough_minutes=_enough_minutes(race_outcome, proof, bench))
     weights = Weights()
