@@ -60,6 +60,15 @@ if TYPE_CHECKING:
 _NO_ROOM = "Dst tensor is not initialized"
 
 
+def _long_run(plan: RunPlan) -> str:
+    """A notice about a plan of so many steps that the user may not have meant it; "" otherwise."""
+    warm_up, timed, length = plan.length.warm_up.most, plan.length.num_batches, plan.length
+    evaluated = length.num_eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
+    if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
+        return ""
+    return f"a long run: steps of the warm-up {warm_up}, timed {timed}, of evaluations {evaluated}"
+
+
 class BenchmarkCNN(Run):
     """One run.
 
@@ -134,13 +143,8 @@ class BenchmarkCNN(Run):
             self.profiled(plan.outputs.profile_steps)
         if plan.machine.flags.device == "cpu":
             self._check_memory("cpu")
-        warm_up, timed, length = plan.length.warm_up.most, plan.length.num_batches, plan.length
-        evaluated = length.num_eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
-        if warm_up > 1000 or max(timed, evaluated) > 1_000_000:
-            messages.notice(
-                f"a long run: steps of the warm-up {warm_up}, timed {timed}, of evaluations "
-                f"{evaluated}"
-            )
+        if notice := _long_run(plan):
+            messages.notice(notice)
 
     def profiled(self, steps: int) -> StepProfiler:
         """Makes `run` profile up to `steps` of the last steps of the warm-up, and returns how."""
