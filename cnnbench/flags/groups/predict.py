@@ -32,7 +32,10 @@ class PredictParams:
         "the link within a node.",
     )
     devices_per_node: int = flag(
-        8, "With --inter_link: consecutive devices that share a node.", minimum=1
+        8,
+        "With --inter_link: consecutive devices that share a node.",
+        minimum=1,
+        only_with="inter_link",
     )
     step_seconds: float | None = flag(
         None, "Time of a training step on one device, without any reduction.", above=0
@@ -46,6 +49,7 @@ class PredictParams:
         None,
         "Images per device and step. If not given or 0: the batch size of --record or of --model.",
         minimum=0,
+        only_with="step_seconds,record",
     )
     plot: str | None = flag(
         None,
@@ -56,6 +60,7 @@ class PredictParams:
         None,
         "Number of devices in the plot of time over size; if not given, the largest of --devices.",
         minimum=2,
+        only_with="plot",
     )
 
 

@@ -51,12 +51,6 @@ _DEFAULT_MODEL = "resnet50"
 _TWO_LEVELS = ("nccl/xring", "nccl/rechd", "nccl/tree", "psgpu/xring")
 _MOST_DEVICES = 1_000_000
 _PACKINGS = ("agg_small_grads_max_bytes", "gradient_bucket_bytes", "wire_dtype")
-# Flags that have an effect only together with another flag.
-_COMPANIONS = {
-    "devices_per_node": ("inter_link",),
-    "plot_devices": ("plot",),
-    "batch_size": ("step_seconds", "record"),
-}
 _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
 
@@ -69,10 +63,12 @@ def main(values: Mapping[str, Any]) -> int:
     params = PredictParams(**{s.name: values[s.name] for s in PREDICT_FLAGS if s.name in values})
     sent = params_of(values)
     plugins.load_all(vars(sent))
-    for name, others in _COMPANIONS.items():
-        if name in values and not any(values.get(other) is not None for other in others):
-            needed = " or ".join(f"--{other}" for other in others)
-            raise FlagError(name, values[name], f"has no effect without {needed}")
+    for spec in PREDICT_FLAGS:
+        for condition in spec.conditions:
+            others = condition.split(",")
+            if spec.name in values and all(values.get(other) is None for other in others):
+                needed = " or ".join(f"--{other}" for other in others)
+                raise FlagError(spec.name, values[spec.name], f"has no effect without {needed}")
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
     files.prepare([Output("plot", params.plot, suffixes=PICTURES)], [params.record])
