@@ -234,9 +234,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
         checkpoints = _checkpoints(plan, devices, manager, slots, step, inputs)
     exporter = None
     if plan.outputs.export_dir is not None:
-        dtype = plan.numerics.dtype
-        network = plan.network
-        exporter = Exporter(network.model, network.spec, manager, dtype, devices.cpu, averages)
+        exporter = Exporter(plan, manager, devices.cpu, averages)
     return BuiltRun(
         step,
         inputs,
@@ -333,9 +331,8 @@ def _evaluator(
     if plan.input.metrics_in_process:
         files = plugins.files(vars(plan.params))
         host = InProcess(plan.params.model, plan.network.dataset.name, files)
-    layout = runtime.data_format(plan.params.data_format, devices.kind)
     inputs = make_inputs(plan, devices, "validation")
-    return Evaluator(plan, manager, inputs, layout, host, averages)
+    return Evaluator(plan, manager, inputs, host, averages)
 
 
 def _steps(

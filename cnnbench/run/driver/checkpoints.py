@@ -24,10 +24,10 @@ from cnnbench.base.files import Scratch, UrlPath, place
 from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.graph import GraphNetwork
-from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec, grouped, of_role, resolve
 from cnnbench.optimizers.registry import OPTIMIZERS
 from cnnbench.optimizers.spec import AVERAGE
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files
 from cnnbench.records.files import resolve_saved_model
 from cnnbench.variable_mgr import towers
@@ -448,24 +448,21 @@ class Exporter:
 
     Args:
       manager: holds the weights; copy 0 is exported, as checkpoints hold it.
-      compute_dtype: dtype in which evaluations compute: "float32", "bfloat16" or "float16".
       cpu_device: holds the copies to export.
       averages: moving averages by the name of their variable, which are exported in its place.
     """
 
     def __init__(
         self,
-        model: Model,
-        spec: ModelSpec,
+        plan: RunPlan,
         manager: VariableMgr,
-        compute_dtype: str,
         cpu_device: str,
         averages: Mapping[str, TowerVariable],
     ) -> None:
-        self._model = model
-        self._num_classes = spec.num_classes
-        self._elements = of_role(resolve(model.elements, model, spec.num_classes), "feature")
-        self._compute_dtype = compute_dtype
+        self._model = model = plan.network.model
+        self._num_classes = plan.network.spec.num_classes
+        self._elements = of_role(resolve(model.elements, model, self._num_classes), "feature")
+        self._compute_dtype = plan.numerics.dtype
         variables = manager.savable_variables()
         self._sources = {**variables, **averages}
         self._module = tf.Module()

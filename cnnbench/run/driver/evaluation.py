@@ -13,13 +13,14 @@ import tensorflow as tf
 from cnnbench.base.job import cpu_of, is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.errors import DataError
-from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
+from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.run.driver.membership import Interrupts
+from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.tower import share_moving_averages
 from cnnbench.run.step.tracing import CopiedTowers, TracedFunction
 from cnnbench.variable_mgr import towers
@@ -48,7 +49,6 @@ class Evaluator:
         plan: RunPlan,
         manager: VariableMgr,
         inputs: InputSource,
-        data_format: DataFormat,
         host: HostMetrics,
         averages: Mapping[str, TowerVariable],
     ) -> None:
@@ -57,9 +57,10 @@ class Evaluator:
         self._model = plan.network.model
         self._manager = manager
         self.inputs = inputs
-        self._data_format = data_format
         self.host = host
         self._devices = manager.get_devices()
+        kind = "cpu" if is_cpu(self._devices[0]) else "gpu"
+        self._data_format = runtime.data_format(plan.params.data_format, kind)
         self._warm = False
         self.notices: list[str] = []
         # Traced here, so that the first rate printed is not mostly tracing.
