@@ -376,16 +376,18 @@ class InputDistribution:
     """
 
     def __init__(self, strategy: Any, flags: StrategyParams) -> None:
-        self._flags = flags
         self._manual = flags.input_sharding == "manual"
         # Only with `manual`: each of N replicas uses every Nth batch of its own pipeline.
         self._per_replica = flags.input_replication == "per_replica"
         self.strategy = for_input_per_replica(strategy) if self._per_replica else strategy
-        self.by_pipeline = self._manual or flags.auto_shard_policy == "file"
+        self._policy = flags.auto_shard_policy
+        self.by_pipeline = self._manual or self._policy == "file"
+        on_device = flags.prefetch_on_device
+        self._on_device = not self._per_replica if on_device is None else on_device
 
     def examples_per_step(self, spec: InputSpec) -> int:
         """Number of examples that one step of all workers uses from one pipeline."""
-        if self.by_pipeline or self._flags.auto_shard_policy == "off":
+        if self.by_pipeline or self._policy == "off":
             return spec.global_batch * spec.passes
         return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
 
@@ -407,7 +409,7 @@ class InputDistribution:
     def _global(self, pipeline: Pipeline) -> tf.data.Dataset:
         options = tf.data.Options()
         policies = tf.data.experimental.AutoShardPolicy
-        policy = "OFF" if self.by_pipeline else self._flags.auto_shard_policy.upper()
+        policy = "OFF" if self.by_pipeline else self._policy.upper()
         options.experimental_distribute.auto_shard_policy = policies[policy]
         batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
         whole = mixed_batches(pipeline).rebatch(batch, drop_remainder=True)
@@ -416,9 +418,8 @@ class InputDistribution:
     def _options(self, spec: InputSpec) -> tf.distribute.InputOptions:
         modes = tf.distribute.InputReplicationMode
         ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
-        on_device = self._flags.prefetch_on_device
         return tf.distribute.InputOptions(
-            experimental_fetch_to_device=not self._per_replica if on_device is None else on_device,
+            experimental_fetch_to_device=self._on_device,
             experimental_replication_mode=modes.PER_REPLICA
             if self._per_replica
             else modes.PER_WORKER,
