@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import tensorflow as tf
 from networks import forward
@@ -73,7 +71,7 @@ def test_nasnets_have_it_before_their_second_reduction(name, dataset, channels, 
 
 def test_only_training_has_the_head(make_weights):
     model = switched_on("nasnet", "cifar10")
-    model.size = dataclasses.replace(model.size, cells=3, filters=4)
+    model.size = model.size._replace(cells=3, filters=4)
     spec = declare(model, 11)
     weights = make_weights(spec.variables)
     images = tf.zeros((2, 32, 32, 3))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import tensorflow as tf
 from residual_networks import InOrder, relative_error
@@ -135,7 +133,7 @@ def test_equals_the_table_of_operations(make, check_logits):
 @pytest.mark.parametrize("make", [small_cifar10, small_mobile])
 def test_auxiliary_head(make, check_logits):
     model = make()
-    model.size = dataclasses.replace(model.size, keep=1.0)
+    model.size = model.size._replace(keep=1.0)
     model.aux_head = True
     if model.image_size != 32:
         model.image_size = 123  # 8 pixels before the second reduction

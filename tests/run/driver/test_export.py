@@ -1,6 +1,5 @@
 """--export_dir: what is written serves by itself and says what an evaluation says."""
 
-import dataclasses
 import errno
 import os
 from pathlib import Path
@@ -159,7 +158,7 @@ def test_several_inputs_and_outputs_keep_their_names(tmp_path):
 def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(name, dataset):
     model, classes = cut(registry.get_model(name, dataset)), find_dataset(dataset, None).num_classes
     if isinstance(model, NasNet):
-        model.size = dataclasses.replace(model.size, cells=3, filters=8)
+        model.size = model.size._replace(cells=3, filters=8)
     features = of_role(resolve(model.elements, model, classes), "feature")
     signature = {one.name: tf.TensorSpec([None, *one.sizes], one.dtype) for one in features}
 
