@@ -89,6 +89,8 @@ def in_modes(folder: Path) -> Iterator[tuple[list[str], bool]]:
             words = [*small, f"--data_dir={folder / 'cifar10'}", f"--variable_update={mode.name}"]
             if flag.startswith("--global_batch_size"):
                 words.remove("--batch_size=2")
+            if flag.startswith("--recompute"):  # needs a network with blocks
+                words[words.index("--model=trivial")] = "--model=resnet20"
             refused = refusals(flag, {mode.name: run})[0] != "none"
             yield [*command, *words, *needs, flag], refused
 
