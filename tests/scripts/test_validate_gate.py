@@ -150,8 +150,9 @@ def test_many_experiments_at_once_are_judged_as_one_is():
         judge_pairs(TwoSamples(base=[1.0] * 16, new=np.exp(one).tolist(), paired=True), plan)
         for one in differences
     ]
-    found = [(verdict is Verdict.SLOWER, number // 2) for verdict, number in one_by_one]
-    assert [*zip(slower.tolist(), used.tolist(), strict=True)] == found
+    # Without a chance of a verdict, an experiment ends early.
+    found = [number // 2 if verdict is Verdict.SLOWER else 0 for verdict, number in one_by_one]
+    assert np.where(slower, used, 0).tolist() == found
     assert 5 < sum(slower) < 25
 
 
