@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from cnnbench.base import plugins
-from cnnbench.base.plugins import is_tensor, shown, sizes
+from cnnbench.base.plugins import agree, is_tensor, shown, sizes
 from cnnbench.base.text import nearest
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import networks
@@ -53,8 +53,15 @@ def _per_example(value: Any, arguments: Sequence[Any], *, single: bool = False) 
 
 
 def _with_elements(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
-    missing = [element.name for element in arguments[0].elements if element.name not in value]
-    return f"values of all elements, not without {missing[0]}" if missing else ""
+    model = arguments[0]
+    for element in model.elements:
+        if element.name not in value:
+            return f"values of all elements, not without {element.name}"
+        part = value[element.name]
+        wanted = [getattr(model, n, None) if isinstance(n, str) else n for n in element.shape]
+        if is_tensor(part) and not agree(sizes(part), wanted):
+            return f"{element.name} as a tensor {wanted}, not {shown(part)}"
+    return ""
 
 
 def _listed_in(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
@@ -280,7 +287,8 @@ def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
     return [tf.where(usable, hit, 0.0) for hit in shares]
 
 
-def _place_of(model: Model) -> str:
+def place_of(model: Model) -> str:
+    """Where a plug-in defines a network, followed by a colon; "" for networks of cnnbench."""
     built_in = plugins.is_built_in(type(model))
     return "" if built_in else f"{plugins.definition(type(model).build)}: "
 
@@ -296,7 +304,7 @@ def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
         shape: object = "a mapping" if isinstance(made, Mapping) else net.shape(made)
         if shape != (net.num_classes,):
             raise UsageError(
-                f"{_place_of(model)}model {model.name} must return logits of shape "
+                f"{place_of(model)}model {model.name} must return logits of shape "
                 f"({net.num_classes},) per example, not {shape}; end build() with net.logits(x)"
             )
     return outputs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from data_sets import write_records
 from short_runs import TINY
 
 from cnnbench.base import plugins
@@ -29,6 +30,7 @@ register_model("own", "cifar10", Own)
 """
 METHOD = "\nregister_model("
 LOSS = "\n    def loss(self, outputs, labels):\n        return "
+PREPROCESS = "\n    def preprocess(self, example, seed, *, training):\n        return "
 METRICS = "\n    def metrics(self, outputs, labels):\n        return "
 DATA = """
 import os
@@ -63,6 +65,50 @@ class Own(Model):
 
 register_model("own", "own", Own)
 """
+
+
+def data_set(opening):
+    """The plug-in of a data set with another function `open`."""
+    head, rest = DATA.split("def open(spec):")
+    return f"{head}{opening}{rest[rest.index(chr(10) + 'def check') :]}"
+
+
+PIPELINE = data_set("""
+def open(spec):
+    import tensorflow as tf
+    from cnnbench.data.pipeline import Pipeline
+
+    class Own(Pipeline):
+        def __init__(self, spec):
+            super().__init__(spec, 4)
+
+        def tower_batches(self):
+            def example(number):
+                return {"image": tf.fill([32, 32, 3], 0.5), "label": number}
+
+            examples = tf.data.Dataset.range(4).repeat().map(example)
+            return examples.batch(self.spec.batch_per_device, drop_remainder=True)
+
+    return Own(spec)
+
+""")
+NO_JPEG = "tf.io.decode_jpeg(tf.io.read_file('data/some.bin'))[:32, :32]"
+RECORDS = data_set("""
+def open(spec):
+    import tensorflow as tf
+    from cnnbench.data.records import RecordPipeline
+
+    class Own(RecordPipeline):
+        def decode(self, record, position):
+            label = tf.strings.to_number(record, tf.int64)
+            return {"image": tf.fill([32, 32, 3], 0.5), "label": label}
+
+        def examine(self, record):
+            pass
+
+    return Own(spec)
+
+""").replace("some.bin", "some.tfrecord")
 OPTIMIZER = """
 from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot, register_optimizer
 
@@ -170,6 +216,16 @@ KINDS = {
                 "\n    def preprocess(self, example, seed):\n        return example\n" + METHOD,
                 "Own.preprocess() must take (self, example, seed, *, training)",
             ),
+            (
+                METHOD,
+                PREPROCESS + "{'image': example['image']}\n" + METHOD,
+                "Own.preprocess() must return values of all elements, not without label",
+            ),
+            (
+                METHOD,
+                PREPROCESS + "{**example, 'image': example['image'][:4]}\n" + METHOD,
+                "must return image as a tensor [8, 8, 3], not a float32 tensor [4, 8, 3]",
+            ),
         ],
     ),
     "data set": (
@@ -195,6 +251,81 @@ KINDS = {
             ('{"train": 4', '{"train": 0', "examples['train'] must be at least 1, not 0"),
             ('"find": find', "\"find\": 'find'", "find must be a Callable, not 'find'"),
             ("functions = {", "functions = {'size': 3, ", "TypeError"),
+            (
+                "* 32] * 32]",
+                "* 16] * 16]",
+                "open(): ArrayPipeline must deliver image as a float32 tensor [2, 32, 32, 3] for "
+                "data set own, not a float32 tensor [2, 16, 16, 3]",
+            ),
+            ("[1] * 4", "[1] * 3", "open(): the arrays have 4, 3 rows, not equally many"),
+            (", [1] * 4", "", "ArrayPipeline needs an array for each of image, label, not 1"),
+        ],
+    ),
+    "pipeline": (
+        PIPELINE,
+        [*SMALL, "--model=own", "--init_learning_rate=0.1", "--data_dir=data", "--data_name=own"],
+        [
+            ("batches(self)", "batches(self, spec)", "Own.tower_batches() must take (self): mis"),
+            ("return examples", "examples", "Own.tower_batches() must return a Dataset, not None"),
+            (
+                "return examples",
+                "return tf.zeros([2]) if spec else examples",
+                "must return a tf.data.Dataset, not a float32 tensor [2]",
+            ),
+            ("return examples", "return {}['k'] or examples", "Own.tower_batches(): KeyError: 'k'"),
+            ('"label": number', '"label": {}["k"]', "KeyError"),
+            ("super().__init__(spec, 4)", "pass", "Own.__init__ must call super().__init__(spec, "),
+            ("(spec, 4)", "(spec, 'four')", "num_examples of Own must be an int, not 'four'"),
+            (
+                "(Pipeline)",
+                "(type('Any', (), {'__init__': lambda *given: None}))",
+                "open() must return a subclass of cnnbench.data.pipeline.Pipeline, not a Own",
+            ),
+            (
+                "[32, 32, 3], 0.5",
+                "[32, 32], 0.5",
+                "Own must deliver image as a float32 tensor [2, 32, 32, 3] for data set own, not a "
+                "float32 tensor [2, 32, 32]",
+            ),
+            ("0.5)", "1)", "not an int32 tensor [2, 32, 32, 3]"),
+            ("self.spec.batch_per_device", "3", "not a float32 tensor [3, 32, 32, 3]"),
+            ('"label":', '"class":', "a mapping with image, label for data set own, not one with"),
+            (
+                '{"image": tf.fill([32, 32, 3], 0.5), "label": number}',
+                "tf.fill([32, 32, 3], 0.5), number",
+                "Own must deliver a mapping with image, label for data set own, not a tuple",
+            ),
+            (
+                "tf.fill([32, 32, 3], 0.5)",
+                "tf.numpy_function(lambda: __import__('numpy').ones(3, 'f'), [], tf.float32)",
+                "[2, 32, 32, 3] for data set own, not a float32 tensor [2, 3]",
+            ),
+            (
+                "tf.fill([32, 32, 3], 0.5)",
+                f"tf.ensure_shape(tf.cast({NO_JPEG}, tf.float32), [32, 32, 3])",
+                "Own.tower_batches(): data: ",
+            ),
+            (
+                "tf.data.Dataset.range(4)",
+                "tf.data.Dataset.from_generator(lambda: {}['k'], tf.int64, [])",
+                "<lambda>: data: KeyError: 'k'",
+            ),
+        ],
+    ),
+    "record pipeline": (
+        RECORDS,
+        [*SMALL, "--model=own", "--init_learning_rate=0.1", "--data_dir=data", "--data_name=own"],
+        [
+            ("record, position", "record", "Own.decode() must take (self, record, position): too"),
+            ("return {", "{", "Own.decode() must return a Mapping, not None"),
+            ('"label": label', '"class": label', "values of all elements, not without label"),
+            (
+                "[32, 32, 3]",
+                "[16, 16, 3]",
+                "image must have the shape [32, 32, 3], not [16, 16, 3]",
+            ),
+            ("tf.strings", "tf.words", "Own.decode(): AttributeError"),
+            ("def examine", "def examined", "abstract"),
         ],
     ),
     "optimizer": (
@@ -304,6 +435,7 @@ def folder(tmp_path, monkeypatch, runs):
     """The working directory, with files of a data set and records of two sides."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "some.bin").write_text("some")
+    write_records(tmp_path / "data" / "some.tfrecord", [b"0", b"1", b"2", b"3"])
     for side in ("base", "new"):
         (tmp_path / side).mkdir()
         for number in range(3):
@@ -325,14 +457,29 @@ def test_without_a_mistake_it_works(kind, call, folder):
     call(*words, "--plugin=own.py", code={"metric": 3, "reader": 2}.get(kind, 0))
 
 
-def test_a_foreign_variable_beside_trained_ones_is_a_warning(call, folder):
+# What keras.utils.clear_session() does; an import of Keras takes long.
+CLEAR = "import tensorflow as tf; tf.compat.v1.reset_default_graph()"
+
+
+@pytest.mark.parametrize(
+    ("cleared", "first", "place"),
+    [
+        (False, "", "2: <module>: "),
+        (True, "", "2: <module>: "),
+        # TensorFlow forgets who watches; the network that uses the variable is named.
+        (False, f"{CLEAR}; ", "10: Own.build(): Variable"),
+    ],
+)
+def test_a_foreign_variable_beside_trained_ones_is_a_warning(cleared, first, place, call, folder):
+    if cleared:
+        exec(CLEAR, {})
     text, words, _ = KINDS["network"]
-    own = "import tensorflow as tf\nOWN = tf.Variable(1.0)\n" + text
+    own = f"import tensorflow as tf\n{first}OWN = tf.Variable(1.0)\n{text}"
     scaled = "net.apply(lambda x: x * OWN, images, shape=(8, 8, 3))"
     (folder / "own.py").write_text(own.replace("pool(images)", f"pool({scaled})"))
     lines = call(*words, "--plugin=own.py").err.splitlines()
     (warning,) = [line for line in lines if "tf.Variable" in line]
-    assert warning.startswith(f"cnnbench: warning: {folder}/own.py:2: <module>: the tf.Variable")
+    assert warning.startswith(f"cnnbench: warning: {folder}/own.py:{place}")
 
 
 @pytest.mark.parametrize(("kind", "old", "new", "reason"), ROWS)
@@ -345,3 +492,20 @@ def test_a_mistake_is_one_line(kind, old, new, reason, call, folder):
     (error,) = [line for line in printed.err.splitlines() if ": error: " in line]
     assert reason in error
     assert "own.py" in error
+
+
+def test_a_record_that_only_fails_to_decode_is_named(call, folder):
+    text, words, _ = KINDS["record pipeline"]
+    (folder / "own.py").write_text(text)
+    write_records(folder / "data" / "some.tfrecord", [b"0", b"1", b"x", b"3"])
+    err = call(*words, "--plugin=own.py", code=4).err
+    assert "cnnbench: error: data/some.tfrecord: record 2: StringToNumber" in err
+
+
+def test_a_file_that_cannot_be_read_is_named_by_the_check_of_its_data_set(call, folder):
+    text, words, _ = KINDS["pipeline"]
+    text = text.replace("0.5)", f"tf.cast({NO_JPEG}[0, 0, 0], tf.float32))")
+    text = text.replace("return Findings()", "return Findings(defects=[f'{files[0]}: no JPEG'])")
+    (folder / "own.py").write_text(text)
+    err = call(*words, "--plugin=own.py", code=4).err
+    assert "cnnbench: error: data/some.bin: no JPEG (" in err

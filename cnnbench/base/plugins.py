@@ -15,6 +15,7 @@ import linecache
 import mmap
 import numbers
 import os
+import re
 import sys
 import traceback
 import types
@@ -86,9 +87,10 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
         )
     if not fits:
         shape = f" of {len(args)}" if kind is tuple and ... not in args else ""
-        article = "an" if kind.__name__[0] in "aeiouAEIO" else "a"
+        name = kind.__name__.removesuffix("V2")  # tf.data.Dataset is a DatasetV2
+        article = "an" if name[0] in "aeiouAEIO" else "a"
         other = f" of {len(value)}" if shape and isinstance(value, list | tuple) else ""
-        return f"{article} {kind.__name__}{shape}, not {shown(value)}{other}"
+        return f"{article} {name}{shape}, not {shown(value)}{other}"
     for where, part, of in parts:
         wrong = describe_mismatch(part, of, arguments)
         if wrong:
@@ -109,12 +111,22 @@ def sizes(value: Any) -> Sequence[int | None] | None:
     return [None if size is None else int(size) for size in shape]
 
 
+def agree(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
+    """Whether two results of `sizes` are equal, as far as both are known."""
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True)
+    )
+
+
 def shown(value: Any) -> str:
     """A value as text for messages; a tensor is shown as dtype and shape."""
     if is_tensor(value):
         known = sizes(value)
         shape = "of any rank" if known is None else known
-        return f"a {getattr(value.dtype, 'name', value.dtype)} tensor {shape}"
+        dtype = getattr(value.dtype, "name", value.dtype)
+        return f"{'an' if str(dtype)[0] == 'i' else 'a'} {dtype} tensor {shape}"
     text = repr(value) if value is None or isinstance(value, (str, int, float)) else ""
     return text if 0 < len(text) <= 40 else f"a {type(value).__name__}"
 
@@ -124,6 +136,7 @@ def shown(value: Any) -> str:
 _MOST_MIB = 16
 _MOST_FRAMES = 20
 _NAME_BYTES = 512
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 Added = dict[str, tuple[Any, ...]]  # keys of the registered objects, by the flag of their kind
@@ -202,6 +215,9 @@ digests: dict[str, str] = {}
 before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
+_around: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+_running_blocks: list[contextlib.ExitStack] = []  # of `running`, the innermost last
+
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _places: set[str] = set()  # files and folders that contain code of plug-ins
 _running = mmap.mmap(-1, _NAME_BYTES)
@@ -273,8 +289,13 @@ def running(name: str) -> Iterator[None]:
     before, process = _running[:], os.getpid()
     folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
     _running[:] = name.encode(errors="backslashreplace")[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
+    block = contextlib.ExitStack()
+    _running_blocks.append(block)
     try:
-        yield
+        with block:
+            for enter in _around:
+                block.enter_context(enter())
+            yield
     except Exception as error:
         if not hasattr(error, _RAISED_IN):
             with contextlib.suppress(AttributeError, TypeError):
@@ -283,9 +304,17 @@ def running(name: str) -> Iterator[None]:
     finally:
         if os.getpid() != process:
             os._exit(0)
+        _running_blocks.remove(block)
         _running[:] = before
         os.fchdir(folder)
         os.close(folder)
+
+
+def put_around(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """Puts a block around each `running` from now on, and around the rest of the current one."""
+    _around.append(enter)
+    if _running_blocks:
+        _running_blocks[-1].enter_context(enter())
 
 
 def _is_of_plugin(code: types.CodeType) -> bool:
@@ -303,6 +332,14 @@ def calling_place() -> str:
     for frame, line in traceback.walk_stack(None):
         if _is_of_plugin(frame.f_code):
             return _place(frame.f_code, line)
+    return ""
+
+
+def place_in(text: str) -> str:
+    """File, line and function of the innermost plug-in frame in the text of a traceback, or ""."""
+    for file, line, name in reversed(_FRAME.findall(text)):
+        if not _places.isdisjoint((file, os.path.dirname(file))):
+            return f"{file}:{line}: {_called(name)}"
     return ""
 
 
@@ -464,7 +501,11 @@ def _place(code: types.CodeType, line: int) -> str:
         (f.__qualname__ for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)),
         code.co_name,
     )
-    return f"{code.co_filename}:{line}: {name if name.endswith('>') else f'{name}()'}"
+    return f"{code.co_filename}:{line}: {_called(name)}"
+
+
+def _called(name: str) -> str:
+    return name if name.endswith(">") else f"{name}()"
 
 
 def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -113,6 +115,21 @@ class Dataset:
         if not found:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
         return found
+
+    def first_defect(self, spec: InputSpec, seconds: float) -> str:
+        """The first defect that `check` finds in the files of an input; "" if none in that time."""
+        found: list[str] = []
+
+        def look() -> None:
+            # An error of the check itself must not hide the one for which it is called.
+            with contextlib.suppress(Exception):
+                files = self._files(str(spec.data_dir), spec.subset)
+                found.extend(self.check(files, spec.num_classes).defects)
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        return next(iter(found), "")
 
     def _files(self, data_dir: str, subset: str) -> list[Path]:
         files = [place(path) for path in self.find(data_dir, subset)]
@@ -308,6 +325,18 @@ class InputSpec(ReadingParams):
         by_precision = element.role == "feature" and element.dtype == "float32"
         return self.dtype if by_precision else element.dtype
 
+    def batch_specs(self, rows: int | None) -> dict[str, Any]:
+        """The ``tf.TensorSpec`` of each delivered element in a batch of `rows` examples, by name.
+
+        `rows` is None if the number of examples varies.
+        """
+        import tensorflow as tf
+
+        return {
+            one.name: tf.TensorSpec([rows, *one.sizes], tf.as_dtype(self.dtype_of(one)))
+            for one in self.delivered
+        }
+
     @classmethod
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
         """Creates a spec from ``fields`` (attributes by name) and from data flags.
@@ -385,13 +414,9 @@ class InputSource(AbstractContextManager["InputSource"]):
         import tensorflow as tf
 
         spec = self.spec
-        batch = spec.batch_per_device
-        values = {
-            one.name: tf.TensorSpec([batch, *one.sizes], tf.as_dtype(spec.dtype_of(one)))
-            for one in spec.delivered
-        }
-        weights = None if spec.training else tf.TensorSpec([batch], tf.float32)
-        return (TowerBatch.of(spec.delivered, values, weights),) * spec.num_devices
+        rows = spec.batch_per_device
+        weights = None if spec.training else tf.TensorSpec([rows], tf.float32)
+        return (TowerBatch.of(spec.delivered, spec.batch_specs(rows), weights),) * spec.num_devices
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:

@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cnnbench.base import plugins
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import Dataset, InputSource, InputSpec, register_dataset
 from cnnbench.flags.groups.data import PREPROCESSORS
@@ -26,7 +27,7 @@ def make_input(
 
     `distribution` defines how a strategy copies batches that are read from files to the devices.
     FlagError if ``data_dir`` contains no files of this subset. DataError if a file cannot be read
-    as this data set.
+    as this data set. UsageError if a plug-in's pipeline does not deliver the elements of ``spec``.
     """
     if spec.data_dir is None:
         from cnnbench.data.pipeline import SyntheticInput
@@ -35,6 +36,10 @@ def make_input(
     from cnnbench.data.prefetch import PipelineInput
 
     pipeline = spec.dataset.open(spec)
+    if not plugins.is_built_in(spec.dataset.open):
+        from cnnbench.data.pipeline import check_pipeline
+
+        check_pipeline(pipeline, spec)
     if distribution is not None:
         from cnnbench.data.prefetch import DistributedInput
 

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.data.dataset import InputSource, InputSpec, Preprocess, TowerBatch
-from cnnbench.errors import DataError, first_line
+from cnnbench.base import plugins
+from cnnbench.data.dataset import Dataset, InputSource, InputSpec, Preprocess, TowerBatch
+from cnnbench.errors import DataError, UsageError, first_line, text_of
 from cnnbench.models.spec import Element
 from cnnbench.records.run import SkippedRecords
 
@@ -80,6 +81,8 @@ def _u64(value: int) -> tf.Tensor:
 
 # Host part of input from files: a tf.data pipeline with error messages that name the record.
 
+_CHECK_SECONDS = 20.0  # for a search for the defective record
+
 
 class PipelineStage(NamedTuple):
     """A stage of a pipeline, including all earlier stages.
@@ -103,6 +106,10 @@ class Pipeline(abc.ABC):
 
     resumable = False
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        plugins.check_methods(cls, next(filter(plugins.is_built_in, cls.__mro__)))
+
     def __init__(self, spec: InputSpec, num_examples: int) -> None:
         self.spec = spec
         self.num_examples = num_examples
@@ -124,8 +131,19 @@ class Pipeline(abc.ABC):
         return [PipelineStage("batch", self.tower_batches(), self.spec.batch_per_device)]
 
     def explain(self, error: Exception) -> DataError:
-        """The error for a failed read, in one line, with file and record if known."""
-        return DataError(f"{self.spec.data_dir}: {first_line(error)}")
+        """The error for a failed read, in one line, with file and record if known.
+
+        For a data set of a plug-in, they are those of the first defect that its `check` finds, or
+        else the line names the code that read.
+        """
+        dataset, told = self.spec.dataset, first_line(error)
+        place = plugins.place_in(text_of(error))
+        if not plugins.is_built_in(dataset.open):
+            defect = dataset.first_defect(self.spec, _CHECK_SECONDS)
+            if defect:
+                return DataError(f"{defect} ({told})")
+            place = place or _definition(self, dataset)
+        return DataError(": ".join(filter(None, (place, str(self.spec.data_dir), told))))
 
     def skipped(self) -> SkippedRecords:
         """Records that --on_bad_record=skip has skipped so far."""
@@ -141,6 +159,70 @@ class Pipeline(abc.ABC):
         return DataError(f"{self.spec.data_dir}: the {self.spec.subset} data has ended")
 
 
+def check_pipeline(pipeline: object, spec: InputSpec) -> None:
+    """Checks a plug-in's pipeline before anything is read.
+
+    UsageError names its class, what it must deliver, and what it delivers.
+    """
+    name = type(pipeline).__name__
+    if not isinstance(pipeline, Pipeline):
+        place = plugins.definition(spec.dataset.open)
+        wanted = "a subclass of cnnbench.data.pipeline.Pipeline"
+        raise UsageError(f"{place} must return {wanted}, not a {name}")
+    place = _definition(pipeline, spec.dataset)
+    if not hasattr(pipeline, "start"):
+        raise UsageError(f"{place}: {name}.__init__ must call super().__init__(spec, num_examples)")
+    wrong = plugins.describe_mismatch(pipeline.num_examples, int)
+    if wrong:
+        raise UsageError(f"{place}: num_examples of {name} must be {wrong}")
+    with plugins.running(place), tf.device(spec.host):
+        batches = pipeline.tower_batches()
+    if not isinstance(batches, tf.data.Dataset):
+        shown = plugins.shown(batches)
+        raise UsageError(f"{place}: tower_batches must return a tf.data.Dataset, not {shown}")
+    check_batch(pipeline, batches.element_spec)
+
+
+def check_batch(pipeline: Pipeline, batch: Any) -> None:
+    """UsageError if a batch lacks an element, or has it with another dtype or shape.
+
+    Args:
+      batch: tensors, or their specs, by name of the element.
+    """
+    spec = pipeline.spec
+    all_specs = spec.batch_specs(spec.batch_per_device if spec.training else None)
+    specs = {one.name: all_specs[one.name] for one in spec.elements}  # images are mixed later
+    wanted, found = f"a mapping with {', '.join(specs)}", plugins.shown(batch)
+    if isinstance(batch, Mapping):
+        found = f"one with {', '.join(map(str, batch))}"
+        other = next((name for name, one in specs.items() if not _fits(batch.get(name), one)), "")
+        if not other:
+            return
+        if other in batch:
+            value = batch[other]
+            wanted = f"{other} as {plugins.shown(specs[other])}"
+            found = plugins.shown(value) if _is_dense(value) else f"a {type(value).__name__}"
+    who = f"{_definition(pipeline, spec.dataset)}: {type(pipeline).__name__}"
+    raise UsageError(f"{who} must deliver {wanted} for data set {spec.dataset.name}, not {found}")
+
+
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, tf.Tensor | tf.TensorSpec)
+
+
+def _fits(value: Any, spec: tf.TensorSpec) -> bool:
+    """Whether a tensor, or its spec, has the dtype of a spec, and as far as known its shape."""
+    same = _is_dense(value) and value.dtype == spec.dtype
+    return same and bool(spec.shape.is_compatible_with(value.shape))
+
+
+def _definition(pipeline: Pipeline, dataset: Dataset) -> str:
+    """Where a plug-in defines a pipeline, or else the function that opens its data set."""
+    kind = type(pipeline)
+    places = (kind.tower_batches, kind, dataset.open)
+    return plugins.definition(next(one for one in places if not plugins.is_built_in(one)))
+
+
 def prepared(
     example: Mapping[str, tf.Tensor], position: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
@@ -148,10 +230,14 @@ def prepared(
     values = example
     if spec.preprocess is not None:
         values = spec.preprocess(example, seed_pair(position, spec.seed, "preprocess"))
-    return {
-        one.name: tf.ensure_shape(tf.cast(values[one.name], spec.dtype_of(one)), one.sizes)
-        for one in spec.elements
-    }
+    made = {}
+    for one in spec.elements:
+        value = tf.cast(values[one.name], spec.dtype_of(one))
+        if not value.shape.is_compatible_with(one.sizes):
+            wanted = f"the shape {list(one.sizes)}, not {plugins.sizes(value)}"
+            raise UsageError(f"data set {spec.dataset.name}: {one.name} must have {wanted}")
+        made[one.name] = tf.ensure_shape(value, one.sizes)
+    return made
 
 
 def prepared_batch(
@@ -210,7 +296,10 @@ class ArrayPipeline(Pipeline):
     resumable = True
 
     def __init__(self, spec: InputSpec, *arrays: Any) -> None:
-        super().__init__(spec, len(arrays[0]))
+        rows = [len(array) for array in arrays]
+        if len({*rows}) != 1:
+            raise UsageError(f"the arrays have {', '.join(map(str, rows))} rows, not equally many")
+        super().__init__(spec, rows[0])
         with tf.device(spec.host):
             # A pipeline captures eager tensors as arguments; they are not copied into its graph.
             self._arrays = tuple(tf.constant(array) for array in arrays)
@@ -254,6 +343,9 @@ class ArrayPipeline(Pipeline):
         positions = positions_of(turns, self.spec)
         rows = self.prepare(positions, *self.rows(positions, indices))
         names = [element.name for element in self.spec.examples]
+        if len(rows) != len(names):
+            wanted = f"an array for each of {', '.join(names)}, not {len(rows)}"
+            raise UsageError(f"{type(self).__name__} needs {wanted}")
         return prepared_batch(dict(zip(names, rows, strict=True)), positions, self.spec)
 
 

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -22,10 +22,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from cnnbench.base import plugins
 from cnnbench.base.job import is_cpu
 from cnnbench.data.augment import mixed_batches
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_all
-from cnnbench.data.pipeline import Pipeline, PipelineStage, copied_to
+from cnnbench.data.pipeline import Pipeline, PipelineStage, check_batch, copied_to
 from cnnbench.errors import DataError
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.models.spec import by_name
@@ -174,6 +175,7 @@ class Steps:
         self._begin_copy = begin_copy
         self._steps_per_pass = steps_per_pass
         self._step_in_pass = 0
+        self._is_checked = plugins.is_built_in(pipeline.spec.dataset.open)
         self._error: DataError | None = None
         self._host = pipeline.spec.host
         self._opened = opened
@@ -210,7 +212,7 @@ class Steps:
             elements = self._pipeline.spec.delivered
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                self._to_tower(tower, TowerBatch.of(elements, batch))
+                self._to_tower(tower, TowerBatch.of(elements, self._checked(batch)))
                 for tower, batch in enumerate(batches)
             )
         if self._step_in_pass == self._steps_per_pass:
@@ -220,6 +222,13 @@ class Steps:
                 self._iterator = self._opened()
         self._step_in_pass += 1
         return tuple(self._to_tower(tower, self._padded()) for tower in range(len(self._devices)))
+
+    def _checked(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """The batch. Checks a plug-in's first one, whose specs may have unknown sizes."""
+        if not self._is_checked:
+            check_batch(self._pipeline, batch)
+            self._is_checked = True
+        return batch
 
     def _to_tower(self, tower: int, batch: TowerBatch) -> TowerBatch | Future[TowerBatch]:
         if self._begin_copy is None:
@@ -233,7 +242,7 @@ class Steps:
             # Not next(): its error at the end of the data would cancel operations of other threads.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
-                values = batch.get_value()
+                values = self._checked(batch.get_value())
             else:
                 values = {e.name: tf.zeros([0, *e.sizes], spec.dtype_of(e)) for e in spec.elements}
             present = int(values[spec.elements[0].name].shape[0])
@@ -469,9 +478,10 @@ class _DistributedSteps(Steps):
         elements = self._pipeline.spec.delivered
         of_replicas = self._distribution.strategy.experimental_local_results
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
+        batches = ({n: v[tower] for n, v in values.items()} for tower in range(len(self._devices)))
         return tuple(
-            to_device(TowerBatch.of(elements, {n: v[tower] for n, v in values.items()}), device)
-            for tower, device in enumerate(self._devices)
+            to_device(TowerBatch.of(elements, self._checked(batch)), device)
+            for batch, device in zip(batches, self._devices, strict=True)
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -104,6 +104,11 @@ _NAMED = 3
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
+def _all_elements(value: Any, given: Sequence[Any]) -> str:
+    missing = [one.name for one in given[0].spec.examples if one.name not in value]
+    return f"values of all elements, not without {missing[0]}" if missing else ""
+
+
 class RecordPipeline(Pipeline):
     """Pipeline that interleaves records of several files, shuffles them and decodes in parallel.
 
@@ -138,7 +143,9 @@ class RecordPipeline(Pipeline):
         self._iterations: list[tf.Variable] = []
 
     @abc.abstractmethod
-    def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
+    def decode(
+        self, record: tf.Tensor, position: tf.Tensor
+    ) -> Annotated[Mapping[str, tf.Tensor], _all_elements]:
         """Decodes a record, a string scalar, to the elements of an example by name, in the graph.
 
         It must fail for the same records for which `examine` raises RecordDefect. `position`, an
@@ -169,7 +176,7 @@ class RecordPipeline(Pipeline):
     def _examples(self) -> tf.data.Dataset:
         records = self._records().enumerate(self.start)
         if not self._skips:
-            return self._mapped(records, lambda *example: self._prepared(*self._decoded(*example)))
+            return self._mapped(records, lambda *record: self._decoded(*record)[1])
         self._last_used.assign(self.start)
         # The data set ends if a whole epoch was skipped; otherwise it would repeat forever.
         most = self.num_examples + _IN_FLIGHT
@@ -329,11 +336,16 @@ class RecordPipeline(Pipeline):
         if self._skips:
             with tf.control_dependencies([require(undamaged, "the record is damaged")]):
                 data = tf.identity(data)
-        example = self.decode(data, positions_of(turn, self.spec))
+        example = self._example(data, turn)
         with tf.control_dependencies(list(example.values())):
             done = self._ledger.remove(tf.reshape(turn, [1]))
         with tf.control_dependencies([done]):
             return tf.identity(turn), {name: tf.identity(x) for name, x in example.items()}
+
+    def _example(self, data: tf.Tensor, turn: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """The decoded record; prepared, too, unless bad records are skipped."""
+        example = self.decode(data, positions_of(turn, self.spec))
+        return example if self._skips else self._prepared(turn, example)
 
     def explain(self, error: Exception) -> DataError:
         """See `Pipeline.explain`."""
@@ -342,23 +354,31 @@ class RecordPipeline(Pipeline):
             for path in self._files:
                 if defect := tfrecord.defect_at(path, int(match[1])):
                     return defect
-        return self._record_defect(error) or super().explain(error)
+        return self._record_defect() or super().explain(error)
 
-    def _record_defect(self, error: Exception) -> DataError | None:
-        keys = self._in_decoding()
-        for key in keys:
+    def _record_defect(self) -> DataError | None:
+        """The defect of a record in decoding: by `examine`, or else by decoding it alone."""
+        turns = self._in_decoding()
+        for key in turns:
             if defect := self._defect(key):
                 return defect
-        if len(keys) == 1:
-            file, number = divmod(keys[0], _MOST_RECORDS)
-            return DataError(f"{self._files[file]}: record {number}: {first_line(error)}")
+        example = tf.function(self._example, autograph=False)
+        for key, turn in turns.items():
+            file, number = divmod(key, _MOST_RECORDS)
+            path = self._files[file]
+            try:
+                with tf.device(self.spec.host):
+                    record = tf.constant(tfrecord.find_record(path, number))
+                    example(record, tf.constant(turn, tf.int64))
+            except tf.errors.OpError as error:
+                return DataError(f"{path}: record {number}: {first_line(error)}")
         return None
 
     def skipped(self) -> SkippedRecords:
         """See `Pipeline.skipped`."""
         if not self._skips:
             return SkippedRecords()
-        keys = self._in_decoding()
+        keys = [*self._in_decoding()]
         examined = map(self._defect, keys[:_EXAMINED])
         # Records without a defect are still being decoded.
         lines = [str(defect) for defect in examined if defect]
@@ -382,11 +402,11 @@ class RecordPipeline(Pipeline):
         reason = next(iter(self.skipped().first), "all were skipped")
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 
-    def _in_decoding(self) -> list[int]:
-        """Keys of records for which decoding has started but not succeeded."""
+    def _in_decoding(self) -> dict[int, int]:
+        """Records for which decoding has started but not succeeded: number in the stream by key."""
         with tf.device(self.spec.host):
-            _, keys = self._ledger.export()
-        return sorted(set(keys.numpy().tolist()))
+            turns, keys = self._ledger.export()
+        return dict(sorted(zip(keys.numpy().tolist(), turns.numpy().tolist(), strict=True)))
 
     def _defect(self, key: int) -> DataError | None:
         file, number = divmod(key, _MOST_RECORDS)

@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -36,6 +36,9 @@ _MOST_NESTED = 64
 _TEXT = absl_flags.ArgumentParser()
 _NEEDS_VALUE = "{0} needs a value: write {0}=value"
 
+BeforePlugins = Callable[[Mapping[str, Any]], object]
+"""Called before plug-ins are loaded that may add flags, with the values of all other flags."""
+
 _OF_JOBS = {
     **dict.fromkeys(("workers", "ps", "controller"), "launch, ab, explain and tune"),
     "towers": "launch; --num_gpus sets those of a worker",
@@ -49,18 +52,10 @@ class ParsedArgs:
     Attributes:
       given: values by name, including obsolete flags.
       notices: lines for stderr.
-      unread: words with flags that a plug-in may add, and the flags that name the plug-in.
     """
 
     given: Mapping[str, Any]
     notices: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-
-    def complete(self) -> ParsedArgs:
-        """Loads plug-ins and adds the unread flags. UsageError for unknown flags."""
-        if not self.unread:
-            return self
-        return replace(self.including(_read(self.unread, ACCEPTED)[0]), unread=())
 
     @cached_property
     def params(self) -> Params:
@@ -79,15 +74,18 @@ class ParsedArgs:
         )
 
 
-def parse_args(argv: Sequence[str], *, of_run: bool = False) -> ParsedArgs:
+def parse_args(
+    argv: Sequence[str],
+    *,
+    of_run: bool = False,
+    before_plugins: BeforePlugins = lambda values: None,
+) -> ParsedArgs:
     """Parses the arguments of ``cnnbench run``. UsageError names the invalid argument.
 
-    Pass `of_run` if the caller supports --only_check_args and calls `ParsedArgs.complete` when
-    plug-ins may be loaded.
+    Pass `of_run` if the caller supports --only_check_args. See `BeforePlugins`.
     """
-    values, unread, texts = _read(argv, ACCEPTED, loads=not of_run)
-    notices = obsolete_notices(values, of_run=of_run) + renamed_notices(texts)
-    return ParsedArgs(values, notices, tuple(unread))
+    values, _, texts = _read(argv, ACCEPTED, before_plugins=before_plugins)
+    return ParsedArgs(values, obsolete_notices(values, of_run=of_run) + renamed_notices(texts))
 
 
 def args_of(values: Mapping[str, Any]) -> ParsedArgs:
@@ -97,12 +95,8 @@ def args_of(values: Mapping[str, Any]) -> ParsedArgs:
 
 def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
     """Loads the plug-ins that flags (texts by name) name. Returns the flags that they add."""
-    return load_flags(_values(_naming_plugins(texts), SPECS))
-
-
-def _naming_plugins(texts: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """The texts of flags that name plug-ins, or objects that plug-ins may register."""
-    return {name: texts[name] for name in (*plugins.FLAGS, *REGISTRIES) if name in texts}
+    naming = {name: texts[name] for name in (*plugins.FLAGS, *REGISTRIES) if name in texts}
+    return load_flags(_values(naming, SPECS))
 
 
 def load_plugins(argv: Sequence[str]) -> None:
@@ -122,14 +116,16 @@ def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any
 
 
 def parse_command(
-    argv: Sequence[str], specs: Iterable[FlagSpec]
+    argv: Sequence[str],
+    specs: Iterable[FlagSpec],
+    before_plugins: BeforePlugins = lambda values: None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Parses flags and arguments in any order. Returns flag values by name, and the arguments.
 
-    All words after ``--`` are arguments.
+    All words after ``--`` are arguments. See `BeforePlugins`.
     """
     by_name = {spec.name: spec for spec in specs}
-    values, arguments, _ = _read(argv, by_name, only_flags=False)
+    values, arguments, _ = _read(argv, by_name, only_flags=False, before_plugins=before_plugins)
     return values, tuple(map(local, arguments))
 
 
@@ -231,26 +227,19 @@ def _read(
     specs: Mapping[str, FlagSpec],
     *,
     only_flags: bool = True,
-    loads: bool = True,
+    before_plugins: BeforePlugins = lambda values: None,
 ) -> tuple[dict[str, Any], Sequence[str], Mapping[str, Sequence[str]]]:
     """Returns flag values by name in the order of `specs`, arguments, and texts as in `split`.
 
     If there are unknown flags, loads the plug-ins that the words name, because these may add the
-    flags. Without `loads`, returns the `unread` words as arguments instead.
+    flags.
     """
     added = added_flags()
     specs = {name: spec for name, spec in specs.items() if name not in added}
     texts, rest = split(argv, specs)
     words, behind = split_at_dashes(rest)
     if any(map(_is_flag, words)) and "optimizer" in specs and _may_add(texts):
-        if not loads:
-            naming = _naming_plugins(texts)
-            named = (
-                f"--{name}={text}"
-                for name, texts_of_flag in naming.items()
-                for text in texts_of_flag
-            )
-            return _values(texts, specs), [*named, *rest], texts
+        before_plugins(_values(texts, specs))
         specs_added = flags_added_by(texts)
         specs = {**specs, **specs_added}
         more, rest = split(rest, specs_added)

@@ -72,13 +72,9 @@ AVERAGE = "moving_average"
 def _shaped_as_weight(value: Any, arguments: Sequence[Any]) -> str:
     wanted = plugins.sizes(arguments[0])
     sizes = plugins.sizes(value) if plugins.is_tensor(value) else ()
-    if sizes is None or wanted is None:
+    if plugins.agree(sizes, wanted):
         return ""
-    fits = len(sizes) == len(wanted) and all(
-        None in pair or pair[0] == pair[1] for pair in zip(sizes, wanted, strict=True)
-    )
-    shape = f"tensors of the shape of the weight, {list(wanted)}"
-    return "" if fits else f"{shape}, not {plugins.shown(value)}"
+    return f"tensors of the shape of the weight, {wanted}, not {plugins.shown(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -72,9 +72,13 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Measures a roofline. After a UsageError, nothing has been run."""
-    values, names = parse_command(argv, (*_SPECS, *FLAGS))
+    values, names = parse_command(argv, (*_SPECS, *FLAGS), _prepare)
+    params = _prepare(values)
     options, flags = parted(RooflineFlags, values)
-    params = _params(flags, names)
+    named = [*names, *([params.model] if "model" in flags else [])]
+    if len(named) != 1:
+        named_models = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
+        raise UsageError(f"name one model, {named_models}")
     check_outputs(
         [
             Output("output", options.output),
@@ -84,11 +88,8 @@ def main(argv: Sequence[str]) -> int:
         ]
     )
     progress = Progress(sys.stderr, params.progress)
-    steps, before = params.num_batches or _STEPS, params.num_warmup_batches
-    before = _WARM_UP if before is None else before
-    params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
-    measures_here(supervised, MachinePlan(params), partial(plan_before_plugins, params))
-    plan = make_plan(params, data=False).with_changes(explicit_flags=tuple(flags))
+    plan = make_plan(params.replace(model=named[0]), data=False)
+    plan = plan.with_changes(explicit_flags=tuple(flags))
     supervised()
     messages = Messages(sys.stderr, progress)
     roofline, plan = measured(
@@ -111,11 +112,12 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
-    named = [*names, *([flags["model"]] if "model" in flags else [])]
-    if len(named) != 1:
-        named_models = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
-        raise UsageError(f"name one model, {named_models}")
+def _prepare(values: Mapping[str, Any]) -> Params:
+    """The flags of the run; prepares for plug-ins that run TensorFlow operations on import.
+
+    FlagError for flags that no plug-in makes right.
+    """
+    _, flags = parted(RooflineFlags, values)
     for name in _REFUSED:
         if name in flags:
             raise FlagError(
@@ -134,7 +136,12 @@ def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
             "is not supported by roofline: it profiles the last warm-up steps; give "
             "--num_warmup_batches",
         )
-    return Params(**{**flags, "model": named[0]})
+    params = Params(**flags)
+    steps, before = params.num_batches or _STEPS, params.num_warmup_batches
+    before = _WARM_UP if before is None else before
+    params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
+    measures_here(supervised, MachinePlan(params), partial(plan_before_plugins, params))
+    return params
 
 
 def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:

@@ -32,25 +32,26 @@ _FIND = "find_batch_size"
 
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe. Raises an exception if the run fails."""
-    args = parse_args(argv, of_run=True)
-    progress = Progress(sys.stderr, args.params.progress)
-    messages = Messages(sys.stderr, progress)
-    if args.given.get(ONLY_CHECK):
-        print_result(_checked(args.complete(), messages))
-        return ExitCode.OK
     measurements = Measurements(command=["cnnbench", *argv])
-    note(args.params.result_json or "")
     fork = partial(
         supervised,
-        partial(_leave_record, measurements, messages),
+        partial(_leave_record, measurements),
         measurements.share,
         measurements.longest_execution,
         lambda: measurements.halves_batch,
     )
-    measures_here(fork, MachinePlan(args.params), partial(plan_before_plugins, args.params))
+    args = parse_args(
+        argv, of_run=True, before_plugins=lambda given: _prepare(fork, ParsedArgs(given))
+    )
+    _prepare(fork, args)
+    progress = Progress(sys.stderr, args.params.progress)
+    messages = Messages(sys.stderr, progress)
+    if args.given.get(ONLY_CHECK):
+        print_result(_checked(args, messages))
+        return ExitCode.OK
     if args.params.find_batch_size:
-        args = _of_attempt(args.complete(), fork, measurements, messages)
-    plan = make_plan(args.complete(), data=False)
+        args = _of_attempt(args, fork, measurements, messages)
+    plan = make_plan(args, data=False)
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
@@ -81,6 +82,13 @@ def main(argv: Sequence[str]) -> int:
             leave(RETRY)
         raise
     return ExitCode.OK
+
+
+def _prepare(fork: Callable[[], None], args: ParsedArgs) -> None:
+    """Prepares for plug-ins that run TensorFlow operations when they are loaded."""
+    if not args.given.get(ONLY_CHECK):
+        note(args.params.result_json or "")
+        measures_here(fork, MachinePlan(args.params), partial(plan_before_plugins, args.params))
 
 
 def _of_attempt(
@@ -123,9 +131,7 @@ def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, int]:
     return args, plan.length.batch_per_device
 
 
-def _leave_record(
-    measurements: Measurements, messages: Messages, error: BenchmarkError | None
-) -> None:
+def _leave_record(measurements: Measurements, error: BenchmarkError | None) -> None:
     """Writes the record of a forked process that ended without one. An error of None means an
     interrupt.
     """
@@ -138,6 +144,7 @@ def _leave_record(
     if measurements.saves_into is not None:
         note_training(measurements.saves_into, record.status)
     files.write(record, lambda: [run_row(record)])
+    messages = Messages()
     silence(parse_quiet(config.get("quiet_conditions", "")))
     tell_notices(record, messages)
     check_written(messages.warning)

@@ -162,8 +162,7 @@ def load_tensorflow() -> Any:
     except Exception as error:  # Errors of any type can occur if there is too little memory.
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
-    if plugins.loaded():
-        _note_variables()
+    _note_variables()
     if _version(tf) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise BenchmarkError(
@@ -177,8 +176,12 @@ MADE_AT = "_cnnbench_made_at"
 
 
 @functools.cache
-def _note_variables() -> contextlib.AbstractContextManager[Any]:
-    """From now on, gives variables that plug-ins create the attribute `MADE_AT`."""
+def _note_variables() -> None:
+    """From now on, gives variables that plug-ins create the attribute `MADE_AT`.
+
+    TensorFlow keeps a creator of variables for one thread and one default graph, which Keras'
+    `clear_session` replaces. So each block that runs code of a plug-in has its own scope.
+    """
     import tensorflow as tf
 
     def noted(create: Callable[..., Any], **arguments: Any) -> Any:
@@ -187,9 +190,7 @@ def _note_variables() -> contextlib.AbstractContextManager[Any]:
             setattr(made, MADE_AT, plugins.calling_place())
         return made
 
-    scope: contextlib.AbstractContextManager[Any] = tf.variable_creator_scope(noted)
-    scope.__enter__()
-    return scope  # The cache keeps the scope alive; otherwise it would end here.
+    plugins.put_around(lambda: tf.variable_creator_scope(noted))
 
 
 @contextlib.contextmanager

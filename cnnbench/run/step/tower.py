@@ -24,6 +24,7 @@ from cnnbench.data.pipeline import synthetic_rows
 from cnnbench.errors import UsageError
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, calibrate
+from cnnbench.models.model import place_of
 from cnnbench.models.spec import VariableSpec, of_role
 from cnnbench.plan.place import Work
 from cnnbench.plan.run_plan import RunPlan
@@ -531,7 +532,8 @@ class Tower:
 
     def _check_trained(self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]) -> None:
         """Sets `foreign`; UsageError if no variable of the network gets a gradient."""
-        places = (getattr(variable, MADE_AT, "") or variable.name for variable in foreign)
+        where = place_of(self._model)
+        places = (getattr(one, MADE_AT, "") or f"{where}{one.name}" for one in foreign)
         self.foreign = tuple(dict.fromkeys(places))
         if any(gradient is not None for gradient in gradients):
             return

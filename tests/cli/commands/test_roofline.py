@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,9 @@ from cnnbench.lab import roofline
 from cnnbench.models import get_model
 from cnnbench.models.declaration import declare
 from cnnbench.records.profiles import FORWARD, TO_INPUT, TO_KERNEL
+from cnnbench.run.runtime import loading
+
+SIGNUM = Path(__file__).parents[3] / "docs" / "examples" / "signum_plugin.py"
 
 RUN = (
     *("roofline", "lenet", "--device=cpu", "--batch_size=4", "--num_batches=2"),
@@ -55,3 +59,15 @@ def test_all_flops_of_a_training_step_have_a_row(call, quick_start, limits, tmp_
     assert f"--output={tmp_path}: is a folder; name a file" in err
     err = call(*RUN, *written, "--device=gpu", "--num_gpus=99", code=2).err
     assert "--num_gpus=99: TensorFlow sees" in err
+
+
+def test_a_plug_in_that_adds_flags_is_loaded_for_the_devices_of_the_run(
+    call, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(loading, "early_setup", [])
+    check = "from cnnbench.run.runtime import loading\nassert loading.early_setup\n"
+    (tmp_path / "own.py").write_text(f"{check}{SIGNUM.read_text()}")
+    words = ("roofline", "lenet", f"--plugin={tmp_path}/own.py", "--optimizer=signum")
+    assert "--eval=true: is not supported" in call(*words, "--signum_beta=2", "--eval", code=2).err
+    assert not loading.early_setup
+    assert "--signum_beta=2: must be at least 0" in call(*words, "--signum_beta=2", code=2).err
