@@ -113,10 +113,8 @@ class TrainStep:
         self._devices = manager.get_devices()
         several = manager.num_towers > 1
         self._synchronises = flags.bn_stats == "sync" and several and optimizer is not None
-        of_all: dict[str, Any] = {
-            "synchronises": self._synchronises,
-            "examples": calibration_examples(plan) if flags.precision == "int8" else None,
-        }
+        examples = calibration_examples(plan) if flags.precision == "int8" else None
+        of_all: dict[str, Any] = {"synchronises": self._synchronises, "examples": examples}
         self._towers = [Tower(plan, one, manager.workers, **of_all) for one in self._devices]
         self.loss_scale = LossScale(numerics.loss_scale)
         if numerics.scale_doubles_after is not None:
