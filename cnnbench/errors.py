@@ -112,14 +112,14 @@ class UsageError(ValueError):
     frames: tuple[str, ...] = ()
 
 
-def _as_given(value: object) -> str:
+def _flag_value_text(value: object) -> str:
     """A value of a flag as on a command line; None stands for a flag that is not given."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ",".join(map(_as_given, value))
+        return ",".join(map(_flag_value_text, value))
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -127,7 +127,7 @@ class FlagError(UsageError):
     """A value that flag `flag`, without dashes, cannot have; `reason` completes the sentence."""
 
     def __init__(self, flag: str, value: object, reason: str) -> None:
-        super().__init__(f"--{flag}={_as_given(value)}: {reason}")
+        super().__init__(f"--{flag}={_flag_value_text(value)}: {reason}")
         self.flag = flag
         self.value = value
         self.reason = reason

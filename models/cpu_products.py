@@ -184,7 +184,9 @@ class Products:
                 to_images, to_kernel = _TO_IMAGES[forms.to_images], _TO_KERNEL[forms.to_kernel]
                 return to_images(*arguments, **how), to_kernel(*arguments, **how)
 
-            return tf.raw_ops.Conv2D(input=images, filter=kernel, **how), _named(gradients)
+            return tf.raw_ops.Conv2D(input=images, filter=kernel, **how), _named_after_layer(
+                gradients
+            )
 
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
 
@@ -200,7 +202,7 @@ class Products:
                 to_rows = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
                 return to_rows, tf.linalg.matmul(rows, upstream, transpose_a=True)
 
-            return tf.linalg.matmul(rows, kernel), _named(gradients)
+            return tf.linalg.matmul(rows, kernel), _named_after_layer(gradients)
 
         return cast(Any, tf.custom_gradient(product))(rows, kernel)
 
@@ -219,7 +221,9 @@ def _library_to_images(images: Any, kernel: Any, upstream: Any, **how: Any) -> A
     )
 
 
-def _turned(images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str) -> Any:
+def _rotate_kernel(
+    images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
+) -> Any:
     height, width = kernel.shape[:2]
     turned = kernel if height == width == 1 else tf.reverse(kernel, [0, 1])
     turned = tf.transpose(turned, [0, 1, 3, 2])
@@ -258,7 +262,10 @@ def _patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     return _product(tf.concat(windows, axis=3), kernel, upstream)
 
 
-_TO_IMAGES: Mapping[str, Callable[..., Any]] = {"library": _library_to_images, "turned": _turned}
+_TO_IMAGES: Mapping[str, Callable[..., Any]] = {
+    "library": _library_to_images,
+    "turned": _rotate_kernel,
+}
 _TO_KERNEL: Mapping[str, Callable[..., Any]] = {
     **{"library": _library_to_kernel, "exchanged": _exchanged},
     **{"product": _product, "patches": _patches},
@@ -281,7 +288,7 @@ def _rows(x: Any) -> Any:
     return tf.reshape(x, [-1, x.shape[3]])
 
 
-def _named(gradients: Gradients) -> Gradients:
+def _named_after_layer(gradients: Gradients) -> Gradients:
     """Names a gradient's operations after its layer, as TensorFlow does with its own gradients."""
     path = "/".join(filter(None, ["gradient_tape", tf.get_current_name_scope()]))
 

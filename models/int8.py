@@ -125,10 +125,10 @@ class Int8Network(GraphNetwork):
         if multiplies or has_groups:
             return plain()
         self._calibration.in_8_bits += not self._recording and not depthwise
-        reach = self._range(x)
+        reach = self._next_range(x)
         source = None if self._recording else self._in_8_bits(x, reach)
         none = np.zeros(filters, np.float32)
-        return self._joined(_Chain(source, _constant(kernel), none, window, depthwise), plain)
+        return self._chain_result(_Chain(source, _constant(kernel), none, window, depthwise), plain)
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         plain = partial(super()._bias_add, x, bias)
@@ -136,7 +136,7 @@ class Int8Network(GraphNetwork):
         if chain is None:
             return plain()
         value = _constant(bias)
-        return self._joined(chain.scaled(np.ones_like(value), value), plain)
+        return self._chain_result(chain.scaled(np.ones_like(value), value), plain)
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         plain = partial(super()._batch_norm, x, layer)
@@ -145,14 +145,14 @@ class Int8Network(GraphNetwork):
             return plain()
         with tf.init_scope():  # Computed eagerly, because the kernel must be a constant.
             factor, offset = self._as_factor(layer)
-        return self._joined(chain.scaled(factor.numpy(), offset.numpy()), plain)
+        return self._chain_result(chain.scaled(factor.numpy(), offset.numpy()), plain)
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
         plain = partial(super()._elementwise, kind, x)
         chain = self._chain(x)
         if chain is None or kind not in _RECTIFIERS:
             return plain()
-        return self._joined(chain._replace(rectified=True), plain)
+        return self._chain_result(chain._replace(rectified=True), plain)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
         known = self._eights.get(x.ref())
@@ -171,7 +171,7 @@ class Int8Network(GraphNetwork):
 
     # Ranges ------------------------------------------------------------------------------
 
-    def _range(self, x: Tensor | None = None) -> Range:
+    def _next_range(self, x: Tensor | None = None) -> Range:
         """Range of the next value: measured while recording, otherwise from the calibration."""
         if not self._recording:
             return next(self._recorded)
@@ -187,16 +187,16 @@ class Int8Network(GraphNetwork):
             return None
         return self._last[1]
 
-    def _joined(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
+    def _chain_result(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
         """Result of a chain; while ranges are recorded, `plain` computes it in float32."""
         if self._recording:
             y = plain()
-            self._range(y)
+            self._next_range(y)
         else:
-            reach = self._range()
+            reach = self._next_range()
             if chain.depthwise and not chain.rectified:
                 assert chain.source is not None  # There is no integer kernel for this case.
-                x = _in_float(chain.source)
+                x = _dequantize(chain.source)
                 kernel = tf.constant(chain.kernel)
                 y = super()._conv(x, kernel, chain.window, len(chain.bias), depthwise=True)
                 y = super()._bias_add(y, tf.constant(chain.bias))
@@ -209,7 +209,7 @@ class Int8Network(GraphNetwork):
     # Integers ----------------------------------------------------------------------------
 
     def _of_integers(self, eight: _Eight) -> Tensor:
-        y = _in_float(eight)
+        y = _dequantize(eight)
         self._eights[y.ref()] = eight
         return y
 
@@ -264,7 +264,7 @@ def _integers(low: float) -> Any:
     return tf.qint8 if low < 0 else tf.quint8
 
 
-def _in_float(eight: _Eight) -> Tensor:
+def _dequantize(eight: _Eight) -> Tensor:
     return tf.raw_ops.Dequantize(
         input=eight.integers, min_range=eight.low, max_range=eight.high, mode="SCALED"
     )

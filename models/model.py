@@ -148,7 +148,7 @@ class Model(abc.ABC):
             ):
                 raise FlagError("image_size", image_size, f"--model={self.name} takes no images")
             if image_size not in self.image_sizes:
-                reason = f"--model={self.name} takes {_in_words(self.image_sizes)}"
+                reason = f"--model={self.name} takes {_list_text(self.image_sizes)}"
                 raise FlagError("image_size", image_size, reason)
             self.image_size = image_size
         if self.num_classes not in (None, num_classes or self.num_classes):
@@ -255,7 +255,7 @@ class Model(abc.ABC):
                 named_size(self, size)
 
 
-def _in_words(values: range) -> str:
+def _list_text(values: range) -> str:
     if len(values) == 1:
         return f"{values.start} alone"
     kind = "sizes" if values.step == 1 else f"multiples of {values.step}"
@@ -366,7 +366,7 @@ def get_model(name: str, dataset: str) -> Model:
     """
     _load_family(name)
     key = (dataset, name)
-    factory = _factories.get(key) or _of_family(name, dataset)
+    factory = _factories.get(key) or _make_family_model(name, dataset)
     if factory is None:
         plugins.load_entry_points(ENTRY_POINT_GROUP)
         factory = _factories.get(key)
@@ -381,7 +381,7 @@ def get_model(name: str, dataset: str) -> Model:
     return model
 
 
-def _of_family(name: str, dataset: str) -> Callable[[], Model] | None:
+def _make_family_model(name: str, dataset: str) -> Callable[[], Model] | None:
     for prefix, (make, _) in _families.items():
         if name.startswith(prefix):
             # They fork, so they run before the model's code.
@@ -393,18 +393,18 @@ def _of_family(name: str, dataset: str) -> Callable[[], Model] | None:
 
 def model_names(dataset: str) -> tuple[str, ...]:
     """Sorted names of the models of a data set."""
-    return tuple(sorted(name for owner, name in _all() if owner == dataset))
+    return tuple(sorted(name for owner, name in _all_models() if owner == dataset))
 
 
 def all_names() -> tuple[str, ...]:
     """Sorted names of the models of all data sets."""
     of_families = (name for _, names in _families.values() for name in names)
-    return tuple(sorted({*(name for _, name in _all()), *of_families}))
+    return tuple(sorted({*(name for _, name in _all_models()), *of_families}))
 
 
 def datasets() -> tuple[str, ...]:
     """Sorted names of the data sets that have models."""
-    return tuple(sorted({dataset for dataset, _ in _all()}))
+    return tuple(sorted({dataset for dataset, _ in _all_models()}))
 
 
 def datasets_of(name: str) -> tuple[str, ...]:
@@ -439,7 +439,7 @@ def _load_builtin() -> None:
         importlib.import_module(f"{networks.__name__}.{module}")
 
 
-def _all() -> Iterable[Key]:
+def _all_models() -> Iterable[Key]:
     """Data set and name of every model, including models from entry points."""
     _load_builtin()
     plugins.load_entry_points(ENTRY_POINT_GROUP)

@@ -500,8 +500,8 @@ def _repack(
     dtypes = set(static_dtypes(tensors))
     shared_dtype = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(dtype)
     layout = FlatLayout(static_shapes(tensors), shared_dtype, packs)
-    packed = _of_each(devices, layout.join, _cast_all(tensors, shared_dtype, devices))
-    return packed, partial(_of_each, devices, layout.split)
+    packed = _map_lists(devices, layout.join, _cast_all(tensors, shared_dtype, devices))
+    return packed, partial(_map_lists, devices, layout.split)
 
 
 def _scale(
@@ -617,10 +617,10 @@ def _joined_groups(
             restored += [buffer] if layout is None else layout.split([buffer])
         return restored
 
-    return _of_each(devices, join, tensors), partial(_of_each, devices, split)
+    return _map_lists(devices, join, tensors), partial(_map_lists, devices, split)
 
 
-def _of_each(
+def _map_lists(
     devices: Sequence[str],
     function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
     tensors: Tensors,

@@ -410,7 +410,7 @@ _FACTORS = {1: 0.8, 2: 0.05, 4: 0.05, 8: 0.05, 16: 0.05}
 _LEAST = 1e-12  # Lower bound of a share, which keeps its logarithm finite.
 
 
-class Additive(NamedTuple):
+class AdditiveModel(NamedTuple):
     """A fitted additive model.
 
     Attributes:
@@ -484,7 +484,7 @@ class Additive(NamedTuple):
         return total / sum(likelihoods)
 
 
-def fit(rounds: Sequence[Mapping[str, float]]) -> Additive:
+def fit(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     """Fits the model to rounds; each round maps candidates to values. Needs at least one value."""
     names = tuple(dict.fromkeys(name for round_values in rounds for name in round_values))
     observed = [
@@ -503,7 +503,7 @@ def fit(rounds: Sequence[Mapping[str, float]]) -> Additive:
         others = design[:, name] == 0.0
         _, without, fewer = _solve(design[others], values[others])
         own.append((1 - without / squares if squares else 0.0, freedom - fewer))
-    return Additive(
+    return AdditiveModel(
         names=names,
         effects=effects - effects.mean(),
         covariance=inverse[: len(names), : len(names)],
@@ -521,7 +521,7 @@ def _solve(design: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], fl
     return solved, squares, len(values) - int(rank)
 
 
-def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> Additive:
+def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> AdditiveModel:
     """Fits the model to rounds that consist of blocks. Each block may have its own disturbance.
 
     If the blocks do not determine all differences, a round is treated as one block.

@@ -489,7 +489,7 @@ def _hints(declared: Any) -> dict[str, Any]:
     return get_type_hints(declared, include_extras=True)
 
 
-def _own(file: str) -> None:
+def _mark_as_plugin(file: str) -> None:
     """Marks the folder of a file as plug-in code, or only the file if it is in site-packages."""
     folder = os.path.dirname(file)
     _places.add(file if folder.endswith("-packages") else folder)
@@ -541,7 +541,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     digest, name = _sha256(source), f"--{flag}={path}"
     if file not in _files or digests.get(_files[file][0]) != digest:
         forget(file)
-        _own(str(file))
+        _mark_as_plugin(str(file))
         with _loading(name) as added:
             # The file is compiled here instead of imported. An import would write a bytecode file
             # next to the user's file, and miss an edit within the same clock tick.
@@ -640,7 +640,7 @@ def load_entry_points(group: str) -> None:
         name = f"entry point {point.name} = {point.value} of group {group}"
         with _loading(name):
             source = str(getattr(importlib.util.find_spec(point.module), "origin", None))
-            _own(source)
+            _mark_as_plugin(source)
             entry = point.load()
             if callable(entry):
                 entry()

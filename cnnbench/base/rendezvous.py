@@ -160,7 +160,7 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
     started = last = time.monotonic()
     missing = dict.fromkeys(job.peers, "")
     while missing:
-        missing = not_ok(job, tuple(missing), timeout=3.0)
+        missing = failed_probes(job, tuple(missing), timeout=3.0)
         now = time.monotonic()
         if missing and now - started >= timeout:
             raise BenchmarkError(f"{job.task}: waited {timeout:g} s for {listed(job, missing)}")
@@ -180,14 +180,14 @@ def culprits(job: Job, error: BaseException) -> dict[Task, str]:
     names = _TASK_OF_TENSORFLOW.findall(str(error))
     reported_tasks = {Task.of_tensorflow(name, int(index)) for name, index in names}
     named = [task for task in job.peers if task in reported_tasks]
-    lost = not_ok(job, job.peers, timeout=5.0)
+    lost = failed_probes(job, job.peers, timeout=5.0)
     if not lost:
         return dict.fromkeys(named, NAMED)
     first = {task: lost[task] for task in named if task in lost}
     return {**first, **lost}
 
 
-def not_ok(
+def failed_probes(
     job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
 ) -> dict[Task, str]:
     """States of the tasks that do not answer. All tasks are probed concurrently."""
@@ -270,7 +270,7 @@ def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] |
         job = Job() if name in _SIZES else _from_tf_config(0, environ)[0]
         if job.task.job == EVALUATOR:
             return None if evaluates else (f"{name} is that of an evaluator", cluster)
-        size = _whole(environ, name) if name in _SIZES else len(job.tasks)
+        size = _whole_number(environ, name) if name in _SIZES else len(job.tasks)
         return (f"{name} is that of {size} processes", cluster) if size > 1 else None
     except UsageError as error:
         return str(error), cluster
@@ -293,7 +293,10 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
         return None
     launcher = next(iter(ranks_by_launcher))
     first = _RANK_VARIABLES[launcher]
-    rank, size = _whole(environ, first[0]), _whole(environ, first[1], most=_MOST_TASKS)
+    rank, size = (
+        _whole_number(environ, first[0]),
+        _whole_number(environ, first[1], most=_MOST_TASKS),
+    )
     if rank >= size:
         raise _bad(environ, first[0], f"{first[1]} is {size}")
     same = [
@@ -301,7 +304,7 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
         for other_launcher in ranks_by_launcher
         if ranks_by_launcher[other_launcher] == ranks_by_launcher[launcher]
     ]
-    local_rank = next((_whole(environ, row[2]) for row in same if environ.get(row[2])), None)
+    local_rank = next((_whole_number(environ, row[2]) for row in same if environ.get(row[2])), None)
     local_size = next((_on_node(environ, row[3]) for row in same if environ.get(row[3])), None)
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
@@ -338,7 +341,7 @@ def _on_node(environ: Environment, name: str) -> int | None:
     None if unknown.
     """
     counts = _tasks_per_node(environ, name)
-    node = 0 if len(counts) == 1 else _whole(environ, "SLURM_NODEID", str(len(counts)))
+    node = 0 if len(counts) == 1 else _whole_number(environ, "SLURM_NODEID", str(len(counts)))
     return counts[node] if node < len(counts) else None
 
 
@@ -420,9 +423,9 @@ _TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
 
 
 def _from_slurm(ps: int, environ: Environment) -> _Place:
-    rank = _whole(environ, "SLURM_PROCID")
-    size = _whole(environ, "SLURM_NTASKS", most=_MOST_TASKS)
-    local = _whole(environ, "SLURM_LOCALID")
+    rank = _whole_number(environ, "SLURM_PROCID")
+    size = _whole_number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
+    local = _whole_number(environ, "SLURM_LOCALID")
     step = "SLURM_STEP_NODELIST" in environ
     list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
     counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
@@ -494,8 +497,10 @@ def _from_kubernetes(ps: int, environ: Environment) -> _Place:
     service = _text(environ, "CNNBENCH_SERVICE")
     if not re.fullmatch(HOST, service):
         raise _bad(environ, "CNNBENCH_SERVICE", "is not a service name")
-    size = _whole(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
-    port = _whole(environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT)
+    size = _whole_number(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
+    port = _whole_number(
+        environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT
+    )
     if index >= size:
         raise _bad(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
     return _numbered(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
@@ -530,7 +535,7 @@ def _text(environ: Environment, name: str) -> str:
     return text
 
 
-def _whole(
+def _whole_number(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
     """The whole number in a variable. `otherwise` is used if the variable is not set."""

@@ -411,7 +411,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
         return []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     to_left = {index % len(widths) for index in left}
-    return [_joined(row, range(len(widths)), widths, to_left) for row in rows]
+    return [_join_cells(row, range(len(widths)), widths, to_left) for row in rows]
 
 
 def columns() -> int:
@@ -539,10 +539,10 @@ def _row_lines(
         [*[""] * (height - len(cell)), *cell] if head else [*cell, *[""] * (height - len(cell))]
         for cell in cells
     ]
-    return [_joined(parts, shown, widths, to_left) for parts in zip(*filled, strict=True)]
+    return [_join_cells(parts, shown, widths, to_left) for parts in zip(*filled, strict=True)]
 
 
-def _joined(
+def _join_cells(
     cells: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int]
 ) -> str:
     """One line, with the cells of the columns `shown`."""

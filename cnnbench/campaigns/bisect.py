@@ -124,7 +124,7 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
     if base == commits[1]:
         raise UsageError(f"GOOD {good!r}: BAD is an ancestor of it; swap them")
     if base != commits[0]:
-        replaced = Commits(repository).successors(commits).items()
+        replaced = Commits(repository).replacements(commits).items()
         reasons = [
             "it is not an ancestor of BAD",
             *(

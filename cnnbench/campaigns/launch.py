@@ -145,7 +145,7 @@ def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPla
         values = {**values_of_flags, **own, **({} if towers is None else {"num_gpus": (towers,)})}
         return all_reduce_plan.make_plan(params_of(values), tuple(values), names).run
 
-    return _of_tasks(values_of_flags, layout, towers, of_task)
+    return _plan_tasks(values_of_flags, layout, towers, of_task)
 
 
 def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
@@ -157,7 +157,7 @@ def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None =
     if layout is None:
         return make_plan(args, data=False)
     values, layout = args.given, layout.with_coordinator(args)
-    return _of_tasks(
+    return _plan_tasks(
         values,
         layout,
         towers,
@@ -175,7 +175,7 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> RunSummary
     return of_plan(make_plan(chief_setup(with_stored_record(args), layout)))
 
 
-def _of_tasks(
+def _plan_tasks(
     values: Mapping[str, Any],
     layout: JobLayout,
     towers: int | None,

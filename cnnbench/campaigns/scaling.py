@@ -22,7 +22,7 @@ from cnnbench.base.slow_steps import mean_step_seconds
 from cnnbench.base.text import integer, percent
 from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, command_words
-from cnnbench.campaigns.processes.campaign import RunPolicy, in_rounds, rounds, run_one
+from cnnbench.campaigns.processes.campaign import RunPolicy, measure_in_rounds, rounds, run_one
 from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     CampaignIdentity,
@@ -153,7 +153,7 @@ class Scaling:
             records[count].append(ended.record)
             return True
 
-        yield from in_rounds(order, measure)
+        yield from measure_in_rounds(order, measure)
         return records
 
     def _side(self, logs: Path, count: int) -> Side:

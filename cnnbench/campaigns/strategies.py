@@ -20,7 +20,7 @@ from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import (
     Request,
     RunPolicy,
-    in_rounds,
+    measure_in_rounds,
     rounds,
     run_one,
 )
@@ -341,7 +341,7 @@ class StrategiesSession:
                 self.checkpoints[name] = self._results.folder / CHECKPOINTS / name
             return not ended.message
 
-        return in_rounds([*trained, *rounds(cases, repeats, seed)], measure)
+        return measure_in_rounds([*trained, *rounds(cases, repeats, seed)], measure)
 
     def _request(self, case: StrategyCase, number: int) -> Request:
         """The process of a round; for number 0, the process that trains weights for the comparison.

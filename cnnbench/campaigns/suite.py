@@ -192,7 +192,7 @@ def _scalar(
         except ValueError:
             value = None
         if value is None:
-            raise node.error(f"{what} must be {kind}, not {_shown(node)}")
+            raise node.error(f"{what} must be {kind}, not {_node_text(node)}")
         if not valid(value):
             raise node.error(f"{what}: {node.text!r} must be {limits}")
         return value
@@ -200,7 +200,7 @@ def _scalar(
     return read
 
 
-def _whole(most: int) -> Reader:
+def _whole_number(most: int) -> Reader:
     return _scalar("a whole number", parse_integer, lambda n: 1 <= n <= most, f"from 1 to {most}")
 
 
@@ -227,13 +227,13 @@ _command = _words(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
 
 def _boolean(node: Node, what: str) -> bool:
     if node.kind != "boolean":
-        raise node.error(f"{what} must be true or false, not {_shown(node)}")
+        raise node.error(f"{what} must be true or false, not {_node_text(node)}")
     return node.is_true
 
 
 def _list(node: Node, what: str) -> tuple[Node, ...]:
     if node.kind != "list":
-        raise node.error(f"{what} must be a list, not {_shown(node)}")
+        raise node.error(f"{what} must be a list, not {_node_text(node)}")
     return node.items
 
 
@@ -247,7 +247,7 @@ def _filled_list(node: Node, what: str) -> tuple[Node, ...]:
 def _mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
     """The values of a mapping by key. Raises an error for keys that are not in `known`."""
     if node.kind != "mapping":
-        raise node.error(f"{what} must be a mapping (key: value), not {_shown(node)}")
+        raise node.error(f"{what} must be a mapping (key: value), not {_node_text(node)}")
     names = None if known is None else tuple(known)
     for key, line, _ in node.fields:
         if names is not None and key not in names:
@@ -303,8 +303,8 @@ def _axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
 
 
 _LAUNCH: Mapping[str, Reader] = {
-    "workers": _whole(MAX_PROCESSES),
-    "ps": _whole(MAX_PROCESSES),
+    "workers": _whole_number(MAX_PROCESSES),
+    "ps": _whole_number(MAX_PROCESSES),
     "controller": _boolean,
 }
 """The fields of `JobLayout` as keys."""
@@ -361,9 +361,9 @@ class BatchSizeSearch:
     Each trial has `num_batches` steps after one warm-up step.
     """
 
-    limit: int = _key(_whole(2**31 - 1), 65536)
-    multiple_of: int = _key(_whole(2**31 - 1), 1)
-    num_batches: int = _key(_whole(2**31 - 1), 10)
+    limit: int = _key(_whole_number(2**31 - 1), 65536)
+    multiple_of: int = _key(_whole_number(2**31 - 1), 1)
+    num_batches: int = _key(_whole_number(2**31 - 1), 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -485,7 +485,7 @@ def keys_of(declared: type) -> dict[str, Field[Any]]:
     return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
 
 
-def _shown(node: Node) -> str:
+def _node_text(node: Node) -> str:
     return {
         "mapping": "a mapping",
         "list": "a list",

@@ -40,7 +40,7 @@ from cnnbench.campaigns.processes.campaign import (
     RunPolicy,
     blank_record,
     bus_bandwidth,
-    in_rounds,
+    measure_in_rounds,
     read,
     rounds,
     run_one,
@@ -559,7 +559,7 @@ class Sweep:
             batches[key] = batch
             return True
 
-        yield from in_rounds([(item.case.key, item.repeat) for item in items], measure)
+        yield from measure_in_rounds([(item.case.key, item.repeat) for item in items], measure)
         return runs
 
     def _search(self, item: Item, then: Sequence[Hashable]) -> RunPolicy[int | SweepRun]:

@@ -214,7 +214,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
 
 def _shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     for folder in (data_dir, *(data_dir / name for name in SUBSET_FOLDERS[subset])):
-        paths = _named(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
+        paths = _files_matching(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
         names = {path.name for path in paths if _SHARD.fullmatch(path.name)}
         # If a shard also exists with a suffix, as after ``gunzip --keep``, that file is ignored.
         if shards := [
@@ -224,7 +224,7 @@ def _shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     return []
 
 
-def _named(folder: Path, pattern: str) -> list[Path]:
+def _files_matching(folder: Path, pattern: str) -> list[Path]:
     # For an unreadable folder, Path.glob would return nothing instead of raising an error.
     return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
 
@@ -232,7 +232,7 @@ def _named(folder: Path, pattern: str) -> list[Path]:
 def left_out(shards: Sequence[Path]) -> list[Path]:
     """Files with names similar to the shards of a subset, except indexes, checksums and backups."""
     match = _SHARD.fullmatch(shards[0].name)
-    alike = _named(shards[0].parent, f"{match[1]}-*-of-*") if match else []
+    alike = _files_matching(shards[0].parent, f"{match[1]}-*-of-*") if match else []
     return [p for p in alike if p not in set(shards) and not _COMPANION.fullmatch(p.name)]
 
 

@@ -124,13 +124,13 @@ def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
     """
     if device_kind == "cpu":
         threads = available_cores()
-        seconds, how = _of_host(threads), f"{threads} threads"
+        seconds, how = _host_copy_rate(threads), f"{threads} threads"
     else:
-        seconds, how = _of_gpu(device), "one GPU"
+        seconds, how = _gpu_copy_rate(device), "one GPU"
     return 2 * _COPIED_BYTES / seconds, f"measured: copying {binary(_COPIED_BYTES)}, {how}"
 
 
-def _of_host(threads: int) -> float:
+def _host_copy_rate(threads: int) -> float:
     source = np.ones(_COPIED_BYTES // 4, np.float32)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
@@ -138,7 +138,7 @@ def _of_host(threads: int) -> float:
         return _shortest(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
 
 
-def _of_gpu(device: str) -> float:
+def _gpu_copy_rate(device: str) -> float:
     import tensorflow as tf
 
     with tf.device(device):

@@ -117,7 +117,7 @@ def nvml_facts(host: Host) -> Facts:
         limits = each(module.nvmlDeviceGetPowerManagementLimit)
         persistence = each(module.nvmlDeviceGetPersistenceMode)
         return {
-            **_named([_text(name) for name in each(module.nvmlDeviceGetName)]),
+            **_gpu_name_facts([_text(name) for name in each(module.nvmlDeviceGetName)]),
             "gpu_driver": None if driver is None else _text(driver),
             "gpu_power_limits_watts": [f"{milliwatts / 1000:.2f}" for milliwatts in limits],
             "gpu_max_clocks_mhz": [
@@ -157,7 +157,7 @@ def visible_to_tensorflow(host: Host) -> Facts:
     ]
     capabilities = [d["compute_capability"] for d in details if "compute_capability" in d]
     return {
-        **_named([d["device_name"] for d in details if "device_name" in d]),
+        **_gpu_name_facts([d["device_name"] for d in details if "device_name" in d]),
         "gpu_compute_capabilities": [".".join(map(str, pair)) for pair in capabilities],
         "tensor_float_32": uses_tensor_float_32(host) if details else None,
     }
@@ -174,7 +174,7 @@ def uses_tensor_float_32(host: Host) -> bool:
     return enabled and host.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
 
 
-def _named(names: list[str]) -> Facts:
+def _gpu_name_facts(names: list[str]) -> Facts:
     return {"gpu_names": names, "emulated_gpus": True if EMULATED in names else None}
 
 

@@ -348,7 +348,7 @@ class Commits:
             places = [f"{name} ({short(self._refs[name])})" for name in moving]
             lines.append(
                 "Names of branches and tags are placed where they point now: "
-                f"{_first(places)}. If one was moved since, another commit was measured."
+                f"{_first_names(places)}. If one was moved since, another commit was measured."
             )
         with contextlib.suppress(GitError):  # a repository without HEAD
             lines += self._branches([*dict.fromkeys(known.values())])
@@ -368,18 +368,18 @@ class Commits:
         """Sentences about commits that no branch and no tag contains."""
         if not names:
             return
-        successors = self.successors(names)
+        successors = self.replacements(names)
         for how, pairs in grouped(successors.items(), lambda pair: pair[1][1]).items():
             texts = [f"{short(name)} is now {short(commit)}" for name, (commit, _) in pairs]
             number = count(len(pairs), "measured commit was", "measured commits were")
-            yield f"{number} replaced, as by {how}: {_first(texts)}."
+            yield f"{number} replaced, as by {how}: {_first_names(texts)}."
         if missing := [short(name) for name in names if name not in successors]:
             number = count(len(missing), "measured commit is", "measured commits are")
-            yield f"{number} on no branch or tag of the repository: {_first(missing)}."
+            yield f"{number} on no branch or tag of the repository: {_first_names(missing)}."
         which = count(len(names), "commit follows", "commits follow")
         yield f"Without a place in the repository, {which} the one that was measured before."
 
-    def successors(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    def replacements(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
         """For commits that were replaced: the commits that replaced them, and by which operation.
 
         Only commits that no branch or tag contains, and that git still has, can be found.
@@ -426,7 +426,7 @@ class Commits:
             )
 
         for merge, some in grouped(aside, merge_of).items():
-            names = _first([short(commit) for commit in some])
+            names = _first_names([short(commit) for commit in some])
             if merge:
                 yield f"{short(merge)} merged another branch, with {names}."
             else:
@@ -450,7 +450,7 @@ def in_order(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
-def _first(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return first_few(names, _MOST_NAMED, ", ")
 
 

@@ -487,7 +487,7 @@ class Watch:
         self.energy: dict[str, Any] = {}
         self._use = use
 
-    def met(self, peers: Collection[int]) -> None:
+    def add_peers(self, peers: Collection[int]) -> None:
         """From now on, these processes of the job on this machine (PIDs) count as the run's."""
         if peers:
             self._peers = frozenset(peers)

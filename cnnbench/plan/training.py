@@ -127,7 +127,9 @@ class Length:
         eval_batches, eval_examples = 0, 0
         if work.evaluates:
             seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
-            eval_batches, eval_examples = _of_evaluations(flags, place, seen, eval_batch * towers)
+            eval_batches, eval_examples = _evaluation_length(
+                flags, place, seen, eval_batch * towers
+            )
         global_batch = (eval_batch if evaluating else batch) * passes * towers
         if evaluating:
             batch, batches = eval_batch, eval_batches
@@ -188,7 +190,7 @@ def _share(global_batch: int, devices: int, passes: int) -> int:
     return global_batch // per_step
 
 
-def _of_evaluations(
+def _evaluation_length(
     params: Params, place: Place, examples: int, global_batch: int
 ) -> tuple[int, int]:
     """Batches and examples of an evaluation, as long as the training unless it has own flags.

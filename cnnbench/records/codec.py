@@ -190,7 +190,7 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
     ValueError names the missing key, or the key with a value of the wrong type.
     """
     if not isinstance(data, dict):
-        raise ValueError(f"{path or 'record'}: expected an object, got {_shown(data)}")
+        raise ValueError(f"{path or 'record'}: expected an object, got {_short_repr(data)}")
     values = {}
     for name, key, read, optional in _schema(typing.cast("Any", cls)):
         where = f"{path}.{key}" if path else key
@@ -326,7 +326,7 @@ def _reader(hint: Any) -> _Reader:
 
 def _items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]:
     if not isinstance(data, list):
-        raise ValueError(f"{path}: expected a list, got {_shown(data)}")
+        raise ValueError(f"{path}: expected a list, got {_short_repr(data)}")
     if hint is float and set(map(type, data)) <= {float}:
         return tuple(data)  # A series in a record may have thousands of values.
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
@@ -334,13 +334,13 @@ def _items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]
 
 def _mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: expected an object, got {_shown(data)}")
+        raise ValueError(f"{path}: expected an object, got {_short_repr(data)}")
     for key, value in data.items():
         if whole and _scalar(int, value, f"{path}.{key}") < 0:
             raise ValueError(f"{path}.{key}: {value} is negative")
         if type(value) in _NESTING and not _is_arithmetical(value):
             raise ValueError(
-                f"{path}.{key}: {_shown(value)} contains a number that is too large for a double"
+                f"{path}.{key}: {_short_repr(value)} contains a number that is too large for a double"
             )
     return data
 
@@ -364,7 +364,7 @@ def _scalar(hint: type, data: object, path: str) -> Any:
             return data
     elif isinstance(data, hint):
         return data
-    raise ValueError(f"{path}: expected {_NAMES[hint]}, got {_shown(data)}")
+    raise ValueError(f"{path}: expected {_NAMES[hint]}, got {_short_repr(data)}")
 
 
 def _is_arithmetical(data: object) -> bool:
@@ -375,7 +375,7 @@ def _is_arithmetical(data: object) -> bool:
     return not isinstance(data, list) or all(map(_is_arithmetical, data))
 
 
-def _shown(data: object) -> str:
+def _short_repr(data: object) -> str:
     text = repr(data)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

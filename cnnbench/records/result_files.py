@@ -142,7 +142,7 @@ def load_records(
         elif loaded.run_id not in runs:
             runs[loaded.run_id] = loaded, path
         else:
-            skipped.append(_second(runs, loaded, path))
+            skipped.append(_keep_better_copy(runs, loaded, path))
     progress.finish()
     everything = [record for record, _ in runs.values()]
     return Loaded(
@@ -154,7 +154,7 @@ def load_records(
     )
 
 
-def _second(
+def _keep_better_copy(
     runs: dict[str, tuple[RunRecord | AllReduceRecord, str]],
     record: RunRecord | AllReduceRecord,
     path: str,

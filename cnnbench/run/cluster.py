@@ -38,7 +38,7 @@ from cnnbench.base import rendezvous
 from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, obey
 from cnnbench.base.job import PS, Job, Task, claim, host_and_port, unbound
-from cnnbench.base.rendezvous import listed, named, not_ok, probe
+from cnnbench.base.rendezvous import failed_probes, listed, named, probe
 from cnnbench.base.text import one_line
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
@@ -733,7 +733,7 @@ class Watchdog:
         # If the chief may be lost, the states of the other tasks are unknown, so all tasks are
         # probed.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
-        states = not_ok(self._job, asked, _ANSWER_SECONDS, self._ask)
+        states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
         self._note_time()
         self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
         lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
@@ -756,7 +756,7 @@ class Watchdog:
             self._report(f"lost {listed(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._begun >= self._patience:
-            states = not_ok(self._job, late, _ANSWER_SECONDS, self._ask)
+            states = failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
             missing = listed(self._job, {task: states.get(task, NOT_STARTED) for task in late})
             self._report(f"waited {self._patience:g} s for {missing}")
 

@@ -84,7 +84,7 @@ class KerasModel(Model):
         self._built: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._values: dict[tuple[int, int], dict[str, Any]] = {}
-        self._use(_in_child(self._declare))
+        self._use(_declare_in_child(self._declare))
         # Without a child process, the model was built in this process, with a different seed.
         self._built.clear()
 
@@ -96,7 +96,7 @@ class KerasModel(Model):
             self._make = partial(
                 _application, self._application, (size, num_classes or self.classes)
             )
-            self._use(_in_child(self._declare))
+            self._use(_declare_in_child(self._declare))
             self._built.clear()
         super().resize(image_size, num_classes)
 
@@ -182,7 +182,7 @@ def register_keras_model(
     register_model(name, dataset, factory)
 
 
-def _named(name: str, dataset: str) -> KerasModel:
+def _create_model(name: str, dataset: str) -> KerasModel:
     """Creates the model for ``--model=keras:...``, from a file or from `keras.applications`."""
     wanted = name.removeprefix(PREFIX)
     if wanted.endswith(SUFFIX):
@@ -216,7 +216,7 @@ def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
     return keras_graph.application(name, sizes)
 
 
-def _in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
+def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
     """Runs `declare`, which starts TensorFlow, in a child unless TensorFlow runs here already."""
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if backend != "tensorflow":
@@ -280,4 +280,4 @@ def _answer(
         return f"{type(error).__name__}: {' '.join(text_of(error).split())}", ()
 
 
-register_family(PREFIX, _named, tuple(f"{PREFIX}{name}" for name in APPLICATIONS))
+register_family(PREFIX, _create_model, tuple(f"{PREFIX}{name}" for name in APPLICATIONS))

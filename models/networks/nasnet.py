@@ -115,23 +115,23 @@ class NasnetCell(Generic[T]):
     def normal(self, x: T, previous: T) -> T:
         """A cell that does not change height and width. It has six times ``filters`` channels."""
         net, drop = self.net, self._drop
-        p = self._second(x, previous)
+        p = self._resized_input(x, previous)
         h = self._ones(x)
         active_h, active_p = net.relu(h), net.relu(p)
         sums = [
             net.add(self._separable(active_h, 5), self._separable(active_p, 3)),
             net.add(self._separable(active_p, 5), self._separable(active_p, 3)),
-            net.add(drop(self._pool("avg", h)), self._as_wide(p, active=True)),
+            net.add(drop(self._pool("avg", h)), self._project(p, active=True)),
         ]
         mean = self._pool("avg", p)
-        sums.append(net.add(drop(self._as_wide(mean)), drop(self._as_wide(mean))))
+        sums.append(net.add(drop(self._project(mean)), drop(self._project(mean))))
         sums.append(net.add(self._separable(active_h, 3), h))
-        return net.concat([self._as_wide(p), *sums])
+        return net.concat([self._project(p), *sums])
 
     def reduction(self, x: T, previous: T) -> T:
         """A cell that halves height and width. It has four times ``filters`` channels."""
         net, drop = self.net, self._drop
-        p = self._second(x, previous)
+        p = self._resized_input(x, previous)
         h = self._ones(x)
         active_p = net.relu(p)
         largest = self._pool("max", h, 2)
@@ -142,7 +142,7 @@ class NasnetCell(Generic[T]):
         fifth = net.add(self._separable(net.relu(first), 3), drop(largest))
         return net.concat([second, third, fourth, fifth])
 
-    def _second(self, x: T, previous: T) -> T:
+    def _resized_input(self, x: T, previous: T) -> T:
         """The second input, resized to the size of the first. The first cell has only one input."""
         if previous is x:
             return x
@@ -163,7 +163,7 @@ class NasnetCell(Generic[T]):
     def _projected(self, x: T) -> T:
         return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
 
-    def _as_wide(self, x: T, *, active: bool = False) -> T:
+    def _project(self, x: T, *, active: bool = False) -> T:
         """Projects ``x`` to ``filters`` channels if necessary. If ``active``, a ReLU is first."""
         if self.net.shape(x)[2] == self.filters:
             return x

@@ -325,7 +325,7 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
     by_class = [
         precision
         for label in range(1, num_classes)
-        if (precision := _of_class(images, label)) is not None
+        if (precision := _class_precision(images, label)) is not None
     ]
     if not by_class:
         return dict.fromkeys(THRESHOLDS, float("nan"))
@@ -333,7 +333,7 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
     return {threshold: float(mean) for threshold, mean in zip(THRESHOLDS, means, strict=True)}
 
 
-def _of_class(images: Mapping[str, Any], label: int) -> Any:
+def _class_precision(images: Mapping[str, Any], label: int) -> Any:
     """Average precision of one class for each threshold; None if the class has no boxes."""
     import numpy as np
 

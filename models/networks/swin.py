@@ -63,9 +63,9 @@ class SwinT(Model):
         y = _roll(net, net.layer_norm(x, epsilon=EPSILON), side, -shift)
         size, count, channels = self.window, side // self.window, net.shape(x)[1]
         windows = (count, count, size * size, channels)
-        y = _swapped(net, y, (count, size, count, size, channels), windows)
+        y = _swap_axes(net, y, (count, size, count, size, channels), windows)
         y = self_attention(net, y, heads, self._bias(net, side, heads, shift))
-        y = _swapped(net, y, (count, count, size, size, channels), net.shape(x))
+        y = _swap_axes(net, y, (count, count, size, size, channels), net.shape(x))
         y = _roll(net, y, side, shift)
         x = with_shortcut(net, x, y, keep)
         y = perceptron(net, net.layer_norm(x, epsilon=EPSILON))
@@ -121,7 +121,7 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     return bias + tf.constant(np.float32(_FORBIDDEN) * separated, table.dtype)
 
 
-def _swapped(net: Network[T], x: T, parted: Sequence[int], shape: Sequence[int]) -> T:
+def _swap_axes(net: Network[T], x: T, parted: Sequence[int], shape: Sequence[int]) -> T:
     """Reshapes to five dimensions, exchanges the second and the third, and reshapes again."""
     return net.reshape(net.transpose(net.reshape(x, parted), (0, 2, 1, 3, 4)), shape)
 

@@ -63,7 +63,7 @@ def test_other_processes_of_the_job_are_no_disturbance(machine):
     # Waiting for the others, while somebody computes.
     machine.at(104.0, own=0.0, busy=14.0)
     machine.put("proc/7/stat", stat(user=9.0))
-    watch.met([7])
+    watch.add_peers([7])
     machine.at(108.0, own=1.0, busy=20.0)  # two of the six seconds are others'
     machine.put("proc/7/stat", stat(user=10.0, system=2.0))
     assert [c.text for c in watch.before(FACTS, RunFlags())] == [
@@ -79,7 +79,7 @@ def test_other_processes_of_the_job_are_no_disturbance(machine):
 def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
     machine.cpu(busy=10.0)
     watch = Watch(machine.host, clock=machine.clock)
-    watch.met([7])
+    watch.add_peers([7])
     watch.before(FACTS, RunFlags())
     with watch:
         machine.now = 110.0
@@ -131,7 +131,7 @@ def test_gpus_are_asked_before_and_after(machine, on_gpus):
 def test_processes_of_the_job_keep_only_gpus_beside_those_of_the_run_busy(machine, on_gpus):
     on_gpus({50: "worker", 60: "game"}, {50: "worker"})
     watch = Watch(machine.host, clock=machine.clock)
-    watch.met([50])
+    watch.add_peers([50])
     (condition,) = watch.before(FACTS, RunFlags(on_gpu=True, gpu_indices="0"))
     assert condition.text == "GPU 0 also runs 60 (game)"
     assert condition.advice == "end them, or wait"

@@ -97,7 +97,7 @@ class Cut:
         return pieces[0] if len(self.sizes) == 1 else tf.reshape(concat(pieces), self._shape)
 
 
-def spread(
+def send_along(
     total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]], context: ReduceContext
 ) -> dict[str, tf.Tensor]:
     """Sends a tensor along hops (sender, receiver), in order. Returns the copy in each memory."""
@@ -239,7 +239,7 @@ class TwoLevel:
             return self._in_order(sums)
         later, turn = divmod(index, len(self._between))
         by_leaders = [
-            _of_leader(group, values, turn % len(group), algorithm)
+            _leader_value(group, values, turn % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
         # `between` rotates only after every leader has had its turn. Therefore every device gets
@@ -258,7 +258,7 @@ class TwoLevel:
         return [of_device[device] for device in self._devices]
 
 
-def _of_leader(
+def _leader_value(
     group: Sequence[str],
     values: Sequence[tf.Tensor],
     leader: int,

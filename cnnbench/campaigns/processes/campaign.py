@@ -439,7 +439,7 @@ def rounds(
     return order
 
 
-def in_rounds(
+def measure_in_rounds(
     order: Sequence[tuple[str, int]],
     measure: Callable[[str, int, Sequence[Hashable]], RunPolicy[bool]],
 ) -> RunPolicy[None]:

@@ -212,7 +212,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
     ours, theirs = socket.socketpair()
     started = time.monotonic()
     try:
-        with theirs, open(command.log, "wb") as output, _restricted_to(command.cores):
+        with theirs, open(command.log, "wb") as output, _restrict_cores(command.cores):
             passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
             numbers = ",".join(map(str, passed))
             leader = subprocess.Popen(
@@ -235,7 +235,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
 
 
 @contextlib.contextmanager
-def _restricted_to(cores: Collection[int] | None) -> Iterator[None]:
+def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
     """Context manager that restricts processes started in it to `cores`; None: no restriction."""
     if cores is None:
         yield

@@ -144,11 +144,11 @@ def of_plan(plan: RunPlan) -> RunSummary:
         asynchronous=plan.place.asynchronous,
         work=work_of(plan),
         parts=plugins.parts(plan.config),
-        no_turns=_no_turns(plan),
+        no_turns=_reason_against_turns(plan),
     )
 
 
-def _no_turns(plan: RunPlan) -> str | None:
+def _reason_against_turns(plan: RunPlan) -> str | None:
     """The reason why a run cannot take turns with an equal run; None if it can."""
     if plan.place.job.in_cluster:
         return NO_TURNS_OF_JOBS

@@ -362,7 +362,11 @@ class ResultsFolder:
         paths = (path for pattern in self.kind.kept for path in self.folder.glob(pattern))
         for path in sorted(paths):
             own = path.relative_to(self.folder)
-            if path.is_file() and path.name != FILE and not named & {_named(own), str(own.parent)}:
+            if (
+                path.is_file()
+                and path.name != FILE
+                and not named & {_without_suffix(own), str(own.parent)}
+            ):
                 reason = f"its journal does not name {own}: one of the two was changed; restore it"
                 raise self._refused(f"{reason}, or name another folder")
 
@@ -420,7 +424,7 @@ class ResultsFolder:
         From this event on, the files may remain in the folder.
         """
         own = (path.relative_to(self.folder) for path in paths if path is not None)
-        return [*dict.fromkeys(map(_named, own))]
+        return [*dict.fromkeys(map(_without_suffix, own))]
 
     def move(self, path: Path, target: Path) -> None:
         """Renames a file in the folder."""
@@ -472,7 +476,7 @@ class ResultsFolder:
             shutil.rmtree(made)
 
 
-def _named(path: Path) -> str:
+def _without_suffix(path: Path) -> str:
     return str(path.with_suffix(""))
 
 
@@ -557,7 +561,7 @@ class Journal:
             raise self._damaged("lines are missing at its end, or all checksums")
         yield from (
             event
-            for event in map(_as_now, events_read)
+            for event in map(_convert_event, events_read)
             if not events or event.get("event") in events
         )
 
@@ -594,7 +598,7 @@ class Journal:
 _RESUMED_IN_1_0_0 = ("ab", "bisect", "sweep", "tune")
 
 
-def _as_now(event: dict[str, Any]) -> dict[str, Any]:
+def _convert_event(event: dict[str, Any]) -> dict[str, Any]:
     """An event in the form of this version; events of version 1.0.0 are converted."""
     kind = event.get("event")
     if kind in _RESUMED_IN_1_0_0:

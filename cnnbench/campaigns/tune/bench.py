@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from cnnbench.base.inference import Additive, fit_blocks
+from cnnbench.base.inference import AdditiveModel, fit_blocks
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.pairs import AB
 from cnnbench.campaigns.ab.side import LENGTHS, TURN_SECONDS, Side, StepCount, request
@@ -164,7 +164,7 @@ class Race:
         return over or self._is_settled()
 
     @property
-    def fitted(self) -> Additive:
+    def fitted(self) -> AdditiveModel:
         """The estimates so far. Requires a round with at least one value."""
         return fit_blocks(self.blocks)
 
@@ -213,7 +213,7 @@ class Race:
             return first
         return next(candidate for candidate in self.entered if candidate.key == ranked[0])
 
-    def ranked(self, fitted: Additive) -> list[str]:
+    def ranked(self, fitted: AdditiveModel) -> list[str]:
         """Keys of the remaining candidates that were measured, the fastest first."""
         known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
@@ -230,7 +230,7 @@ class Race:
         tail = ALPHA / len(others)
         return all(fitted.p_above(best, name, self._worth) <= tail for name in others)
 
-    def _drop_slower(self, fitted: Additive) -> None:
+    def _drop_slower(self, fitted: AdditiveModel) -> None:
         number = len(self.rounds)
         ranked = self.ranked(fitted)
         if number < 2 or len(ranked) < 2:

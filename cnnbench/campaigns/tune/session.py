@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Content, Text, table, writers
-from cnnbench.base.inference import ANALYSIS_STEP, Additive, fit_blocks
+from cnnbench.base.inference import ANALYSIS_STEP, AdditiveModel, fit_blocks
 from cnnbench.base.stats import CONFIDENCE, median
 from cnnbench.base.terminal import csv_text, wrapped
 from cnnbench.base.text import count, duration, first_few, percent, selected
@@ -64,9 +64,9 @@ from cnnbench.campaigns.tune.space import (
     Dropped,
     Settings,
     Space,
-    by_reason,
     candidates_of,
     name_of,
+    names_by_reason,
 )
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS
@@ -160,7 +160,7 @@ def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Text]:
 
 
 def _dropped_texts(dropped: Iterable[Dropped]) -> Iterator[Text]:
-    by_reasons = by_reason(dropped)
+    by_reasons = names_by_reason(dropped)
     for reason, names in list(by_reasons.items())[:_REASONS]:
         yield Text(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
     if len(by_reasons) > _REASONS:
@@ -177,7 +177,7 @@ def candidates_text(space: Space, first: Candidate) -> str:
         for candidate in candidates:
             marked = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
             lines.append(f"  {candidate.name}{marked}")
-        for reason, names in by_reason(dropped).items():
+        for reason, names in names_by_reason(dropped).items():
             lines += wrapped(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
     return "\n".join(lines)
 
@@ -697,7 +697,7 @@ def _document(final: Final, outcome: SearchOutcome, proof: Proof, weights: Weigh
     )
 
 
-def _rows(outcome: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:
+def _rows(outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate) -> list[TuneRow]:
     """Rows of the measured candidates, the fastest first, then of the untried candidates."""
     groups = {
         candidate.key: race.group
@@ -741,7 +741,7 @@ def _rows(outcome: SearchOutcome, fitted: Additive | None, first: Candidate) -> 
     return rows
 
 
-def _gain(fitted: Additive | None, key: str, first: str) -> dict[str, float | None]:
+def _gain(fitted: AdditiveModel | None, key: str, first: str) -> dict[str, float | None]:
     if fitted is None or key not in fitted.names or first not in fitted.names:
         return {}
     difference = fitted.difference(key, first)

@@ -73,7 +73,7 @@ def _values_of_flag(name: str, *values: object) -> list[Settings]:
     return [{name: str(value)} for value in values]
 
 
-def _of_all(mode: Mode) -> bool:
+def _accept_mode(mode: Mode) -> bool:
     return True
 
 
@@ -113,10 +113,10 @@ def dimensions(
         _values_of_flag("datasets_prefetch_buffer_size", 2, 4),
     ]
     return {
-        "computing": [(values, _of_all) for values in computing],
+        "computing": [(values, _accept_mode) for values in computing],
         "aggregation": _aggregation(workers, on_gpu) if reduces else [],
-        "threads": [(values, _of_all) for values in threads],
-        "input": [(values, _of_all) for values in reading if config["data_dir"] is not None],
+        "threads": [(values, _accept_mode) for values in threads],
+        "input": [(values, _accept_mode) for values in reading if config["data_dir"] is not None],
     }
 
 
@@ -133,7 +133,7 @@ def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
     ]
     return [
         # Modes in which all towers train the same weights, with the flags that they require.
-        ([{"variable_update": mode.name, **mode.needs} for mode in alike], _of_all),
+        ([{"variable_update": mode.name, **mode.needs} for mode in alike], _accept_mode),
         (
             algorithms,
             lambda mode: _all_reduces(mode) and not mode.algorithm and not mode.needs,
@@ -157,7 +157,7 @@ def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
         # Uses gradients, or variable values, of the previous step.
         (_values_of_flag("variable_consistency", "relaxed"), _all_reduces),
         (_values_of_flag("staged_vars", "true"), lambda mode: mode.staged),
-        (_values_of_flag("gradient_reduction", "sum"), _of_all),
+        (_values_of_flag("gradient_reduction", "sum"), _accept_mode),
     ]
 
 
@@ -405,7 +405,7 @@ def _groups_with_choices(
     return varied
 
 
-def by_reason(dropped: Iterable[Dropped]) -> Mapping[str, tuple[str, ...]]:
+def names_by_reason(dropped: Iterable[Dropped]) -> Mapping[str, tuple[str, ...]]:
     """Names of dropped candidates, grouped by reason."""
     names_by_reason: dict[str, list[str]] = {}
     for candidate in dropped:

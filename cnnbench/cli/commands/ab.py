@@ -207,7 +207,7 @@ def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
     given, stray, common = sides.parse(command, _SPECS, "ab ...")
     if stray:
         raise UsageError(
-            f"stray argument {sides.shown(stray[0])!r}: put flags of both sides after --, and "
+            f"stray argument {sides.mask_value(stray[0])!r}: put flags of both sides after --, and "
             "flags of "
             "one side into --a or --b"
         )

@@ -16,7 +16,7 @@ from cnnbench.flags.declare import parted, sections_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.flags.params import Params, obsolete_notices
-from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan, run_plan, translated
+from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan, run_plan, translate_flags
 from cnnbench.lab.all_reduce.session import AllReduceBench, complete_record
 from cnnbench.lab.predict import command
 from cnnbench.plan.run_plan import agreed_facts, digest_of
@@ -62,7 +62,7 @@ HELP = (_ABOUT, [*_SECTIONS.items(), ("Instead of measuring", PREDICT_FLAGS)])
 
 def main(argv: Sequence[str]) -> int:
     """Measures all-reduces. Raises an exception for wrong sums."""
-    values = translated(parse_flags(argv, _ACCEPTED.values()))
+    values = translate_flags(parse_flags(argv, _ACCEPTED.values()))
     params, others = parted(AllReduceParams, values)
     taken, reason = _MEASURED_WITH, "is for --predict; add that"
     if values.get("predict"):

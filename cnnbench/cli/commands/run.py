@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         print_result(_checked(args, messages))
         return ExitCode.OK
     if args.params.find_batch_size:
-        args = _of_attempt(args, fork, measurements, messages)
+        args = _fork_attempt(args, fork, measurements, messages)
     plan = make_plan(args, data=False)
     for notice in plan.notices:
         messages.notice(notice)
@@ -91,7 +91,7 @@ def _prepare(fork: Callable[[], None], args: ParsedArgs) -> None:
         measures_here(fork, MachinePlan(args.params), partial(plan_before_plugins, args.params))
 
 
-def _of_attempt(
+def _fork_attempt(
     args: ParsedArgs, fork: Callable[[], None], measurements: Measurements, messages: Messages
 ) -> ParsedArgs:
     """Continues in a process for one attempt of --find_batch_size; returns the flags of its run.

@@ -155,7 +155,7 @@ def parse(
     return values, arguments, tuple(common)
 
 
-def shown(text: str) -> str:
+def mask_value(text: str) -> str:
     """NAME=VALUE for messages. The value is "..." unless records contain this variable."""
     name, equals, _ = text.partition("=")
     return text if not equals or may_be_shown(name) else f"{name}=..."
@@ -169,12 +169,12 @@ def without(
 ) -> list[str]:
     """Removes some flags before the dashes of a command line, and adds others there.
 
-    Flag files are replaced by their flags. Environment variables are written as in `shown`.
+    Flag files are replaced by their flags. Environment variables are written as in `mask_value`.
     """
     texts, rest = split(argv, {spec.name: spec for spec in specs})
     arguments, behind = split_at_dashes(rest)
     before = [
-        f"--{name}={shown(text) if name in VARIABLES else text}"
+        f"--{name}={mask_value(text) if name in VARIABLES else text}"
         for name, texts_of_flag in texts.items()
         if name not in names and name not in RENAMED
         for text in texts_of_flag
@@ -370,13 +370,13 @@ def resumption(
 
     Args:
       pairs: the new maximum number of pairs; None: that of the experiment.
-      variables: values of environment variables by side, see `shown`.
+      variables: values of environment variables by side, see `mask_value`.
     """
     command, folder = ("gate", earlier.folder.parent) if earlier.is_gate else ("ab", earlier.folder)
     more = {} if pairs is None else {"pairs": pairs}
     flags = command_words({"resume": True, "results": folder, **more})
     own = [
-        f"--{side}_env={shown(name + '=' + (variables or {}).get(side, {}).get(name, '...'))}"
+        f"--{side}_env={mask_value(name + '=' + (variables or {}).get(side, {}).get(name, '...'))}"
         for side in SIDES
         for name in earlier.facts["sides"][side]["variables"]
     ]

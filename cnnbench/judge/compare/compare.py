@@ -407,14 +407,14 @@ def compare_records(
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
-        metrics=_shown(names, entries),
+        metrics=_shown_metrics(names, entries),
         paired=bool(tested) and all(entry.paired for entry in tested) if paired is None else paired,
         allow_changed_work=allow_changed_work,
         rules=rules if rules.source else None,
         notes=(
             *_left_out(sides[:2], names),
             *_notes(processes, matched, entries, aa_notes),
-            *_of_rules(rules, entries),
+            *_rule_notes(rules, entries),
         ),
         base_label=base_label,
         new_label=new_label,
@@ -444,7 +444,9 @@ def _metrics(
     return metrics, metrics
 
 
-def _shown(names: Collection[str], entries: Sequence[ComparedConfiguration]) -> tuple[Metric, ...]:
+def _shown_metrics(
+    names: Collection[str], entries: Sequence[ComparedConfiguration]
+) -> tuple[Metric, ...]:
     """The requested metrics. CPU time is added if it was judged together with the throughput."""
     metrics = judged(names, {entry.configuration.kind for entry in entries} or {RUN})
     joint = any(result.share < 1 for entry in entries for result in entry.results)
@@ -478,7 +480,7 @@ def _with_accepted(entry: ComparedConfiguration, rules: Rules) -> ComparedConfig
     return replace(entry, results=tuple(results))
 
 
-def _of_rules(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
+def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
     """Notes on what each rule decides, and on results that rules accept."""
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)

@@ -374,7 +374,7 @@ class ProfiledSide:
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
         self.profiles = tuple(profiles)
         self.steps = [profile.step_seconds for profile in self.profiles]
-        self._rows = [_joined(profile.rows, named) for profile in self.profiles]
+        self._rows = [_sum_parts(profile.rows, named) for profile in self.profiles]
 
     @cached_property
     def parts(self) -> dict[Part, None]:
@@ -434,7 +434,7 @@ class Sides:
         )
         names: tuple[Mapping[str, str], ...] = ({}, self.alignment.names)
         self.a, self.b = (
-            ProfiledSide(side, partial(_named, names=names_of_side, reduces=not joined))
+            ProfiledSide(side, partial(_name_on_side_a, names=names_of_side, reduces=not joined))
             for side, names_of_side in zip((base, new), names, strict=True)
         )
         both = (self.a, self.b)
@@ -649,7 +649,7 @@ def _variance_of_median(values: Sequence[float]) -> float:
     return math.pi / 2 * deviation**2 / len(values)
 
 
-def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
+def _name_on_side_a(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
     """The part, with the name of the corresponding layer on side A."""
     # With one tower, there is no reduction: the operation belongs to the update.
     if part.layer == REST:
@@ -657,7 +657,7 @@ def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
     return part._replace(layer=names.get(part.layer, part.layer))
 
 
-def _joined(
+def _sum_parts(
     rows: Iterable[ProfiledPart], named: Callable[[Part], Part]
 ) -> dict[Part, ProfiledPart]:
     return {

@@ -148,7 +148,7 @@ def _verdict(document: HistoryDocument) -> Answer:
 
 
 def _texts(shared: Sequence[SharedStep], document: HistoryDocument) -> tuple[str, ...]:
-    return _first([formats.shared_text(shared_step, document) for shared_step in shared])
+    return _first_texts([formats.shared_text(shared_step, document) for shared_step in shared])
 
 
 def _outliers(document: HistoryDocument) -> list[Answer]:
@@ -159,10 +159,10 @@ def _outliers(document: HistoryDocument) -> list[Answer]:
         place = f"at {outlier.point.short}, {formats.time_text(outlier.point)} UTC"
         texts.append(f"{who}: {change} {place}")
     text = count(document.shared_outliers, "outlier", "outliers")
-    return [Answer("Outliers", text, "unsure", _first(texts))] if texts else []
+    return [Answer("Outliers", text, "unsure", _first_texts(texts))] if texts else []
 
 
-def _first(texts: Sequence[str]) -> tuple[str, ...]:
+def _first_texts(texts: Sequence[str]) -> tuple[str, ...]:
     more = len(texts) - _MOST_NAMED
     return (*texts[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
 
@@ -310,7 +310,7 @@ def _steps(document: HistoryDocument, commit_url: str) -> list[Content]:
     return [
         table(rows) or "No step was found.",
         Text(text, "unsure") if few else None,
-        *(Text(noise, "unsure") for noise in _first(noises)),
+        *(Text(noise, "unsure") for noise in _first_texts(noises)),
         *document.remarks,
     ]
 

@@ -293,11 +293,11 @@ def of_comparison(comparison: Comparison) -> list[Figure]:
         figure
         for entry in comparison.entries
         for role, records in ((BASE, entry.base), (NEW, entry.new))
-        for figure in _of_side(entry, role, records)
+        for figure in _side_figures(entry, role, records)
     ]
 
 
-def _of_side(
+def _side_figures(
     entry: ComparedConfiguration, role: str, records: tuple[Measurement, ...]
 ) -> Iterable[Figure]:
     origins = Group(entry.configuration, records).origins()

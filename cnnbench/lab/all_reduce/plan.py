@@ -128,7 +128,7 @@ Flags that describe a job of several processes are not included.
 """
 
 
-def translated(values: Mapping[str, Any]) -> dict[str, Any]:
+def translate_flags(values: Mapping[str, Any]) -> dict[str, Any]:
     """Translates two flags of all_reduce_benchmark.py to flags of this command.
 
     --hierarchical_copy selects the algorithm of this name. --use_fp16 sends float32 tensors in

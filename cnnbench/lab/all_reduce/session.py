@@ -335,7 +335,7 @@ class AllReduceBench:
         Returns the devices for each number of devices per worker.
         """
         settings = self.plan.run.machine.of_task(self.plan.job)
-        self._watch.met(self._membership.meet())
+        self._watch.add_peers(self._membership.meet())
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():

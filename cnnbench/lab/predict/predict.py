@@ -107,7 +107,7 @@ def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     at_once = max(1.0, count / layout.devices)
     moved = (layout.devices - 1) * at_once * size
     lap = ring_lap(layout, at_once, moved)
-    return _there_and_back(lap, moved, tensor, count)
+    return _reduce_and_return(lap, moved, tensor, count)
 
 
 def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -115,7 +115,7 @@ def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(layout.devices * shards)
     lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
-    return _there_and_back(lap, share * tensor.bytes, tensor, chunks)
+    return _reduce_and_return(lap, share * tensor.bytes, tensor, chunks)
 
 
 def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -202,7 +202,7 @@ def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     climb = ReductionPhase(near, near * size) + ReductionPhase(
         far_messages=far, far_bytes=far * size
     )
-    return _there_and_back(climb, (near + far) * size, tensor, count)
+    return _reduce_and_return(climb, (near + far) * size, tensor, count)
 
 
 def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -220,7 +220,7 @@ def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         edges = sum(1 / span for span in spans)
         leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
     climb = _partly_far(layout, share * chunks, share * tensor.bytes, leaving)
-    return _there_and_back(climb, share * tensor.bytes, tensor, chunks)
+    return _reduce_and_return(climb, share * tensor.bytes, tensor, chunks)
 
 
 def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
@@ -232,7 +232,7 @@ def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = T
     gatherer = star_of(near, far, size)
     sender = _messages(layout.nodes > 1, count, tensor.bytes)
     move = gatherer if near + far >= count else sender
-    return _there_and_back(move, (layout.devices - 1) * size, tensor, count)
+    return _reduce_and_return(move, (layout.devices - 1) * size, tensor, count)
 
 
 def _nccl_ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -296,7 +296,7 @@ def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float
     )
 
 
-def _there_and_back(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
+def _reduce_and_return(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
     """Chunks are moved and added, then the sums are moved in the same way and joined."""
     return (move + ReductionPhase(added=added), move, _join(tensor, chunks))
 
@@ -387,14 +387,14 @@ def total_bytes(tensors: Sequence[Tensor]) -> int:
 
 def sent(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The tensors that one device sends, after packing: first joined, then converted to 16 bits."""
-    joined = _joined(packing, tensors)
+    joined = _join_small(packing, tensors)
     if packing.compact_dtype is None:
         return joined
     itemsize = DTYPE_BYTES[packing.compact_dtype]
     return [Tensor(tensor.elements, min(tensor.itemsize, itemsize)) for tensor in joined]
 
 
-def _joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+def _join_small(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     result = list(tensors)
     if packing.agg_small_grads_max_bytes:
         small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)

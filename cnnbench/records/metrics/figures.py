@@ -30,7 +30,10 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     from cnnbench.base.slow_steps import mean_step_seconds
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
-    return [_ratio(_images(run), next(means)) if run.step_seconds else _other(run) for run in runs]
+    return [
+        _ratio(_images(run), next(means)) if run.step_seconds else _untimed_throughput(run)
+        for run in runs
+    ]
 
 
 @register_metric(
@@ -53,7 +56,7 @@ def _images(record: RunRecord) -> int | None:
     return None if record.batch is None else record.batch.global_
 
 
-def _other(run: RunRecord) -> float | None:
+def _untimed_throughput(run: RunRecord) -> float | None:
     """Images per second of a run without timed steps; see `throughputs`."""
     if run.imported is not None:
         return run.imported.values.get("throughput")

@@ -249,7 +249,7 @@ class BenchmarkCNN(Run):
         gpus = plan.machine.flags.device != "cpu"
         self.watch = Watch(gpus=gpus, starts_with_others=turns.taken, use=self._use)
         settings = plan.machine.of_task(plan.place.job)
-        self.watch.met(self.membership.meet())
+        self.watch.add_peers(self.membership.meet())
         if plan.saves_into is not None and plan.place.job.is_chief:
             # After the handshake, so that the other processes learn of it.
             self._check_steps_left(plan.saves_into)

@@ -21,7 +21,7 @@ from cnnbench.records.files import write_bytes, write_text, writing_output
 from cnnbench.run.driver.preflight import partition_file
 from cnnbench.run.observe import work
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
-from cnnbench.run.observe.operations import XPlane, in_time, read, table, wall_times
+from cnnbench.run.observe.operations import XPlane, read, sorted_operations, table, wall_times
 from cnnbench.run.observe.work import works_of
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.version import __version__
@@ -101,7 +101,7 @@ def _report(
     if not plan.outputs.tfprof_file and not plan.outputs.profile_layers:
         return
     works = works_of(plan, graph, partitions)
-    ran = in_time(planes, works.knows)
+    ran = sorted_operations(planes, works.knows)
     if plan.outputs.tfprof_file:
         write_text("tfprof_file", plan.outputs.tfprof_file, table(ran, f"operations of {title}"))
     if plan.outputs.profile_layers:

@@ -76,10 +76,10 @@ class StepProfiler:
     @contextmanager
     def _profiled(self, step: int) -> Iterator[None]:
         from cnnbench.run.driver.probes import profiling
-        from cnnbench.run.observe.operations import allocations, in_time, wall_times
+        from cnnbench.run.observe.operations import allocations, sorted_operations, wall_times
 
         def use(planes: tuple[XPlane, ...]) -> None:
-            self.last = in_time(planes, self.works.knows)
+            self.last = sorted_operations(planes, self.works.knows)
             self.steps.append(wall_times(self.last))
             self.allocated = allocations(planes)
 

@@ -241,7 +241,9 @@ def wall_times(runs: Sequence[RanOperation]) -> WallTimes:
     return WallTimes(dict(seconds), other * PICOSECONDS, idle * PICOSECONDS, counts)
 
 
-def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[RanOperation]:
+def sorted_operations(
+    planes: Iterable[XPlane], is_own: Callable[[str], bool]
+) -> list[RanOperation]:
     """The operations of a profile in order of start.
 
     If GPUs were profiled, only operations on GPUs are included: on the host, an operation for a GPU
@@ -249,8 +251,8 @@ def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Ran
     whether an operation belongs to the step.
     """
     planes = tuple(planes)
-    on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
-    read = on_gpus or _read([p for p in planes if not p.name.startswith(_GPU)], _of_host)
+    on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _kernel_operation))
+    read = on_gpus or _read([p for p in planes if not p.name.startswith(_GPU)], _host_operation)
     events = sorted(read, key=lambda item: item[1].start)
     first = events[0][1].start if events else 0
     return [
@@ -334,12 +336,12 @@ def _read(
                     yield (*names, plane.name), event
 
 
-def _of_host(event: XEvent) -> tuple[str, str] | None:
+def _host_operation(event: XEvent) -> tuple[str, str] | None:
     match = _ON_HOST.fullmatch(event.name)
     return (match[1], match[2]) if match else None
 
 
-def _of_kernel(event: XEvent) -> tuple[str, str] | None:
+def _kernel_operation(event: XEvent) -> tuple[str, str] | None:
     for key in _LAUNCHED_BY:
         text = event.stats.get(key)
         if isinstance(text, str):

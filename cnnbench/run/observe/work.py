@@ -200,7 +200,7 @@ class Works:
         plain = _DECORATION.sub("", type)
         layer = layer_of(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
-        product = self._joined(name) if is_product else None
+        product = self._fused_product(name) if is_product else None
         if product is not None:
             layer = layer_of(product.name, self.image_flops)
         if layer == REST:
@@ -248,7 +248,7 @@ class Works:
         """Number of operations in the partitions, by type."""
         return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
 
-    def _joined(self, name: str) -> Any:
+    def _fused_product(self, name: str) -> Any:
         """The product with which an operation, such as a ReLU, was fused."""
         waiting = [self._traced[name]] if name in self._traced else []
         while waiting:

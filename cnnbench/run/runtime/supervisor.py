@@ -262,7 +262,7 @@ def _end_as(
                 os.kill(os.getpid(), -code)
             os._exit(code)
         reason = fatal_message(held_back) or fatal_message(printed)
-        error = None if status is None else NativeDeathError(_how(status, reason))
+        error = None if status is None else NativeDeathError(_death_text(status, reason))
         announced = _tell(error, lost)
     announce(announced)  # Announced to the parent of this process, if `watched` forked.
     os._exit(announced)
@@ -393,7 +393,7 @@ def _tell(error: NativeDeathError | None, lost: Callable[[NativeDeathError | Non
     return int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)
 
 
-def _how(status: int, reason: str) -> str:
+def _death_text(status: int, reason: str) -> str:
     code, where = os.waitstatus_to_exitcode(status), plugins.runs()
     if code >= 0:
         ended = f"{where or 'a native library'} ended the process with exit code {code}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from cnnbench.campaigns.processes.campaign import RunPolicy, in_rounds, rounds
+from cnnbench.campaigns.processes.campaign import RunPolicy, measure_in_rounds, rounds
 
 
 def test_every_case_is_measured_once_per_round() -> None:
@@ -30,7 +30,7 @@ def test_a_case_that_fails_is_not_measured_again() -> None:
         return (case, at) != ("b", 1)
 
     order = [("a", 0), *rounds("ab", 2, seed=None)]
-    assert [*in_rounds(order, measure)] == []
+    assert [*measure_in_rounds(order, measure)] == []
     a, b = ("a", False), ("b", False)
     assert foreseen == [
         ("a", 0, [a, b, a, b]),

@@ -12,7 +12,7 @@ import pytest
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
-from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translated
+from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
 from cnnbench.plan.place import notices
 from cnnbench.variable_mgr.spec import Packing
 
@@ -85,7 +85,7 @@ def test_every_documented_flag_exists():
     known = {spec.name for spec in (*ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
     known |= {"scenarios", "keep", "help"}  # of scripts/compare_peers
     known |= {"workers", "towers"}  # of cnnbench launch
-    known |= {"use_fp16", "hierarchical_copy"}  # of all_reduce_benchmark.py, see `translated`
+    known |= {"use_fp16", "hierarchical_copy"}  # of all_reduce_benchmark.py, see `translate_flags`
     assert set(re.findall(r"--(\w+)", TEXT)) <= known
 
 
@@ -165,4 +165,4 @@ def test_notice_where_only_a_part_has_an_effect(flags, found):
     ],
 )
 def test_flags_of_the_older_benchmark_choose_algorithm_and_transfer(given, expected):
-    assert translated(given) == expected
+    assert translate_flags(given) == expected

@@ -9,7 +9,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.records.files import KINDS, is_replaceable
 from cnnbench.run.observe import operations
-from cnnbench.run.observe.operations import Rank, RanOperation, in_time, table
+from cnnbench.run.observe.operations import Rank, RanOperation, sorted_operations, table
 
 PRODUCT = re.compile(r"[\w/]+:\w*MatMul")
 """What remains of an affine layer's name; the optimizer joins bias and ReLU to the product."""
@@ -70,7 +70,7 @@ def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
 
 
 def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
-    ran = in_time(operations.read(gpu_step), lambda name: True)
+    ran = sorted_operations(operations.read(gpu_step), lambda name: True)
     assert {(one.name, one.type, one.end - one.start) for one in ran} == {
         ("tower_0/conv0/Conv2D", "Conv2D", 4_000_000),
         ("tower_0/relu/Relu", "Relu", 1_000_000),

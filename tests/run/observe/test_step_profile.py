@@ -27,7 +27,7 @@ from cnnbench.run.observe.operations import (
     XEvent,
     XPlane,
     allocations,
-    in_time,
+    sorted_operations,
     table,
     wall_times,
 )
@@ -50,18 +50,18 @@ def test_operations_of_the_input_have_no_time_while_one_of_the_step_runs():
             [("decode:DecodeJpeg", 0, 5), ("decode:DecodeJpeg", 9, 14)],
         )
     ]
-    found = wall_times(in_time(planes, lambda name: name in ("a", "b")))
+    found = wall_times(sorted_operations(planes, lambda name: name in ("a", "b")))
     assert found.seconds == {("a", "MatMul"): 2.0, ("b", "Relu"): 2.0}
     # Between 2 and 10: the input alone from 4 to 5, nothing from 5 to 8.
     assert (found.other_seconds, found.idle_seconds) == (1.0, 3.0)
     assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1})
-    nothing = wall_times(in_time(planes, lambda name: False))
+    nothing = wall_times(sorted_operations(planes, lambda name: False))
     assert nothing == WallTimes({}, 0.0, 0.0, Counter())
 
 
 def test_operations_that_run_at_once_share_the_time():
     planes = [plane([("a:MatMul", 0, 4), ("nothing", 0, 9)], [("b:Relu", 2, 6), ("c:Relu", 7, 7)])]
-    found = wall_times(in_time(planes, lambda name: True))
+    found = wall_times(sorted_operations(planes, lambda name: True))
     assert found.seconds == {("a", "MatMul"): 3.0, ("b", "Relu"): 3.0, ("c", "Relu"): 0.0}
     assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1, ("c", "Relu"): 1})
 
@@ -78,12 +78,12 @@ def test_collectives_have_the_time_that_nothing_hides(type):
             [(f"s:{type}", 8, 10)],
         )
     ]
-    found = wall_times(in_time(planes, is_own))
+    found = wall_times(sorted_operations(planes, is_own))
     # r: from 4 to 6 and from 7 to 8, and half of the time from 8 to 9.
     own = {("a", "MatMul"): 4.0, ("b", "Relu"): 1.0, ("r", type): 3.5, ("s", type): 1.5}
     assert found.seconds == own
     assert (found.other_seconds, found.idle_seconds) == (0.0, 0.0)
-    ran = in_time(planes, is_own)
+    ran = sorted_operations(planes, is_own)
     assert [one.name for one in ran if not one.own] == ["decode"]
     rows = dict(re.findall(r"(?m)^(\w+):\w+ +([\d.,]+) ", table(ran, "")))
     assert {name: float(value.replace(",", "")) for name, value in rows.items()} == {
@@ -116,7 +116,7 @@ def test_streams_of_gpus():
     # A second GPU at work at the same time, and the host, which only launches.
     other = XPlane("/device:GPU:1", (("Stream #13", (event("sgemm", "b:MatMul", 0, 2),)),))
     planes = [XPlane("/device:GPU:0", lines), other, plane([("a:MatMul", 0, 20)])]
-    found = wall_times(in_time(planes, lambda name: name in (conv, send, "b")))
+    found = wall_times(sorted_operations(planes, lambda name: name in (conv, send, "b")))
     assert found.seconds == {
         (conv, "Conv2D"): 1 + 2 + 1,
         ("b", "MatMul"): 1,
@@ -183,7 +183,7 @@ def test_the_timeline_joins_what_follows_and_leaves_out_what_is_too_short():
             [("b1:MatMul", 20, 5000), ("a1:Relu", 5000, 5001), ("x:Decode", 10, 3010)],
         )
     ]
-    found = spans_of(in_time(planes, lambda name: name != "x"), OneLayer())
+    found = spans_of(sorted_operations(planes, lambda name: name != "x"), OneLayer())
     assert [(one.device, one.layer, one.start, one.end) for one in found] == [
         ("cpu:0", "a", 0.0, 3990.0),
         ("", "input pipeline", 0.0, 3000.0),
@@ -197,7 +197,7 @@ def test_operations_without_a_node_are_on_the_device_of_their_plane():
     launched = {"tf_op": "b:MatMul"}
     kernel = XEvent("kernel", 0, SECOND, launched)
     planes = [XPlane("/device:GPU:1", (("stream", (kernel,)),))]
-    (span,) = spans_of(in_time(planes, lambda name: True), OneLayer())
+    (span,) = spans_of(sorted_operations(planes, lambda name: True), OneLayer())
     assert span.device == "gpu:1"
 
 

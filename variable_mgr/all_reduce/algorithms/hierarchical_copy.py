@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import spread
+from cnnbench.variable_mgr.all_reduce.reducer import send_along
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 from cnnbench.variable_mgr.gradients import add_up
@@ -44,7 +44,7 @@ class HierarchicalCopy:
                 sums.append(add_up([tensors[member] for member in half]))
         with tf.device(mains[0]):
             total = add_up(sums)
-        copies = spread(total, mains[0], [mains], self._context)
+        copies = send_along(total, mains[0], [mains], self._context)
         result = [total] * len(tensors)
         for member in halves[1]:
             result[member] = copies[self._context.memory_of(mains[1])]

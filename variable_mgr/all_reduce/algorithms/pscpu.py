@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, spread
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 from cnnbench.variable_mgr.gradients import add_up
@@ -48,7 +48,7 @@ class Shuffle:
             with tf.device(source):
                 total = add_up(values)
             hops = ((source, device) for device in devices)
-            sums.append(spread(total, source, hops, self._context))
+            sums.append(send_along(total, source, hops, self._context))
         return cut.join(by_memory(sums, self._context), self._context, index)
 
 

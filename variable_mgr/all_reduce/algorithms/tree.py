@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, spread
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 from cnnbench.variable_mgr.gradients import add_up
@@ -52,7 +52,7 @@ class DoubleBinaryTree:
                 if place != root:
                     values[parent(place, count)].append(total)
             downwards = ((at[parent(place, count)], at[place]) for place in reversed(upwards[:-1]))
-            sums.append(spread(total, at[root], downwards, self._context))
+            sums.append(send_along(total, at[root], downwards, self._context))
         return cut.join(by_memory(sums, self._context), self._context, index)
 
 

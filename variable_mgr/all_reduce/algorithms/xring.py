@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, spread
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, groups_of
 from cnnbench.variable_mgr.gradients import add_up
@@ -69,5 +69,5 @@ class Ring:
                 with tf.device(devices_there[-1]):
                     total = [add_up([*total, *(parts[device][chunk] for device in devices_there)])]
             hops = itertools.pairwise(way[count - 1 :])
-            sums.append(spread(total[0], way[count - 1], hops, self._context))
+            sums.append(send_along(total[0], way[count - 1], hops, self._context))
         return cut.join(by_memory(sums, self._context), self._context, index)

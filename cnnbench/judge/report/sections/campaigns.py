@@ -187,7 +187,7 @@ def best_flags(results: ReportSubject) -> Iterable[Content]:
     for document in results.tunings:
         name = network(document)
         command = TableCell(shlex.join(document.command), kinds="command")
-        yield table([{"flags": _of_command(document), "command": command}], title=name)
+        yield table([{"flags": _command_candidate(document), "command": command}], title=name)
         outcome, tone = tune_verdict(document)
         spent = f"{duration(document.seconds)} of {duration(document.budget_seconds)}"
         words = (outcome, document.reason, document.weights, f"it took {spent}")
@@ -211,7 +211,7 @@ def proofs(results: ReportSubject) -> Iterable[Answer]:
     for document in results.tunings:
         text, tone = tune_verdict(document)
         details = (
-            f"{_of_command(document)}: {shlex.join(document.command)}",
+            f"{_command_candidate(document)}: {shlex.join(document.command)}",
             document.weights,
             document.failure,
         )
@@ -241,7 +241,7 @@ def tune_verdict(document: TuneDocument) -> tuple[str, str]:
     return "no candidate was faster than the flags as given", ""
 
 
-def _of_command(document: TuneDocument) -> str:
+def _command_candidate(document: TuneDocument) -> str:
     """Name of the candidate in the document's command line: the leader if it is proven."""
     return document.leader if document.proven else AS_GIVEN
 

@@ -405,7 +405,8 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     rows = [row for row in rows if row[0] in shown]
     _, labels = distinct_names(shown)
     values = (
-        (group.throughput, group.sample("mfu"), _of_estimate(group, of)) for group, of, _ in rows
+        (group.throughput, group.sample("mfu"), _shares_of_estimate(group, of))
+        for group, of, _ in rows
     )
     charts = (
         process_chart(
@@ -420,7 +421,7 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     yield [chart for chart in charts if len(chart.rows) > 1]
 
 
-def _of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessValues:
+def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessValues:
     """Images/sec of each process as a share of those by the roofline estimate."""
     estimate = None if roofline is None else roofline.bound_images_per_sec
     values = (speed / estimate for speed in group.throughput.values) if estimate else ()
@@ -439,6 +440,6 @@ def _reached_row(group: RunGroup, roofline: Roofline | None, others: tuple[RunGr
         "MFU": numeric(group.sample("mfu").median, percent),
         "peak, GFLOP/s": numeric(group.sample(peak).median, scale=1e-9),
         "roofline estimate, images/sec": numeric(estimate),
-        "of the estimate": numeric(_of_estimate(group, roofline).median, percent),
+        "of the estimate": numeric(_shares_of_estimate(group, roofline).median, percent),
         "processes": numeric(len(group.good), integer),
     }

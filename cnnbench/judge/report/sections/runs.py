@@ -472,13 +472,13 @@ _MOST_NAMED = 3
 
 def disturbances(results: ReportSubject) -> Answer | None:
     """The most frequent disturbance, or that there was none; None if nothing was checked."""
-    checked, marked, kinds = _checked(results)
+    checked, marked, kinds = _count_checked(results)
     if not checked:
         return None
     if not marked:
         return Answer("Conditions", "Nothing disturbed the measurements", "good")
     details = (
-        f"{_kind(notes)} {_when(notes)}: {len(notes)} of {checked}; for example, {notes[0].text}"
+        f"{_kind(notes)} {_phase_text(notes)}: {len(notes)} of {checked}; for example, {notes[0].text}"
         for notes in kinds[:_MOST_NAMED]
     )
     verb = "was" if marked == 1 else "were"
@@ -488,7 +488,7 @@ def disturbances(results: ReportSubject) -> Answer | None:
 
 def conditions(results: ReportSubject) -> Iterable[Content]:
     """Remarks by kind, the most frequent first, and disturbances by configuration."""
-    checked, marked, kinds = _checked(results)
+    checked, marked, kinds = _count_checked(results)
     if not checked:
         return
     text = f"In {marked} of {checked} processes something may have distorted the values."
@@ -496,7 +496,7 @@ def conditions(results: ReportSubject) -> Iterable[Content]:
     yield table(
         {
             "condition": _kind(notes),
-            "when": TableCell(_when(notes), kinds="steady"),
+            "when": TableCell(_phase_text(notes), kinds="steady"),
             "processes": numeric(len(notes), f"{len(notes)} of {checked}"),
             "for example": TableCell(notes[0].text, kinds="prose"),
             "advice": TableCell(notes[0].advice, kinds="prose"),
@@ -507,7 +507,7 @@ def conditions(results: ReportSubject) -> Iterable[Content]:
     yield table(map(_disturbed, good), title="During the timed steps")
 
 
-def _checked(results: ReportSubject) -> tuple[int, int, list[list[ConditionNote]]]:
+def _count_checked(results: ReportSubject) -> tuple[int, int, list[list[ConditionNote]]]:
     """Numbers of successful processes with conditions and with notes, and the notes.
 
     Notes are by kind and time, at most one per process, the most frequent first.
@@ -528,7 +528,7 @@ def _kind(notes: Sequence[ConditionNote]) -> str:
     return CONDITIONS.get(notes[0].id, notes[0].id)
 
 
-def _when(notes: Sequence[ConditionNote]) -> str:
+def _phase_text(notes: Sequence[ConditionNote]) -> str:
     when = notes[0].when
     return {"before": "before the steps", "during": "in the timed steps"}.get(when, when)
 
