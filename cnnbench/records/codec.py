@@ -340,7 +340,8 @@ def _mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
             raise ValueError(f"{path}.{key}: {value} is negative")
         if type(value) in _NESTING and not _is_arithmetical(value):
             raise ValueError(
-                f"{path}.{key}: {_short_repr(value)} contains a number that is too large for a double"
+                f"{path}.{key}: {_short_repr(value)} contains a number that is too large for a "
+                "double"
             )
     return data
 

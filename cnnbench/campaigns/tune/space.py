@@ -407,7 +407,7 @@ def _groups_with_choices(
 
 def names_by_reason(dropped: Iterable[Dropped]) -> Mapping[str, tuple[str, ...]]:
     """Names of dropped candidates, grouped by reason."""
-    names_by_reason: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for candidate in dropped:
-        names_by_reason.setdefault(candidate.reason, []).append(candidate.name)
-    return {reason: tuple(names) for reason, names in names_by_reason.items()}
+        grouped.setdefault(candidate.reason, []).append(candidate.name)
+    return {reason: tuple(names) for reason, names in grouped.items()}

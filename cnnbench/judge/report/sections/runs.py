@@ -478,7 +478,8 @@ def disturbances(results: ReportSubject) -> Answer | None:
     if not marked:
         return Answer("Conditions", "Nothing disturbed the measurements", "good")
     details = (
-        f"{_kind(notes)} {_phase_text(notes)}: {len(notes)} of {checked}; for example, {notes[0].text}"
+        f"{_kind(notes)} {_phase_text(notes)}: {len(notes)} of {checked}; for example, "
+        f"{notes[0].text}"
         for notes in kinds[:_MOST_NAMED]
     )
     verb = "was" if marked == 1 else "were"
