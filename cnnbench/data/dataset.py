@@ -27,8 +27,8 @@ from cnnbench.records.run import SkippedRecords
 SUBSETS = ("train", "validation")
 
 
-def _is_pipeline(value: Any, given: Sequence[Any]) -> str:
-    del given
+def _is_pipeline(value: Any, arguments: Sequence[Any]) -> str:
+    del arguments
     fits = hasattr(value, "tower_batches")  # importing Pipeline would import TensorFlow
     return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {plugins.shown(value)}"
 
@@ -111,10 +111,10 @@ class Dataset:
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
         """The files of each subset in a directory."""
-        found = self._look_into(data_dir)
-        if not found:
+        subsets = self._look_into(data_dir)
+        if not subsets:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
-        return found
+        return subsets
 
     def first_defect(self, spec: InputSpec, seconds: float) -> str:
         """The first defect that `check` finds in the files of an input; "" if none in that time."""
@@ -142,14 +142,14 @@ class Dataset:
         return files
 
     def _look_into(self, data_dir: str) -> dict[str, Sequence[Path]]:
-        found: dict[str, Sequence[Path]] = {}
+        subsets: dict[str, Sequence[Path]] = {}
         for subset in SUBSETS:
             try:
-                found[subset] = self._files(data_dir, subset)
+                subsets[subset] = self._files(data_dir, subset)
             except FlagError as error:
                 if error.__cause__ is not None:  # The files exist, but are unreadable or defective.
                     raise
-        return found
+        return subsets
 
 
 _DATASETS: dict[str, Dataset] = {}

@@ -229,8 +229,8 @@ def parse(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], t
     Boxes are float32 [n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
     """
     sides = {side: tf.io.VarLenFeature(tf.float32) for side in BOX_SIDES}
-    found = tf.io.parse_single_example(record, {**keys, **sides})
-    return found, tf.stack([found[side].values for side in BOX_SIDES], axis=-1)
+    features = tf.io.parse_single_example(record, {**keys, **sides})
+    return features, tf.stack([features[side].values for side in BOX_SIDES], axis=-1)
 
 
 def is_usable_size(shape: Any) -> tf.Tensor:
@@ -252,9 +252,9 @@ def are_inside(boxes: Any) -> tf.Tensor:
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Reads every record of the files of a subset; see `Dataset.check`."""
     tally = ImageTally()
-    found = check_records(files, lambda record: examine(record, num_classes), tally.add)
-    found.details = tally.lines()
-    return found
+    findings = check_records(files, lambda record: examine(record, num_classes), tally.add)
+    findings.details = tally.lines()
+    return findings
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
@@ -390,8 +390,8 @@ class ImageNetPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        found, boxes = parse(record, _KEYS)
-        jpeg, label = found[ENCODED], found[LABEL]
+        features, boxes = parse(record, _KEYS)
+        jpeg, label = features[ENCODED], features[LABEL]
         # Fails if the data is not a JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
         sound = require(
@@ -420,14 +420,14 @@ _MAX_CLASSES = IMAGENET.num_classes - 1
 _CHUNK = 64
 
 
-def make_imagenet(found: ImageFolder, out: Path, shards: Mapping[str, int]) -> int:
+def make_imagenet(images: ImageFolder, out: Path, shards: Mapping[str, int]) -> int:
     """Writes ``<subset>-*-of-*`` and ``labels.txt``; see `output.write_set`.
 
     RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, are converted to RGB JPEGs with
     quality 100. Returns the number of re-encoded images.
     """
-    if len(found.classes) > _MAX_CLASSES:
-        raise UsageError(f"{len(found.classes)} classes, but at most {_MAX_CLASSES} fit")
+    if len(images.classes) > _MAX_CLASSES:
+        raise UsageError(f"{len(images.classes)} classes, but at most {_MAX_CLASSES} fit")
 
     def write(path: Path, files: Sequence[tuple[Path, ImageClass]]) -> int:
         made = [
@@ -437,8 +437,8 @@ def make_imagenet(found: ImageFolder, out: Path, shards: Mapping[str, int]) -> i
         return write_images(path, made)
 
     lines = ["background"]  # The line number, starting at 0, is the label.
-    lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in found.classes]
-    return sum(folder.write_set(out, "", found.subsets, shards, write, {LABELS_FILE: lines}))
+    lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in images.classes]
+    return sum(folder.write_set(out, "", images.subsets, shards, write, {LABELS_FILE: lines}))
 
 
 def write_images(

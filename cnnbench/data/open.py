@@ -51,8 +51,8 @@ def _of(name: str) -> Callable[..., Any]:
     """The function ``MODULE.NAME`` in this package. It is imported when it is first called."""
     module, _, attribute = name.partition(".")
 
-    def call(*given: object) -> Any:
-        return getattr(import_module(f"cnnbench.data.{module}"), attribute)(*given)
+    def call(*arguments: object) -> Any:
+        return getattr(import_module(f"cnnbench.data.{module}"), attribute)(*arguments)
 
     return call
 

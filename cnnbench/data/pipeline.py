@@ -328,8 +328,8 @@ class ArrayPipeline(Pipeline):
     def _indices(self) -> tf.data.Dataset:
         spec = self.spec
         if spec.datasets_repeat_cached_sample:
-            one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
-            return one.repeat(None if spec.training else self.num_examples)
+            zero = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
+            return zero.repeat(None if spec.training else self.num_examples)
         if spec.training:
             return shuffled_indices(self.num_examples, spec, self.start)
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
@@ -365,19 +365,19 @@ def copied_to(device: str, nest: Any) -> Callable[[Any], Any]:
         with tf.device(device):
             return [tf.identity(tensor) for tensor in tensors]
 
-    specs = [tf.TensorSpec(None, one.dtype) for one in _present(nest)]
+    specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _present(nest)]
     concrete = tf.function(copies, autograph=False).get_concrete_function(*specs)
     return lambda tensors: _packed(tensors, concrete(*_present(tensors)))
 
 
 def _present(nest: Any) -> list[Any]:
-    return [one for one in tf.nest.flatten(nest) if one is not None]
+    return [tensor for tensor in tf.nest.flatten(nest) if tensor is not None]
 
 
 def _packed(nest: Any, values: Iterable[Any]) -> Any:
     """Replaces the values in a nest, in order. None is not replaced."""
-    found = iter(values)
-    return tf.nest.map_structure(lambda one: None if one is None else next(found), nest)
+    tensors = iter(values)
+    return tf.nest.map_structure(lambda part: None if part is None else next(tensors), nest)
 
 
 class ReadEvents(NamedTuple):
@@ -433,7 +433,7 @@ class ScalarReader:
                     return values, stamp, called
 
         # The shapes are unknown; otherwise TensorFlow would replace `behind` by a constant.
-        specs = [tf.TensorSpec(None, one.dtype) for one in _present(nest)]
+        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _present(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
     def __call__(self, nest: Any, events: ReadEvents) -> Any:
@@ -524,7 +524,7 @@ def synthetic_rows(
     count = rows.shape[0]
     if preprocess is None and count is not None and count <= _FEW and tf.executing_eagerly():
         drawn = [_example(row, seed, elements) for row in tf.unstack(rows)]
-        return {name: tf.stack([one[name] for one in drawn]) for name in drawn[0]}
+        return {name: tf.stack([example[name] for example in drawn]) for name in drawn[0]}
     return _drawing(seed, elements, preprocess)(rows)
 
 

@@ -581,8 +581,8 @@ class CoordinatedInput(JoinedInput):
     def __init__(self, sources: Sequence[InputSource]) -> None:
         super().__init__(sources)
         spec = self.spec
-        self._types = [tf.as_dtype(spec.dtype_of(one)) for one in spec.delivered]
-        self._shapes = [[spec.batch_per_device, *one.sizes] for one in spec.delivered]
+        self._types = [tf.as_dtype(spec.dtype_of(element)) for element in spec.delivered]
+        self._shapes = [[spec.batch_per_device, *element.sizes] for element in spec.delivered]
         self._ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
         self._wanted = [threading.Semaphore(1 + max(1, self._ahead)) for _ in sources]
         self._error: Exception | None = None
@@ -619,14 +619,14 @@ class CoordinatedInput(JoinedInput):
         elements = self.spec.delivered
         if self.synthetic:
             parts = [
-                _read(f"{_SYNTHETIC}/{one.name}", kind, shape)
-                for one, kind, shape in zip(elements, self._types, self._shapes, strict=True)
+                _read(f"{_SYNTHETIC}/{element.name}", kind, shape)
+                for element, kind, shape in zip(elements, self._types, self._shapes, strict=True)
             ]
         else:
             with tf.device(WORKER_HOST):
                 parts = self._dequeued()
         pairs = zip(elements, parts, self._shapes, strict=True)
-        values = {one.name: tf.ensure_shape(part, shape) for one, part, shape in pairs}
+        values = {element.name: tf.ensure_shape(part, shape) for element, part, shape in pairs}
         return TowerBatch.of(elements, values)
 
     def _dequeued(self) -> list[tf.Tensor]:
@@ -696,8 +696,8 @@ class CoordinatedInput(JoinedInput):
 def _named(source: InputSource, batch: TowerBatch) -> dict[str, Any]:
     elements = source.spec.delivered
     features = by_name(elements, "feature", batch.features)
-    found = {**features, **by_name(elements, "label", batch.labels)}
-    return {one.name: found[one.name] for one in elements}
+    by_element = {**features, **by_name(elements, "label", batch.labels)}
+    return {element.name: by_element[element.name] for element in elements}
 
 
 def _handle(name: str, dtype: tf.DType, shape: Sequence[int]) -> tf.Tensor:

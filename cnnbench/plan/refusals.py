@@ -324,8 +324,8 @@ def _check_files(p: RunPlan) -> None:
         for flag in _PATHS
         # A folder, which may be that of the checkpoints.
         if flag != "trace_file" or p.params.use_chrome_trace_format
-        for given in [SPECS[flag].text(getattr(p.params, flag) or "")]
-        for path in (given.split(",") if flag in ("profile_layers", plugins.FLAG) else [given])
+        for value in [SPECS[flag].text(getattr(p.params, flag) or "")]
+        for path in (value.split(",") if flag in ("profile_layers", plugins.FLAG) else [value])
         if path
     )
 
@@ -368,7 +368,9 @@ def _of_constants(
 
 
 def _single_step(flag: str, verb: str) -> Rule[RunPlan]:
-    return refused("steps_per_execution", on(flag), f"{verb} a single step; leave out one of both")
+    return refused(
+        "steps_per_execution", on(flag), f"{verb} a single step; leave out one of the two flags"
+    )
 
 
 _WORK: tuple[Rule[RunPlan], ...] = (
@@ -451,12 +453,12 @@ _WORK: tuple[Rule[RunPlan], ...] = (
     refused(
         "gradient_accumulation_steps",
         lambda p: p.place.mode.reduction is Reduction.NONE,
-        lambda p: f"works where devices train one model; {p.place.mode.name} trains one on each",
+        lambda p: f"needs devices that train one model; {p.place.mode.name} trains one on each",
     ),
     refused(
         "gradient_accumulation_steps",
         lambda p: p.place.asynchronous,
-        "works where workers update together; without, each worker's update has its own batch",
+        "needs workers that update together; otherwise, each worker's update has its own batch",
     ),
     refused(
         "gradient_accumulation_steps",
@@ -471,7 +473,7 @@ _WORK: tuple[Rule[RunPlan], ...] = (
     refused(
         "steps_per_execution",
         lambda p: p.place.asynchronous or p.place.coordinated,
-        "works where workers update together; without, each update is a call of one worker",
+        "needs workers that update together; otherwise, each update is a call of one worker",
     ),
     _single_step("profile_json", "explain, roofline and --profile_json divide"),
     _single_step("profile_layers", "--profile_layers divides"),
@@ -480,7 +482,7 @@ _WORK: tuple[Rule[RunPlan], ...] = (
     refused(
         "ema_decay",
         lambda p: p.place.asynchronous and p.work.trains,
-        "works where workers update together; without, there is no step after which to average",
+        "needs workers that update together; otherwise, no step ends for all of them",
     ),
     refused("ema_decay", on("fp16_vars"), "cannot go with --fp16_vars, which rounds averages"),
     refused("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
@@ -578,11 +580,15 @@ def _missing_element(p: RunPlan) -> str:
     """The reason why the model cannot take the examples of the data set, or ""."""
     if type(p.network.model).preprocess is not Model.preprocess:
         return ""
-    given = {one.name: (one.shape, one.dtype) for one in p.network.examples}
-    for one in p.network.spec.elements:
-        if given.get(one.name) != (one.shape, one.dtype):
-            offered = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in given.items())
-            taken = f"takes {one.name} {one.shape} {one.dtype} of an example"
+    offered_elements = {
+        element.name: (element.shape, element.dtype) for element in p.network.examples
+    }
+    for element in p.network.spec.elements:
+        if offered_elements.get(element.name) != (element.shape, element.dtype):
+            offered = ", ".join(
+                f"{name} {shape} {dtype}" for name, (shape, dtype) in offered_elements.items()
+            )
+            taken = f"takes {element.name} {element.shape} {element.dtype} of an example"
             return f"{taken}, but data set {p.network.dataset.name} gives {offered}"
     return ""
 
@@ -610,20 +616,20 @@ def _fault_of_classes(p: RunPlan) -> str:
 
 def _frozen_bytes(p: RunPlan) -> int:
     """Size of the weights in a frozen graph."""
-    each = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
-    return each * p.network.spec.parameters * len(p.place.job.own_towers)
+    bytes_per_weight = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
+    return bytes_per_weight * p.network.spec.parameters * len(p.place.job.own_towers)
 
 
 def _fault_of_int8(p: RunPlan) -> str:
     """The reason why model or machine have no convolutions in 8-bit integers, or ""."""
     if p.params.precision != "int8":
         return ""
-    if not any(len(one.shape) == 4 for one in p.network.spec.variables):
+    if not any(len(variable.shape) == 4 for variable in p.network.spec.variables):
         return f"{p.network.model.name} has no convolution to run in 8 bits"
     if p.network.model.keras_layers is not None:
         return "Keras models run in fp32, bf16 and fp16"
-    found = processor(Host()).get("cpu_isa")
-    if not isinstance(found, list) or not set(found) & set(_INT8_INSTRUCTIONS):
+    instructions = processor(Host()).get("cpu_isa")
+    if not isinstance(instructions, list) or not set(instructions) & set(_INT8_INSTRUCTIONS):
         return f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
     without = os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
     return "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS" if without else ""
@@ -748,8 +754,8 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
         lambda p: p.numerics.frozen and _frozen_bytes(p) >= _LARGEST_GRAPH,
         lambda p: (
             f"{p.params.model} on {len(p.place.job.own_towers)} devices has "
-            f"{binary(_frozen_bytes(p))} of weights, and a graph holds less than 2 GiB; use fewer "
-            "devices or a 16-bit --precision"
+            f"{binary(_frozen_bytes(p))} of weights, and a graph must have less than 2 GiB; use "
+            "fewer devices or a 16-bit --precision"
         ),
     ),
     refused("precision", always, _fault_of_int8),
@@ -785,7 +791,7 @@ def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, .
     """A notice per reason why given flags have no effect, except flags at a falsy default."""
     values = ((spec, getattr(plan.params, spec.name)) for spec in SPECS.values())
     silent = {spec.name for spec, value in values if not value and value == spec.default}
-    given = [name for name in explicit_flags if name not in silent]
+    explicit = [name for name in explicit_flags if name not in silent]
     added = (
         idle(
             (*OPTIMIZERS.added, *SCHEDULES.added),
@@ -794,7 +800,7 @@ def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, .
         ),
         *_without_optimizer(OPTIMIZERS.added),
     )
-    return notices((*UNUSED, *added), plan, given)
+    return notices((*UNUSED, *added), plan, explicit)
 
 
 def _only_forward(p: RunPlan) -> bool:
@@ -927,10 +933,10 @@ def _rounded(flag: str) -> Rule[RunPlan]:
     """A notice of a number of steps that is no multiple of --steps_per_execution."""
 
     def reason(p: RunPlan) -> str:
-        given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
-        steps = whole(given, together)
+        steps_given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
+        steps = whole(steps_given, together)
         multiple = f"to {steps}, the next multiple of --steps_per_execution={together}"
-        return "" if steps == given else multiple
+        return "" if steps == steps_given else multiple
 
     return idle(flag, always, reason, says="is rounded up")
 
@@ -954,7 +960,7 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
     idle(
         "collect_eval_results_async",
         lambda p: p.params.eval and not p.params.eval_interval_secs,
-        "with --eval of one checkpoint: there is nothing that goes on meanwhile",
+        "with --eval of one checkpoint: nothing else runs meanwhile",
     ),
     idle(
         "train_dir",

@@ -210,7 +210,7 @@ run --augment=autoaugment                    | --augment=autoaugment: must be on
 run --mixup_alpha=-1                         | --mixup_alpha=-1: must be from 0 to 1000
 # Runs that cannot be frozen or computed in integers
 run FROZEN --train_dir=d                     | --freeze_when_forward_only=*cannot go with --train
-run FROZEN --model=vgg16 --num_gpus=4        | --freeze*has 2.06 GiB of weights, and a graph holds
+run FROZEN --model=vgg16 --num_gpus=4        | --freeze*has 2.06 GiB of weights, and a graph
 run CPU8 FROZEN                              | --precision=int8: *trivial has no convolution
 run CPU8 --model=lenet --freeze_when_forward_only | --*--forward_only
 run CPU8 --model=lenet --forward_only        | --precision=int8: needs --forward_only and

@@ -171,26 +171,26 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
     A gate gives `again`, which makes its own command line. The experiment of a gate, also if it is
     continued, writes files into the folder above, with the comparison as it was printed.
     """
-    given, common = _parsed(argv)
+    values, common = _parsed(argv)
     command = sides.without(argv, _SPECS, sides.VARIABLES)
     earlier = None
-    if given.get("resume"):
-        earlier = _earlier(given, common)
+    if values.get("resume"):
+        earlier = _earlier(values, common)
         command = earlier.facts["command"]
         then, common = _parsed(command)
-        given = {**then, "pairs": _pairs_to_go(earlier), **given}
-        if earlier.made and given["pairs"] < earlier.made[-1].pairs:
-            reason = f"{given['results']} has {earlier.made[-1].pairs} pairs already"
-            raise FlagError("pairs", given["pairs"], reason)
+        values = {**then, "pairs": _pairs_to_go(earlier), **values}
+        if earlier.made and values["pairs"] < earlier.made[-1].pairs:
+            reason = f"{values['results']} has {earlier.made[-1].pairs} pairs already"
+            raise FlagError("pairs", values["pairs"], reason)
         if earlier.clear:
-            given["pairs"] = earlier.pairs
-    options = AbFlags(**given)
+            values["pairs"] = earlier.pairs
+    options = AbFlags(**values)
     options.check()
     # The rules of an experiment are those with which it began.
     rules = options.load_rules() if earlier is None else rules_of(earlier.facts)
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
-        if name in given:
-            value = "..." if name in sides.VARIABLES else given[name]
+        if name in values:
+            value = "..." if name in sides.VARIABLES else values[name]
             raise FlagError(name, value, "--aa measures side A twice; leave it out")
     if options.aa and options.confirm:
         raise FlagError("confirm", "true", "--aa gives no verdict to confirm; leave it out")
@@ -204,44 +204,44 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
 
 
 def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
-    given, stray, common = sides.parse(command, _SPECS, "ab ...")
+    values, stray, common = sides.parse(command, _SPECS, "ab ...")
     if stray:
         raise UsageError(
             f"stray argument {sides.mask_value(stray[0])!r}: put flags of both sides after --, and "
             "flags of "
             "one side into --a or --b"
         )
-    return given, common
+    return values, common
 
 
-def _earlier(given: dict[str, Any], common: Sequence[str]) -> ExperimentState:
+def _earlier(values: dict[str, Any], common: Sequence[str]) -> ExperimentState:
     """The experiment to continue; refuses another one, and one that cannot be continued."""
-    folder = results_folder(given.get("results"), "ab", resume=True)
-    found = experiment_in(Path(folder))
-    if found is None:
+    folder = results_folder(values.get("results"), "ab", resume=True)
+    state = experiment_in(Path(folder))
+    if state is None:
         raise FlagError("results", folder, AB.nothing)
-    if "command" not in found.facts:
+    if "command" not in state.facts:
         raise FlagError("results", folder, AB.too_old)
-    then, common_then = _parsed(found.facts["command"])
+    then, common_then = _parsed(state.facts["command"])
     usual, other = vars(AbFlags()), f"is not of the experiment in {folder}; leave it out, or "
     other += "name another folder"
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in _OF_ONE_SESSION and value != then.get(name, usual[name]):
             raise FlagError(name, value, other)
     if common and common != common_then:
         raise UsageError(f"{shlex.join(common)!r} behind -- {other}")
     once = then.get("aa") or not then.get("sequential", True)
-    confirms = found.clear and {**then, **given}.get("confirm")
-    if found.made and once and not confirms:
+    confirms = state.clear and {**then, **values}.get("confirm")
+    if state.made and once and not confirms:
         reason = f"the experiment in {folder} is judged once (--nosequential, --aa); measure again"
         raise FlagError("resume", "true", reason)
-    for side, own in AbFlags(**given).variables.items():
-        had = found.facts["sides"][side]["variables"]
+    for side, own in AbFlags(**values).variables.items():
+        had = state.facts["sides"][side]["variables"]
         if set(had) != set(own):
             wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
             reason = f"must be those of the experiment in {folder}, whose values are not stored: "
             raise FlagError(f"{side}_env", " ".join(own) or "none", reason + wanted)
-    return found
+    return state
 
 
 def _pairs_to_go(earlier: ExperimentState) -> int:
@@ -263,31 +263,31 @@ def _experiment(
     rules: Rules,
 ) -> Experiment:
     """The experiment. Its command leaves out environment variables: they may be secrets."""
-    found = sides.checked(both, "ab", campaign.reporter)
-    for name, side in found.items():
+    checked = sides.checked(both, "ab", campaign.reporter)
+    for name, side in checked.items():
         # In an A/A measurement both sides are side A.
         labelled = replace(side.code(), side="a" if options.aa else name)
-        found[name] = replace(side, subject=labelled)
+        checked[name] = replace(side, subject=labelled)
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
     if not options.aa:
         instead = ", or measure one of them twice with --aa"
-        sides.refuse_equal_sides(found, instead)
+        sides.refuse_equal_sides(checked, instead)
     if earlier is None:
         seed = options.seed_in(AB, "")
-        in_turn = turn_seconds(options.pairing, found, campaign.reporter)
+        in_turn = turn_seconds(options.pairing, checked, campaign.reporter)
     else:
         seed, in_turn = earlier.facts["seed"], earlier.facts["turn_seconds"]
-    told = any(LENGTHS & side.given.keys() for side in found.values())
-    given = options.seconds
+    has_length = any(LENGTHS & side.given.keys() for side in checked.values())
+    seconds = options.seconds
     return Experiment(
-        sides=found,
+        sides=checked,
         command=command,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        timed_seconds=0.0 if told else SECONDS if given is None else given,
-        disturbed_seconds=0.0 if told else DISTURBED_SECONDS if given is None else given,
+        timed_seconds=0.0 if has_length else SECONDS if seconds is None else seconds,
+        disturbed_seconds=0.0 if has_length else DISTURBED_SECONDS if seconds is None else seconds,
         policy=options.policy,
         metrics=options.metric_names,
         allow_different=options.allowed,
@@ -314,8 +314,8 @@ def _run(
     folder = results_folder(options.results, "ab")
     campaign.question = _question(experiment, campaign.facts)
     with ResultsFolder(AB, folder, campaign.question, resume=options.resume) as results:
-        for side, one in experiment.sides.items():
-            reporter.notice(f"{side.upper()} {one.description()}")
+        for side, side_plan in experiment.sides.items():
+            reporter.notice(f"{side.upper()} {side_plan.description()}")
         reporter.notice(
             f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
         )
@@ -453,8 +453,8 @@ def _question(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdent
 def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
     if options.explain != "auto" or options.aa:
         return options.explain == "always"
-    asked = [one for entry in comparison.deciding for one in entry.asked]
-    verdicts = {one.verdict for one in asked if not one.is_unconfirmed}
+    asked = [result for entry in comparison.deciding for result in entry.asked]
+    verdicts = {result.verdict for result in asked if not result.is_unconfirmed}
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
@@ -462,14 +462,14 @@ def _profiled(experiment: Experiment, results: ResultsFolder, reporter: Reporter
     campaign = Campaign(reporter, cool_down=experiment.cool_down)
     place = results.folder / PROFILES
     with ResultsFolder(PROFILES_OF_SIDES, place, resume=True, within=results) as folder:
-        found = Profiling(
+        profiling = Profiling(
             sides=experiment.sides,
             results=folder,
             campaign=campaign,
             timeout=experiment.timeout,
         ).explain()
-    results.note(EXPLANATION, document=encode(found))
-    return found
+    results.note(EXPLANATION, document=encode(profiling))
+    return profiling
 
 
 def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
@@ -482,7 +482,7 @@ def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
 
 def _enough(comparison: Comparison) -> int:
     """Pairs for a clear verdict, in this or a new experiment; 0 if more pairs would not help."""
-    return next((follow_up_pairs(*one) for one in undecided(comparison)), 0)
+    return next((follow_up_pairs(*counts) for counts in undecided(comparison)), 0)
 
 
 def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
@@ -502,8 +502,8 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
         "rules": options.rules,
     }
     flags["allow_changed_work"] = options.allow_changed_work
-    given = command_words({name: value for name, value in flags.items() if value})
-    return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *given]
+    words = command_words({name: value for name, value in flags.items() if value})
+    return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *words]
 
 
 def _spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
@@ -511,9 +511,9 @@ def _spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
     records = [run for entry in comparison.entries for run in entry.runs]
     lines = []
     for metric in comparison.metrics:
-        found = spread_of(records, metric, policy)
-        if found is not None:
-            noise = metric.change_text(found, signed=False)
+        spread = spread_of(records, metric, policy)
+        if spread is not None:
+            noise = metric.change_text(spread, signed=False)
             processes = count(len(usable_values(records, metric)), "process", "processes")
             deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
             lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")

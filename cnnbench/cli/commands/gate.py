@@ -94,20 +94,20 @@ HELP = (_ABOUT, [(title, specs) for title, specs in _FLAGS.items() if specs], _E
 
 def main(argv: Sequence[str]) -> int:
     """Measures two commits, or writes the files of a CI system."""
-    given, commits, common = sides.parse(argv, _SPECS, "gate BASE HEAD")
-    if given.get("init"):
-        if rest := [*commits, *(f"--{name}" for name in given if name != "init")]:
+    values, commits, common = sides.parse(argv, _SPECS, "gate BASE HEAD")
+    if values.get("init"):
+        if rest := [*commits, *(f"--{name}" for name in values if name != "init")]:
             raise UsageError(f"{rest[0]}: --init writes files only; put flags of runs after --")
-        _initialize(given["init"], common or _EXAMPLE)
+        _initialize(values["init"], common or _EXAMPLE)
         if not common:
             print_notice(f"they measure {' '.join(_EXAMPLE)}: replace it by your own flags of runs")
         return ExitCode.OK
-    is_resumed = given.get("resume", False)
+    is_resumed = values.get("resume", False)
     if len(commits) not in ((0,) if is_resumed else (1, 2)):
         wants = "no commits with --resume" if is_resumed else "BASE, and HEAD if it is another one"
         raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
-    own = [] if is_resumed else _checkouts(given.get("rules"), *commits)
-    results = given.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
+    own = [] if is_resumed else _checkouts(values.get("rules"), *commits)
+    results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed and results is None:
         raise FlagError(
             "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
@@ -193,9 +193,9 @@ def _requirement() -> str:
     Without a revision or a remote repository, the requirement contains OWNER and REVISION.
     """
     with contextlib.suppress(metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
-        found = json.loads(metadata.distribution("cnnbench").read_text("direct_url.json") or "")
-        if "vcs_info" in found:
-            return f"cnnbench @ git+{found['url']}@{found['vcs_info']['commit_id']}"
+        origin = json.loads(metadata.distribution("cnnbench").read_text("direct_url.json") or "")
+        if "vcs_info" in origin:
+            return f"cnnbench @ git+{origin['url']}@{origin['vcs_info']['commit_id']}"
     checkout = Path(__file__).resolve().parents[3]
     with contextlib.suppress(GitError):
         if (checkout / ".git").exists():
@@ -204,5 +204,5 @@ def _requirement() -> str:
             if address and "/" in address and url != address:
                 commit = git("rev-parse", "HEAD", folder=checkout)
                 return f"cnnbench @ git+https://{address}@{commit}"
-    print_notice("it is not known where cnnbench can be installed from: replace OWNER and REVISION")
+    print_notice("the source of this cnnbench is unknown: replace OWNER and REVISION")
     return "cnnbench @ git+https://github.com/OWNER/cnnbench@REVISION"

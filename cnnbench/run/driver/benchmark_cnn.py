@@ -1,8 +1,8 @@
 """The driver: from parameters to a run record.
 
-`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, has its
-TensorFlow parts built (build.py), runs the scenario the parameters ask for
-(scenarios.py), and returns the record of what was measured.
+`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, builds its TensorFlow
+parts (build.py), runs the scenario that the parameters request (scenarios.py), and returns the
+record.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ class BenchmarkCNN(Run):
     """One run.
 
     Args:
-      run: the flags, or a plan of them.
-      command: words of the command line, for the record.
-      explicit_flags: names of the flags that were given, for the record.
-      console, messages, progress: write the log, notices and warnings, and the progress line;
-        without them nothing is printed.
-      measurements: to be filled; by default new ones, with `command`.
+      run: the flags, or a plan made from them.
+      command: words of the command line, which the record contains.
+      explicit_flags: names of the flags that the user has set, which the record contains.
+      console, messages, progress: write the log, the notices and warnings, and the progress line.
+        Without them, nothing is printed.
+      measurements: an object that the run fills; by default a new one, with `command`.
 
     Attributes:
       sources: open inputs.
-      record: the record, once it is written.
+      record: the record, after it has been written.
 
     Raises:
-      FlagError: a parameter that cannot be used.
+      FlagError: a parameter is invalid.
     """
 
     def __init__(
@@ -147,8 +147,11 @@ class BenchmarkCNN(Run):
             messages.notice(notice)
 
     def profiled(self, steps: int) -> StepProfiler:
-        """Makes `run` profile up to `steps` of the last steps of the warm-up, and returns how."""
-        # Late: it loads charts and readers of profiles, which few runs need.
+        """Makes `run` profile the last steps of the warm-up, at most `steps`.
+
+        Returns the profiler.
+        """
+        # Imported late, because it loads charts and readers of profiles, which few runs need.
         from cnnbench.run.driver.step_profile import StepProfiler
 
         self.profiler = StepProfiler(
@@ -157,21 +160,23 @@ class BenchmarkCNN(Run):
         return self.profiler
 
     def run(self) -> RunRecord:
-        """Runs to the end and writes the result files that were asked for.
+        """Runs to the end and writes the requested result files.
 
         Returns:
-          The record; also in `self.record`, even after an exception.
+          The record. It is also in `self.record`, even after an exception.
 
         Raises:
-          UsageError: found only now, such as too few GPUs; no record is written.
-          BenchmarkError: the run failed, or an output could not be written; the record holds what
-            was measured.
-          KeyboardInterrupt: the run was interrupted; the record holds what was measured.
+          UsageError: a flag cannot be used, for example because there are too few GPUs. No record
+            is written.
+          BenchmarkError: the run failed, or an output could not be written. The record contains the
+            measurements.
+          KeyboardInterrupt: the run was interrupted. The record contains the measurements.
         """
         messages, measurements = self.output.messages, self.measurements
         with contextlib.ExitStack() as stack:
             stack.enter_context(preflight.held(self.plan, self.output.files, messages))
-            # After the record is written, and a program ends while its inputs still wait.
+            # Inputs are closed after the record is written. A program can end while its inputs
+            # wait.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_all, self.sources, seconds)
             stack.callback(check_written, messages.warning)  # after a UsageError
@@ -217,7 +222,7 @@ class BenchmarkCNN(Run):
         """Loads TensorFlow, creates variables and input, and traces the step.
 
         Raises:
-          FlagError: devices or data that are not there.
+          FlagError: devices or data do not exist.
           BenchmarkError: TensorFlow cannot be loaded.
         """
         devices = self._start()
@@ -251,7 +256,7 @@ class BenchmarkCNN(Run):
         settings = plan.machine.of_task(plan.place.job)
         self.watch.add_peers(self.membership.meet())
         if plan.saves_into is not None and plan.place.job.is_chief:
-            # After the handshake, so that the other processes learn of it.
+            # Called after the handshake, so that the other processes are informed of an error.
             self._check_steps_left(plan.saves_into)
         start = time.perf_counter()
         for warning in runtime.export_environment(settings):
@@ -264,14 +269,14 @@ class BenchmarkCNN(Run):
         for notice in devices.notices:
             messages.notice(notice)
         self._check_devices(devices)
-        # Collected before the run, because its own load would be included afterwards.
+        # Collected before the run. Afterwards, the load of the run would be included.
         measurements.environment = facts = environment.collect()
         if measurements.subject.warning:
             messages.warning(measurements.subject.warning, "commit")
         has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
         if devices.kind == "cpu" and plan.params.precision == "fp16" and not has_fp16:
             messages.warning(
-                "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
+                "--precision=fp16 runs on a CPU without fp16 arithmetic; "
                 "bf16 is about ten times faster there",
                 "fp16",
             )
@@ -290,7 +295,7 @@ class BenchmarkCNN(Run):
         return devices
 
     def _check_devices(self, devices: runtime.Devices) -> None:
-        """Refuses flags that the devices cannot support, and warns of missing files."""
+        """Refuses flags that the devices do not support, and warns of missing files."""
         plan, messages = self.plan, self.output.messages
         if plan.machine.flags.device != "cpu":
             self._check_memory(devices.kind)
@@ -318,14 +323,14 @@ class BenchmarkCNN(Run):
             raise FlagError("device", plan.machine.flags.device, reason)
 
     def _check_steps_left(self, folder: str) -> None:
-        """Refuses a training that its checkpoint has gone beyond, before TensorFlow is loaded."""
+        """Refuses a training whose checkpoint has no steps left. Does not load TensorFlow."""
         with contextlib.suppress(BenchmarkError):  # the folder cannot be restored
             path = files.latest(folder)
             if path is not None:
                 self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
     def _check_memory(self, kind: str) -> None:
-        """Refuses a run that cannot fit into memory; warns of one that may not."""
+        """Refuses a run that needs too much memory; warns of a run that may need too much."""
         needed = preflight.estimate(self.plan, kind)
         self.measurements.note(estimated_memory_bytes=needed.total)
         there = preflight.memory_of(self.plan, kind)
@@ -358,10 +363,13 @@ class BenchmarkCNN(Run):
         return Standing(str(task), warm_up + timed, last, doing, batches)
 
     def _lost_another(self, message: str, tell_error: Callable[[str], None]) -> None:
-        """Writes the record before the watchdog ends this process; runs in its thread."""
+        """Writes the record before the watchdog ends this process.
+
+        Runs in the watchdog's thread.
+        """
         placement = self.measurements.placement
         if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
-            # This process itself does not respond, not another one.
+            # The process that does not respond is this one.
             silent = (f"{gpu} does not respond" for gpu in runtime.silent_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
@@ -371,7 +379,7 @@ class BenchmarkCNN(Run):
         tell_error(message)
 
     def _note_peak_memory(self) -> None:
-        """Notes peak memory once, before later measurements allocate memory of their own."""
+        """Records peak memory once, before later measurements allocate more memory."""
         measurements = self.measurements
         if self.watch is None:
             return  # nothing ran in this process
@@ -393,7 +401,7 @@ class BenchmarkCNN(Run):
         if self.watch is not None:
             conditions = self.watch.during()
             measurements.conditions = self.watch.record()
-            # Energy includes pauses for evaluations, unlike the other figures of the loop.
+            # Energy includes pauses for evaluations. The other figures of the loop do not.
             if not self.plan.length.eval_steps:
                 measurements.note(**self.watch.energy)
         if status == "failed":
@@ -414,7 +422,7 @@ class BenchmarkCNN(Run):
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":
             self._tell(record)
-            # The error that ended the run is being raised and matters more.
+            # The error that ended the run is being raised, and is more important.
             check_written(self.output.messages.warning)
         return record
 
@@ -423,7 +431,7 @@ class BenchmarkCNN(Run):
 
 
 def _as_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
-    """One line for failures of TensorFlow and the machine; None for a defect of cnnbench."""
+    """A one-line error for failures of TensorFlow or the machine; None for defects of cnnbench."""
     if isinstance(error, BenchmarkError):
         return error
     reason = exhausted(error)

@@ -67,7 +67,7 @@ def _all_reduce(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
 
 
 def describe_built(measurements: Measurements, built: BuiltRun) -> None:
-    """Records numbers of variables and operations, and what a step sends."""
+    """Records numbers of variables and operations, and the network traffic of a step."""
     # imported late: these modules load TensorFlow
     from cnnbench.run.observe.graphs import communication, traffic
 
@@ -109,7 +109,7 @@ def run_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> R
 def header(
     plan: RunPlan, devices: runtime.Devices, tensorflow_version: str, device: str
 ) -> list[str]:
-    """The header on standard output; `device` is the kind of the devices, as in the record."""
+    """The header on standard output. `device` is the kind of device, as in the record."""
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
         *work_lines(plan),
@@ -131,7 +131,7 @@ def header(
 
 
 def work_lines(plan: RunPlan) -> list[str]:
-    """Lines of the header about network, data and length."""
+    """Lines of the header about the network, the data, and the length of the run."""
     return [
         f"Model:       {plan.network.model.name}",
         f"Dataset:     {_dataset(plan)}",
@@ -158,7 +158,7 @@ def _passes(plan: RunPlan) -> str:
 
 
 def log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
-    """The run parameters of tf_cnn_benchmarks' benchmark log that are not flags of this name."""
+    """Parameters in tf_cnn_benchmarks' benchmark log that are not flags with the same name."""
     return {
         "model": plan.network.model.name,
         "dataset": _dataset(plan),
@@ -180,18 +180,18 @@ def _dataset(plan: RunPlan) -> str:
 
 
 def _is_single_session(plan: RunPlan) -> bool:
-    # tf_cnn_benchmarks counted parameter servers as sessions of their own.
+    # tf_cnn_benchmarks counted each parameter server as a session.
     mode = plan.place.mode
     is_single = mode.processes is Processes.CONTROLLER and not mode.uses_ps
     return is_single and plan.place.job.in_cluster
 
 
 def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
-    """The reduction in the header; None where towers exchange no gradients.
+    """The reduction in the header; None if towers exchange no gradients.
 
-    It is the spec alone where tf_cnn_benchmarks printed it and the header lists all devices.
-    Otherwise it is the algorithm in use, the flag that selects it and the number of devices,
-    because the header does not list the devices of other processes.
+    If tf_cnn_benchmarks printed the spec and the header lists all devices, the result is the spec.
+    Otherwise, it is the algorithm, the flag that selects it and the number of devices, because the
+    header does not list the devices of other processes.
     """
     mode = plan.place.mode
     if mode.reduction not in (Reduction.ALL_REDUCE, Reduction.CROSS_DEVICE):
@@ -210,7 +210,10 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
 
 
 def _labels(devices: runtime.Devices, device: str) -> list[str]:
-    """Devices of the towers, as in tf_cnn_benchmarks; those of the whole job if it has one step."""
+    """Devices of the towers, as in tf_cnn_benchmarks.
+
+    They are those of the whole job if it has one step.
+    """
     job = devices.job
     numbers: Sequence[int] = devices.numbers
     if len(numbers) != job.towers_per_worker:  # a controller has one CPU device

@@ -1,4 +1,4 @@
-"""Metrics of the current weights on the validation subset."""
+"""Computes metrics of the current weights on the validation subset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Name of the weights of examples, 0 for padding, among a model's own rows.
+# Name of the examples' weights (0 for padding) in the rows of a model.
 _WEIGHTS = "/weights"
 
 
@@ -35,10 +35,10 @@ class Evaluator:
     """Traces the evaluation step once and runs it over a number of batches.
 
     Args:
-      manager: holds the weights; tower t evaluates its own copy.
+      manager: contains the weights. Tower t evaluates its own copy.
       inputs: validation batches with weights (0 for padding).
-      averages: moving averages by the name of their variable, whose copy 0 is evaluated in place of
-        the variable.
+      averages: moving averages by the name of their variable. Copy 0 of an average is evaluated
+        instead of its variable.
 
     Attributes:
       notices: lines about how the evaluation was built, for the user.
@@ -63,21 +63,20 @@ class Evaluator:
         self._data_format = runtime.data_format(plan.params.data_format, kind)
         self._warm = False
         self.notices: list[str] = []
-        # Traced here, so that the first rate printed is not mostly tracing.
+        # Traced here, because otherwise the first printed rate would mostly be that of tracing.
         self._function = TracedFunction("the evaluation", self._step, inputs.signature)
 
     def run(self, global_step: int, console: Console, interrupts: Interrupts) -> Evaluated:
-        """Evaluates the planned batches; starts over at the end of the data.
+        """Evaluates the planned number of batches; starts again at the end of the data.
 
-        The first evaluation begins with an untimed step that counts for nothing.
+        The first evaluation begins with an untimed step, whose results are ignored.
 
         Args:
           global_step: global step of the weights, for the result.
           interrupts: interrupts of the workers that evaluate together.
 
         Returns:
-          Metrics and mean loss (without the L2 loss) over examples; padding does not
-          count.
+          Metrics and mean loss (without the L2 loss) over examples, without padding.
 
         Raises:
           KeyboardInterrupt: one of the workers was interrupted.
@@ -108,7 +107,7 @@ class Evaluator:
             if batch == check:
                 check += interrupts.check((time.perf_counter() - start) / batch)
         elapsed = time.perf_counter() - start
-        # Reading ahead would slow down the training that continues.
+        # Prefetching would slow down the training that continues.
         self.inputs.close()
         return self._evaluated(totals, _together(rows), elapsed, global_step)
 
@@ -137,13 +136,13 @@ class Evaluator:
         return Evaluated(evaluation, means, self.host.submit(rows))
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
-        """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
+        """Sums over all towers, [metrics ..., loss, examples], and the rows of each tower."""
         alone = len(self._devices) == 1
         make = self._tower if alone else CopiedTowers(self._tower, self.notices.append)
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-            # Towers that train independently are different networks: tower 0's is the one that
-            # checkpoints hold, and the one that is evaluated.
+            # Towers that train independently are different networks. The network of tower 0 is
+            # evaluated, which is also the one in checkpoints.
             source = tower if self._manager.replicas_in_sync else 0
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -186,7 +185,7 @@ class Evaluator:
 
 
 def _together(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    return {name: np.concatenate([one[name] for one in rows]) for name in rows[0]} if rows else {}
+    return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]} if rows else {}
 
 
 def _counted(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:

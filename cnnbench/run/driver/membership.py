@@ -1,6 +1,6 @@
-"""Handshake, connection, interrupts and shutdown of a process in a job of several.
+"""Handshake, connection, interrupts and shutdown of a process in a job with several processes.
 
-In a run of one process all of it does nothing.
+In a job with one process, nothing in this module has an effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cnnbench.run.runtime.turns import Turns
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
 
-# Long, because after a successful run every peer is alive, if perhaps slow.
+# A long time, because after a successful run all other processes are alive, but may be slow.
 _DISMISSAL_SECONDS = 60.0
 _FAILURE_SECONDS = 5.0  # for the others to fail for the same reason, and to name it
 _LOOK_SECONDS = 10.0  # here, only the progress of this process is watched
@@ -36,19 +36,19 @@ _LINGER_SECONDS = 10.0
 
 
 class Membership:
-    """Connections of this process with the others of its job.
+    """Connections of this process with the other processes of its job.
 
     Args:
-      setup: with the job, in which this process runs a step, as chief, worker or only process, or
-        serves.
+      setup: contains the job. In it, this process runs a step (as chief, worker or only process),
+        or serves.
       tell: prints a line about missing tasks.
       lost: see `Watchdog`.
-      facts: facts that must be equal in all processes.
-      look: returns the progress of this process; None without supervision of progress.
+      facts: versions and flags that must be equal in all processes.
+      look: returns the progress of this process; None if progress is not supervised.
 
     Attributes:
-      activity: what the loop of this process is doing, which the watchdog reads.
-      turns: turns of this process, where several processes step in turn.
+      activity: current activity of the loop in this process, which the watchdog reads.
+      turns: turns of this process, if several processes take turns in running steps.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class Membership:
             self.activity = before
 
     def meet(self) -> Collection[int]:
-        """Waits for all processes, then starts the watchdog; comes before TensorFlow is loaded.
+        """Waits for all processes, then starts the watchdog. Call it before TensorFlow is loaded.
 
         Returns:
           PIDs of the other processes that run on this machine.
 
         Raises:
-          BenchmarkError: one is missing, or has other flags.
+          BenchmarkError: a process is missing, or has different flags.
         """
         if self._job.in_cluster:
             timeout = self._setup.params.cluster_timeout
@@ -117,14 +117,14 @@ class Membership:
         return () if self._met is None else self._met.local
 
     def join(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects TensorFlow, after it is configured; returns the devices of the run.
+        """Connects TensorFlow, which must be configured; returns the devices of the run.
 
         Raises:
           BenchmarkError: a process or a device is missing.
         """
         if self._watchdog is None or self._met is None:
             return devices
-        # Open until TensorFlow's server listens, so that no other program takes the port.
+        # Stays open until TensorFlow's server listens, so that no other program uses the port.
         with self._met.port:
             if self._job.client_per_worker:
                 self._watchdog.up_together()
@@ -137,9 +137,9 @@ class Membership:
         return devices
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects the process that runs the steps of all workers with their servers.
+        """Connects the process that runs the steps of all workers with the workers' servers.
 
-        In a controller without GPUs the returned job is on the GPUs of the workers.
+        In a controller without GPUs, the devices of the returned job are the GPUs of the workers.
         """
         import tensorflow as tf
 
@@ -154,16 +154,18 @@ class Membership:
                 spec = tf.train.ClusterSpec(job.hosts_by_job)
                 name, index = job.task.tensorflow_job, job.task.index
                 tf.config.experimental_connect_to_cluster(spec, job_name=name, task_index=index)
-            found = {device.name for device in tf.config.list_logical_devices()}
+            names = {device.name for device in tf.config.list_logical_devices()}
         except (tf.errors.OpError, RuntimeError) as error:
             raise BenchmarkError(
                 f"{job.task} ({job.address(job.task)}) cannot connect to the job: "
                 f"{first_line(error)}; is its port in use?"
             ) from error
-        if job.task.job == CONTROLLER and job.on("gpu").tower_devices[0] in found:
+        if job.task.job == CONTROLLER and job.on("gpu").tower_devices[0] in names:
             job = job.on("gpu")
-        # TensorFlow would silently place operations of a missing device elsewhere.
-        missing = [one for one in (*job.tower_devices, *job.ps_devices) if one not in found]
+        # TensorFlow would silently place the operations of a missing device on another device.
+        missing = [
+            device for device in (*job.tower_devices, *job.ps_devices) if device not in names
+        ]
         if missing:
             raise BenchmarkError(
                 f"{len(missing)} devices of the job are missing (first: {missing[0]}); "
@@ -174,7 +176,7 @@ class Membership:
         return devices._replace(job=job)
 
     def _connect_worker(self, job: Job) -> None:
-        """Connects a worker that runs a step of its own with the others, for collectives."""
+        """Connects a worker that runs its own step with the other workers, for collectives."""
         import tensorflow as tf
 
         from cnnbench.variable_mgr import strategies
@@ -192,7 +194,7 @@ class Membership:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
     def serve(self) -> Ending:
-        """Loads TensorFlow and serves the chief until it reports how the run has ended."""
+        """Loads TensorFlow and serves the chief until the chief reports the end of the run."""
         self.meet()
         assert self._met is not None
         assert self._watchdog is not None
@@ -211,7 +213,8 @@ class Membership:
             raise
         self._watchdog.end(found)
         if found.code == 0:
-            # Outlives the chief: once a process is gone, the chief's operations on the others fail.
+            # Continues after the chief has ended, because the chief's operations fail if a process
+            # is lost.
             until = time.monotonic() + _LINGER_SECONDS
             while time.monotonic() < until and probe(self._job.address(chief), 1.0) == OK:
                 time.sleep(_POLL_SECONDS)
@@ -219,12 +222,12 @@ class Membership:
         return found
 
     def gone(self) -> dict[str, str]:
-        """Tasks that were lost, with the reasons."""
+        """Lost tasks with the reasons."""
         lost = {} if self._watchdog is None else dict(self._watchdog.gone)
         return {str(task): why for task, why in {**lost, **self._culprits}.items()}
 
     def failure(self, error: BaseException) -> BenchmarkError | None:
-        """The error that names a lost process, if that explains an error of TensorFlow."""
+        """An error that names the lost process, if its loss explains an error of TensorFlow."""
         if not self._joined:
             return None  # a failed handshake must not wait for the import of TensorFlow
         import tensorflow as tf
@@ -239,14 +242,14 @@ class Membership:
         own = "" if self._watchdog is None else self._watchdog.explanation()
         if own:
             return BenchmarkError(own)
-        found = culprits(self._job, error)
+        lost = culprits(self._job, error)
         # this error names the cause, unless a process is lost
         if not isinstance(error, unreachable):
-            found = {task: state for task, state in found.items() if state != NAMED}
+            lost = {task: state for task, state in lost.items() if state != NAMED}
         if self._watchdog is not None:
-            found = self._watchdog.explained(found, _FAILURE_SECONDS)
-        self._culprits = found
-        return BenchmarkError(f"lost {listed(self._job, found)}") if found else None
+            lost = self._watchdog.explained(lost, _FAILURE_SECONDS)
+        self._culprits = lost
+        return BenchmarkError(f"lost {listed(self._job, lost)}") if lost else None
 
     @contextmanager
     def to_the_end(
@@ -254,12 +257,13 @@ class Membership:
         write: Callable[[str, BaseException | None], object],
         explain: Callable[[Exception], BenchmarkError | None] = lambda error: None,
     ) -> Iterator[None]:
-        """Runs the block as this process's part of the job and tells the others how it has ended.
+        """Runs the block as this process's part of the job, and reports its end to the others.
 
         Args:
-          write: writes the record of a block that ends early, given "interrupted" or "failed" and
-            the error; not called for a UsageError.
-          explain: returns the error to raise for one of another library, or None for a defect.
+          write: writes the record of a block that ends early. Its arguments are "interrupted" or
+            "failed", and the error. It is not called for a UsageError.
+          explain: returns the error to raise instead of an error of another library; None for a
+            defect.
         """
         try:
             yield
@@ -280,21 +284,21 @@ class Membership:
         self.end(ExitCode.OK)
 
     def end(self, code: int, reason: str = "") -> None:
-        """Tells servers how the run has ended; from now on other processes may end."""
+        """Reports the end of the run to servers. From now on, other processes may end."""
         if self._watchdog is None:
             return
         together = self._job.client_per_worker
-        # Workers with steps of their own end, or fail for the same reason, at the same step. The
-        # last messages of a collective may still be under way, and fail once this process is gone.
+        # Workers that run their own steps end, or fail for the same reason, at the same step. The
+        # last messages of a collective may not have arrived, and fail when this process ends.
         seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
         self._watchdog.end(Ending(code, reason), seconds, lost=together and code != 0)
 
 
 class Interrupts:
-    """Interrupts shared by all workers of a job.
+    """Shares interrupts between all workers of a job.
 
     Attributes:
-      pending: whether this process was interrupted and has not yet told the others.
+      pending: whether this process was interrupted and has not yet informed the others.
     """
 
     def __init__(self, workers: WorkerGroup | None) -> None:
@@ -302,13 +306,15 @@ class Interrupts:
         self.pending = False
 
     def check(self, seconds: float) -> int:
-        """Ends all workers by KeyboardInterrupt if one was interrupted; all call it, between steps.
+        """Raises KeyboardInterrupt in all workers if one was interrupted.
+
+        All call it, between steps.
 
         Args:
-          seconds: duration of a pass of the caller's loop in this process.
+          seconds: duration of one pass of the caller's loop in this process.
 
         Returns:
-          Number of passes until the next call: about a second, by the passes of the chief.
+          Number of passes until the next call, which take the chief about a second.
         """
         if self._workers is None:
             obey()  # a job of one process shares no interrupts
@@ -321,7 +327,7 @@ class Interrupts:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Ctrl-C in one worker ends all of them after the same step."""
+        """Ctrl-C in one worker ends all workers after the same step."""
         if self._workers is None:
             yield
             return

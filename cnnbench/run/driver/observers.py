@@ -1,15 +1,16 @@
 """Observers of a run: benchmark logs, MLPerf logs and summaries.
 
-`benchmark_run.log` is one JSON object about the run, replaced atomically; `metric.log` has a JSON
-object per line, and new lines are appended.
+`benchmark_run.log` is one JSON object about the run, which is replaced atomically. `metric.log` has
+one JSON object per line, and lines are appended.
 
-Keys and form are those of MLCommons' logging package for training (mllog 1.0 and later), as its
-compliance checker asks for them of resnet and ssd; docs/observability.md lists what is left out.
+The MLPerf log has the keys and the format of MLCommons' logging package for training (mllog 1.0 and
+later), as its compliance checker requires for resnet and ssd. docs/observability.md lists the
+omitted keys.
 
-An event file is a TFRecord file of `Event` messages. The dashboard's name and the tensor's form
-make a value a scalar, histogram or image. `tf.summary` is not used: it cannot write the events that
-hide the values of an earlier run, and its `scalar` and the like need the package tensorboard, which
-TensorFlow no longer installs.
+An event file is a TFRecord file of `Event` messages. The dashboard's name and the shape of the
+tensor determine whether a value is a scalar, histogram or image. `tf.summary` is not used, because
+it cannot write the events that hide the values of an earlier run. Its functions such as `scalar`
+also need the package tensorboard, which TensorFlow no longer installs.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from cnnbench.variable_mgr.base import VariableMgr
 
 
 class Moment(NamedTuple):
-    """State of a training after a step of the warm-up or a timed one.
+    """State of a training after a step of the warm-up or after a timed step.
 
     Attributes:
       global_step: global step of the weights.
       metrics: metrics of the step's batch by name; empty unless they are computed.
-      images_per_sec: as the row of the step prints it; None in the warm-up.
+      images_per_sec: speed in the row of the step; None in the warm-up.
     """
 
     global_step: int
@@ -58,21 +59,21 @@ class Moment(NamedTuple):
 
 
 class Observer:
-    """Receives the events of a run; by default ignores them."""
+    """Receives the events of a run. By default, it ignores them."""
 
     def begins(self, global_step: int, steps: int) -> None:
-        """The training begins, with the warm-up; `steps` are timed after it, at most."""
+        """The training begins with the warm-up, followed by at most `steps` timed steps."""
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
-        """The row of a timed step was printed; the first step is 1. Metrics as in `Moment`."""
+        """The row of a timed step was printed; the first step is 1. `metrics` is as in `Moment`."""
 
     def due(self, global_step: int) -> bool:
-        """Whether `paused` is to be called after this step of the warm-up or of the timed loop."""
+        """Whether `paused` must be called after this step of the warm-up or of the timed loop."""
         del global_step
         return False
 
     def paused(self, moment: Moment) -> None:
-        """Called while no step is running; may take time."""
+        """Called while no step is running. It may take a long time."""
 
     def evaluating(self, global_step: int) -> None:
         """An evaluation begins; the training is paused or has ended."""
@@ -84,13 +85,16 @@ class Observer:
         """The training continues after an evaluation."""
 
     def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
-        """The training has ended, with its last evaluation; steps and rate of the timed loop."""
+        """The training and its last evaluation have ended.
+
+        Gets the steps and the rate of the timed loop.
+        """
 
     def close(self) -> None:
         """The run has ended, successfully or not."""
 
 
-# The benchmark log of TensorFlow's official models, which tf_cnn_benchmarks wrote too.
+# The benchmark log of TensorFlow's official models, which tf_cnn_benchmarks also wrote.
 
 _RUN, _METRICS = "benchmark_run.log", "metric.log"
 _RATE = "examples per second"
@@ -100,12 +104,12 @@ _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class BenchmarkLog(Observer):
-    """Writes `benchmark_run.log` and `metric.log` into a folder, which it makes.
+    """Creates a folder, and writes `benchmark_run.log` and `metric.log` into it.
 
     Args:
       config: every parameter of the run, resolved, as plain JSON values.
       parameters: `cnnbench.run.driver.describe.log_parameters`.
-      facts: facts about machine and software, as in records; unknown ones are absent.
+      facts: facts about machine and software, as in records, without unknown ones.
     """
 
     def __init__(
@@ -123,23 +127,23 @@ class BenchmarkLog(Observer):
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
-        """A row of the table; steps are numbered as there."""
+        """Logs a row of the table; steps have the same numbers as in the table."""
         self._metric("current_examples_per_sec", images_per_sec, step, _RATE)
         for name, value in metrics.items():
             self._metric(_ACCURACIES.get(name, name), value, step)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Accuracies and rate of an evaluation."""
+        """Logs the accuracies and the rate of an evaluation."""
         step = evaluation.global_step
-        found = {"top_1": evaluation.top_1, "top_5": evaluation.top_5}
-        for name, value in {**found, **evaluation.metrics}.items():
+        accuracies = {"top_1": evaluation.top_1, "top_5": evaluation.top_5}
+        for name, value in {**accuracies, **evaluation.metrics}.items():
             if value is not None:
                 self._metric(f"eval_{_ACCURACIES.get(name, name)}", value, step)
         rate = evaluation.images_per_sec
         self._metric("eval_average_examples_per_sec", rate, step, _RATE)
 
     def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
-        """The average of the timed loop."""
+        """Logs the mean rate of the timed loop."""
         self._metric("average_examples_per_sec", images_per_sec, steps, _RATE)
 
     def _metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
@@ -163,7 +167,7 @@ def run_info(
     facts: Mapping[str, Any],
     test_id: str | None,
 ) -> dict[str, Any]:
-    """Content of benchmark_run.log; arguments as for `BenchmarkLog`."""
+    """Content of benchmark_run.log. The arguments are those of `BenchmarkLog`."""
     gpus = facts.get("gpu_names") or []
     cpu = {"num_cores": facts.get("logical_cpus"), "cpu_info": facts.get("cpu_model")}
     parameters = {**config, **parameters}
@@ -195,11 +199,11 @@ def _parameter(name: str, value: Any) -> dict[str, Any]:
 _POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 
 _BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
-"""MLPerf's names of the networks that were its benchmarks."""
+"""MLPerf's names of the networks that were MLPerf benchmarks."""
 
 
 class MLPerfLog(Observer):
-    """Logs a training: its set-up, blocks of training between evaluations, and its end."""
+    """Logs a training: its settings, blocks of training between evaluations, and its end."""
 
     def __init__(self, plan: RunPlan, write: Callable[[str], None]) -> None:
         self._plan, self._target, model = plan, plan.length.target, plan.network.model
@@ -251,7 +255,7 @@ class MLPerfLog(Observer):
         self._log(_START, "eval_start", None, **self._position(global_step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Logs the target's metric, or else the model's accuracy."""
+        """Logs the metric of the target or, without target, the model's accuracy."""
         position = self._position(evaluation.global_step)
         value = evaluation.value_of(self._accuracy)
         if value is not None:
@@ -323,7 +327,7 @@ def _network(plan: RunPlan) -> dict[str, Any]:
 
 
 def _optimizer(plan: RunPlan) -> dict[str, Any]:
-    """Settings of the optimizer, as it declares them, and of its learning rate."""
+    """Settings of the optimizer, as declared by it, and of its learning rate."""
     rate = plan.rates.outline
     optimizer = plan.numerics.optimizer
     settings: dict[str, Any] = {
@@ -358,7 +362,7 @@ _SESSION_START = 1
 
 
 class EventFile:
-    """An event file, created in the folder of a flag when the first value is written."""
+    """An event file. It is created in the folder of a flag when the first value is written."""
 
     def __init__(self, flag: str, folder: str) -> None:
         self._flag = flag
@@ -367,7 +371,7 @@ class EventFile:
         self._start: int | None = None
 
     def hide(self, step: int) -> None:
-        """Makes the next value hide those of this step and later ones in all earlier events."""
+        """Makes the next value hide the values of this and later steps in all earlier events."""
         self._start = step if self._start is None else min(step, self._start)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
@@ -379,9 +383,9 @@ class EventFile:
         self._write(tag, buckets(values), step, "histograms", _TENSOR)
 
     def images(self, tag: str, images: npt.ArrayLike, step: int) -> None:
-        """Writes the first images of a batch, [n, height, width, channels] of 1, 3 or 4 channels.
+        """Writes the first images of a batch, [n, height, width, channels] with 1, 3 or 4 channels.
 
-        Each is scaled so that its least value is black and its greatest white.
+        Each image is scaled so that its smallest value is black and its largest value is white.
         """
         rows = np.asarray(images, np.float64)[:_MOST_IMAGES]
         height, width = rows.shape[1:3]
@@ -413,7 +417,7 @@ class EventFile:
         with writing_output(self._flag, self._folder, tf.errors.OpError):
             if self._writer is None:
                 place(self._folder).mkdir(parents=True, exist_ok=True)
-                # The dashboard reads the files of a folder in order of their names.
+                # The dashboard reads the files of a folder in the order of their names.
                 host = f"{socket.gethostname()}.{os.getpid()}"
                 name = f"events.out.tfevents.{time.time():017.6f}.{host}"
                 self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
@@ -428,16 +432,16 @@ class EventFile:
 
 
 def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The histogram of finite values: rows of left edge, right edge and count."""
-    # Without copies in double precision, for which the system would have to map memory.
+    """The histogram of finite values: rows with left edge, right edge and count."""
+    # Copies in double precision are avoided, because the system would have to map memory for them.
     flat = np.asarray(values).ravel()
     finite = np.isfinite(flat)
     if not finite.all():
         flat = flat[finite]
     if not flat.size:
         return np.zeros((0, 3))
-    one = flat.min() == flat.max()
-    counts, edges = np.histogram(flat, 1 if one else _BUCKETS)
+    is_constant = flat.min() == flat.max()
+    counts, edges = np.histogram(flat, 1 if is_constant else _BUCKETS)
     columns = (edges[:-1], edges[1:], counts)
     return np.stack([column.astype(np.float64) for column in columns], axis=1)
 
@@ -465,7 +469,7 @@ class _Summaries(Observer):
 class TrainingSummaries(_Summaries):
     """Writes summaries of a training into --train_dir.
 
-    The gradients of the step are traced here once more, if they are wanted.
+    The gradients of the step are traced again here, if they are requested.
     """
 
     def __init__(self, plan: RunPlan, step: TrainStep, manager: VariableMgr) -> None:
@@ -515,7 +519,8 @@ class EvaluationSummaries(_Summaries):
     """Writes the results of evaluations into --eval_dir.
 
     Args:
-      newest: whether newest checkpoints are evaluated: results of later steps are obsolete then.
+      newest: whether the newest checkpoints are evaluated. Results of later steps are then
+        obsolete.
     """
 
     def __init__(self, folder: str, newest: bool) -> None:

@@ -34,25 +34,25 @@ from cnnbench.variable_mgr.modes import Copies
 
 # Output files and folders of a run, checked before TensorFlow is loaded.
 
-_RESTART_SECONDS = 3.0  # A killed predecessor may need this long to exit.
+_RESTART_SECONDS = 3.0  # A killed earlier process may need this long to exit.
 
 
 def partition_file(prefix: str, number: int) -> str:
-    """The file of one device's graph: PREFIX0, PREFIX1, ..., a suffix kept at the end."""
+    """The file of one device's graph: PREFIX0, PREFIX1, ..., with the suffix at the end."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}{number}{suffix}"
 
 
 @contextlib.contextmanager
 def held(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
-    """Checks all outputs of a run, and locks the folder of its checkpoints in the block.
+    """Checks all outputs of a run, and locks the folder of its checkpoints during the block.
 
-    The folder says that its training is running, and after the block how it has ended. A run that
-    is refused leaves the folder as it was.
+    A file in the folder shows that the training is running and, after the block, how it has ended.
+    A refused run does not change the folder.
 
     Raises:
-      FlagError: names the flag of a path that cannot be written, or whose folder another process
-        holds.
+      FlagError: a path cannot be written, or another process has locked its folder. The error names
+        the flag.
     """
     notice = results.prepare(files(plan))
     if notice is not None:
@@ -80,7 +80,7 @@ def held(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[No
 
 
 def prepare_folders(plan: RunPlan) -> None:
-    """Makes the folders of output files and checks that they are writable."""
+    """Creates the folders of output files, and checks that they are writable."""
     if (folder := plan.saves_into) is not None:
         if checkpoint_folder.is_prefix(folder):
             raise FlagError(
@@ -106,7 +106,7 @@ def prepare_folders(plan: RunPlan) -> None:
 
 
 def files(plan: RunPlan) -> Iterator[Output]:
-    """Output files of a run except its records."""
+    """Output files of a run, except its records."""
     yield Output("graph_file", plan.outputs.graph_file, _graph(plan.outputs.graph_file))
     yield Output("tfprof_file", plan.outputs.tfprof_file, "table of operations")
     yield Output("profile_json", plan.outputs.profile_json, "step_profile")
@@ -116,7 +116,7 @@ def files(plan: RunPlan) -> Iterator[Output]:
         "trace",
     )
     prefix = plan.outputs.partitioned_graph_file_prefix
-    # A file per device and one for the host.
+    # One file per device, and one for the host.
     for number in range(plan.machine.flags.num_gpus + 1 if prefix else 0):
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph(path))
@@ -139,22 +139,22 @@ def _graph(path: str | None) -> str:
 # Estimated memory and duration of a run, before anything large is allocated.
 
 PROCESS_BYTES = 620 * 2**20
-"""Memory of a process with TensorFlow 2.21 and a traced step, before any tensor."""
+"""Memory of a process with TensorFlow 2.21 and a traced step, without tensors."""
 
 _SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
 
-# Ratio of estimate to memory from which a run is refused, and from which it is warned of.
+# Ratios of estimate to memory from which a run is refused, or leads to a warning.
 _CERTAIN = 1.5
 _NEAR = 0.9
 
 _START_SECONDS = {"cpu": 7.0, "gpu": 20.0}
-"""Time to import TensorFlow, build and trace the step, and measure or look up the peak."""
+"""Seconds for importing TensorFlow, tracing the step, and determining the peak rate."""
 
 _STEP_SECONDS = 0.003
 """Time of a step without arithmetic."""
 
 _EFFICIENCY = {"cpu": 0.5, "gpu": 0.3}
-"""Share of the peak that networks reach."""
+"""Share of the peak rate that networks reach."""
 
 _MATRIX = 1024
 _RATE_SECONDS = 0.2
@@ -179,14 +179,14 @@ class MemoryEstimate(NamedTuple):
         return self.fixed + self.per_image * self.batch
 
     def largest_batch(self, memory: int) -> int:
-        """The largest batch per device that fits into this many bytes; 0 if none does."""
+        """The largest batch size per device that fits into this many bytes; 0 if none fits."""
         return max(0, (memory - self.fixed) // max(1, self.per_image))
 
 
 def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
-    """The largest batch per device that should fit, and the smallest that a run refuses.
+    """The largest batch size per device that should fit, and the smallest that is refused.
 
-    None on GPUs, and where the size of the main memory is not known.
+    None on GPUs, and if the size of the main memory is unknown.
     """
     memory = main_memory() if computes_on_cpu(plan) else None
     if memory is None:
@@ -197,14 +197,14 @@ def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
 
 
 def memory_of(plan: RunPlan, kind: str) -> Memory | None:
-    """Memory for an estimate of a kind: of the machine, or of a GPU of the run; None if unknown."""
+    """Memory of the machine ("cpu"), or of one GPU of the run ("gpu"); None if unknown."""
     if kind == "cpu":
         return main_memory()
     return gpu_memory(plan.machine.cards, plan.machine.flags.gpus_per_card)
 
 
 def computes_on_cpu(plan: RunPlan) -> bool:
-    """Whether a run computes on the CPU, as far as known before TensorFlow is loaded."""
+    """Whether a run will compute on the CPU, as far as is known before TensorFlow is loaded."""
     device = plan.machine.flags.device
     return device == "cpu" or (device == "auto" and not _gpus_of_machine())
 
@@ -215,7 +215,7 @@ def _gpus_of_machine() -> int:
 
 
 def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
-    """Peak memory of a run: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
+    """Estimated peak memory: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
     towers = plan.machine.flags.num_gpus if kind == "cpu" else 1
     fixed = PROCESS_BYTES + _file_bytes(plan) if kind == "cpu" else 0
     per_image = 0
@@ -228,7 +228,7 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
         waiting = plan.input.training.datasets_prefetch_buffer_size
         waiting += 1 if together == 1 else together * plan.length.passes
         waiting += 2 * plan.input.training.mixes  # while they are mixed: the images, and the others
-    example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.network.spec.elements)
+    example = MASTER_BYTES * sum(math.prod(element.sizes) for element in plan.network.spec.elements)
     step = MemoryEstimate(
         fixed, towers * (per_image + waiting * example), plan.length.batch_per_device
     )
@@ -239,19 +239,19 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
         towers * (_activations(plan, False) + waiting * example),
         plan.length.eval_batch_per_device,
     )
-    return max(step, evaluation, key=lambda one: one.total)
+    return max(step, evaluation, key=lambda phase: phase.total)
 
 
 def total_of_job(plan: RunPlan) -> int:
-    """Bytes of all processes of a job together, as if they were on one machine; on GPUs of each."""
+    """Bytes of all processes of a job together, as on one machine. For GPUs, bytes of each GPU."""
     if not computes_on_cpu(plan):
         return estimate(plan, "gpu").total
-    job, size = plan.place.job, sum(one.bytes for one in plan.network.spec.variables)
+    job, size = plan.place.job, sum(variable.bytes for variable in plan.network.spec.variables)
     worker = estimate(plan, "cpu").total
     if plan.work.trains and job.client_per_worker and job.num_workers > 1:
         worker += 2 * size  # joined gradients, and the gradients that arrive from all workers
     serving = len(job.tasks) - job.num_workers
-    # On the ps tasks together: variables, their slots, and the gradients that are added up.
+    # All ps tasks together: variables, their slots, and the gradients that are being added.
     held = 2 + _slots(plan) if plan.work.trains else 1
     return job.num_workers * worker + serving * PROCESS_BYTES + (held * size if job.ps else 0)
 
@@ -267,14 +267,14 @@ def _activations(plan: RunPlan, training: bool) -> int:
 
 
 def _variables(plan: RunPlan, towers: int) -> int:
-    """Variables, gradients and slots, on all devices."""
-    size = sum(one.bytes for one in plan.network.spec.variables)
+    """Bytes of variables, gradients and slots, on all devices."""
+    size = sum(variable.bytes for variable in plan.network.spec.variables)
     copies = 1 if plan.place.mode.copies is Copies.ONE else towers
     width = 1.0 if plan.params.precision == "fp32" else 1.5  # plus 16-bit copies for reading
     if not plan.work.trains:
         return round(size * copies * width)
     slots = _slots(plan)
-    # Each tower's gradients, and those that the update takes: their sum, with weight decay.
+    # The gradients of each tower, and those of the update: their sum, with weight decay.
     gradients = towers + (1 if copies == 1 else towers)
     if plan.length.passes > 1:
         gradients += towers  # sums of the passes
@@ -282,7 +282,7 @@ def _variables(plan: RunPlan, towers: int) -> int:
 
 
 def _slots(plan: RunPlan) -> int:
-    """Values that an update keeps for each weight."""
+    """Number of values that the optimizer stores for each weight."""
     return len(plan.numerics.optimizer.slots) + bool(plan.params.ema_decay)
 
 
@@ -292,7 +292,7 @@ def _file_bytes(plan: RunPlan) -> int:
         return 0
     subset = "validation" if plan.work is Work.EVALUATION else "train"
     files = plan.network.dataset.find(plan.params.data_dir, subset)
-    # Behind a URL, where each takes a request, shards are taken to be equal.
+    # Shards behind a URL are assumed to be equal, because each would need a request.
     asked = files[:1] if is_url(plan.params.data_dir) else files
     size = sum(place(file).stat().st_size for file in asked) * len(files) // len(asked)
     if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
@@ -304,13 +304,13 @@ def _file_bytes(plan: RunPlan) -> int:
 def check(
     needed: MemoryEstimate, memory: Memory, plan: RunPlan, *, refuse: bool = True
 ) -> str | None:
-    """A warning if an estimate is near or above the memory there is; else None.
+    """A warning if an estimate is close to or above the existing memory; otherwise None.
 
     Args:
-      refuse: whether to raise where the memory is too small by far.
+      refuse: whether to raise an error if the memory is much too small.
 
     Raises:
-      FlagError: names both figures.
+      FlagError: the memory is much too small. The error contains both sizes.
     """
     gpus = plan.machine.flags.num_gpus
     figures = f"takes about {binary(needed.total)} of memory with --num_gpus={gpus}, but "
@@ -335,7 +335,7 @@ class RunWork:
     Attributes:
       kind: kind of device, "cpu" or "gpu".
       steps: number of warm-up, timed and evaluation steps.
-      flops: FLOPs of all steps together; on GPUs those of one device.
+      flops: FLOPs of all steps together; on GPUs, FLOPs of one device.
     """
 
     kind: str
@@ -344,7 +344,7 @@ class RunWork:
     flops: float
 
     def seconds(self, facts: Mapping[str, Any]) -> float | None:
-        """Estimated seconds on a machine with these facts; None for GPUs of unknown peak."""
+        """Estimated seconds on a machine with these facts; None if a GPU's peak rate is unknown."""
         if self.kind == "cpu":
             rate = cpu_rate()
         else:
@@ -385,7 +385,7 @@ def work_of(plan: RunPlan) -> RunWork:
 
 @cache
 def cpu_rate() -> float:
-    """Current FLOP/s of a matrix product on the CPU, measured once per process."""
+    """FLOP/s of a matrix product on the CPU, measured once per process."""
     import numpy as np
 
     matrix = np.ones((_MATRIX, _MATRIX), np.float32)

@@ -1,4 +1,4 @@
-"""Profilers attached to single warm-up steps."""
+"""Profilers of single warm-up steps."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.version import __version__
 
 _MICROSECONDS = 1e-6  # microseconds per picosecond
-# Every operation of the host, no Python functions, kernels of GPUs.
+# Includes all operations of the host and the kernels of GPUs, but no Python functions.
 _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
 
 
 Probe = tuple[int, AbstractContextManager[None]]
-"""A profiler: the number of its step in the warm-up, from 1, and what is entered before the step
-and left after it, outside of any step's time."""
+"""A profiler: the number of its step in the warm-up, from 1, and a context manager that is entered
+before the step and left after it. Neither is part of a step's time.
+"""
 
 
 def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
-    """The probes that the parameters ask for."""
+    """The probes that the parameters request."""
     outputs = plan.outputs
     partitions: list[Any] = []
     if outputs.trace_file or outputs.tfprof_file or outputs.profile_layers:
-        # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
+        # As in tf_cnn_benchmarks, one step is between the profiled step and the timed steps.
         step = max(1, plan.length.warm_up.least - 1)
         folder = None if outputs.use_chrome_trace_format else outputs.trace_file or None
         yield step, profiling(step, folder, partial(_report, plan, graph, partitions, step))
     if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
-        # The runtime divides a graph among the devices when it runs for the first time. Where that
-        # step is profiled, too, this probe is left before the profile is read.
+        # The runtime partitions a graph when it runs for the first time. If this step is profiled,
+        # too, this probe is left before the profile is read.
         yield 1, _collecting(partitions, outputs.partitioned_graph_file_prefix, messages)
 
 
@@ -55,10 +56,10 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
 def profiling(
     step: int, folder: str | None, use: Callable[[tuple[XPlane, ...]], None]
 ) -> Iterator[None]:
-    """Profiles the block, which runs the warm-up step of this number, from 1.
+    """Profiles the block, which runs the warm-up step with this number, from 1.
 
-    Copies the profile to `folder`, if any, for `tensorboard --logdir`, and passes its planes to
-    `use`. An event with the number marks the step: TensorBoard's pages about steps need it.
+    Copies the profile to `folder` (if given) for `tensorboard --logdir`, and passes its planes to
+    `use`. An event with the number marks the step, because TensorBoard's pages about steps need it.
     """
     with Scratch("cnnbench-profile-") as own:
         scratch = own.path / "profile"
@@ -106,25 +107,25 @@ def _report(
         write_text("tfprof_file", plan.outputs.tfprof_file, table(ran, f"operations of {title}"))
     if plan.outputs.profile_layers:
         flops = {
-            name: batch * plan.length.passes * one.training
-            for name, one in works.image_flops.items()
+            name: batch * plan.length.passes * flops_of_image.training
+            for name, flops_of_image in works.image_flops.items()
         }
-        found = work.layers_of(wall_times(ran), works, graph, flops)
+        layers = work.layers_of(wall_times(ran), works, graph, flops)
         for path in plan.outputs.profile_layers.split(","):
-            work.write("profile_layers", path, found, f"layers of {title}")
+            work.write("profile_layers", path, layers, f"layers of {title}")
 
 
 @contextmanager
-def _collecting(found: list[Any], prefix: str | None, messages: Messages) -> Iterator[None]:
+def _collecting(partitions: list[Any], prefix: str | None, messages: Messages) -> Iterator[None]:
     """Appends the partitions of the function that is called in the block to `found`.
 
     Writes them to numbered paths that begin with `prefix`, if any.
     """
-    with collecting_partitions(found):
+    with collecting_partitions(partitions):
         yield
     if not prefix:
         return
-    for number, graph_def in enumerate(found):
+    for number, graph_def in enumerate(partitions):
         path = partition_file(prefix, number)
         write_graph("partitioned_graph_file_prefix", path, graph_def)
         device = next((node.device for node in graph_def.node if node.device), "no device")
@@ -132,9 +133,9 @@ def _collecting(found: list[Any], prefix: str | None, messages: Messages) -> Ite
 
 
 def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The trace, described by `about`: a process for every plane, a thread for every line.
+    """The trace with the description `about`: a process for every plane, a thread for every line.
 
-    Moments without a duration are left out: they are bookkeeping of thread pools.
+    Events without a duration are omitted, because they only show the management of thread pools.
     """
     planes = tuple(planes)
     origin = min((e.start for p in planes for _, line in p.lines for e in line), default=0)

@@ -1,8 +1,8 @@
-"""What a run does: training, evaluation, forward passes, input alone.
+"""The scenarios of a run: training, evaluation, forward passes, or only the input.
 
-Copies that a mode keeps equal get the same updates, so they agree to the last bit. Where they do
-not, an update was lost, or a reduction gave devices different sums; nothing else in a run would
-show it, since checkpoints and evaluations take copy 0.
+If a mode keeps copies equal, they get the same updates, so their bits are equal. If they differ, an
+update was lost, or devices got different sums from a reduction. No other part of a run would detect
+this, because checkpoints and evaluations use copy 0.
 """
 
 from __future__ import annotations
@@ -51,28 +51,29 @@ from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# --check_replica_consistency: whether the copies of every variable are still equal.
+# --check_replica_consistency: checks whether the copies of every variable are equal.
 
-# Kernels for GPUs compare unsigned integers there; signed ones of 32 bits by way of the host.
+# GPU kernels exist for comparing unsigned integers. Signed 32-bit integers would be compared on the
+# host.
 _DIGEST_BYTES = 16
 _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
 class ReplicaCheck(Observer):
-    """Compares copies before the first step and after every `every` global steps.
+    """Compares the copies of variables before the first step and after every `every` global steps.
 
-    It compares variables in creation order, then slots. Moving averages of batch norm are not among
-    them: a step updates copy 0 alone, and the others take it over before anything reads them, see
-    `cnnbench.run.step.tower`.
+    It compares variables in the order of their creation, then slots. Moving averages of batch norm
+    are not compared: a step only updates copy 0, and the other copies are replaced before they are
+    read, see `cnnbench.run.step.tower`.
 
-    Each copy is compared on its own device with that of tower 0, and one bit per copy goes to the
-    host; a variable is only read there when its copies differ. Where every worker of a job has
-    copies of its own, all workers compare digests of the first copies, with the same result.
+    Each copy is compared on its own device with the copy of tower 0. One bit per copy is sent to
+    the host, which reads a variable only if its copies differ. If every worker of a job has its own
+    copies, all workers compare digests of the first copies, with the same result.
 
     Args:
-      variables: at least one, of equally many copies each.
-      every: global steps between two checks.
-      workers: workers with copies of their own; None where all copies are in this process.
+      variables: at least one variable; all have the same number of copies.
+      every: number of global steps between two checks.
+      workers: workers with their own copies; None if all copies are in this process.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ReplicaCheck(Observer):
         self._differing = TracedFunction("the comparison of copies", self._compare)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Checks initial or restored values, which also traces the function."""
+        """Checks initial or restored values. This also traces the function."""
         del steps
         self._check(global_step)
 
@@ -98,14 +99,14 @@ class ReplicaCheck(Observer):
         return global_step % self._every == 0
 
     def paused(self, moment: Moment) -> None:
-        """Checks the weights after a step; raises ReplicaDivergenceError if some copies differ."""
+        """Checks the weights after a step. ReplicaDivergenceError if copies differ."""
         self._check(moment.global_step)
 
     def _check(self, global_step: int) -> None:
         differing = np.array([flags.numpy() for flags in self._differing()])
         checks = self._measurements.measured.replica_checks or 0
         self._measurements.note(replica_checks=checks + 1)
-        # Before this worker raises an error and leaves the others waiting.
+        # Before this worker raises an error, because the other workers would wait.
         error = self._between_workers(bool(differing.any()), global_step)
         if differing.any():
             raise self._error(differing, global_step)
@@ -115,42 +116,42 @@ class ReplicaCheck(Observer):
     def _between_workers(
         self, differs_here: bool, global_step: int
     ) -> ReplicaDivergenceError | None:
-        """Compares the workers' copies; returns what differs on other workers, or None."""
+        """Compares the workers' copies. Returns the differences on other workers, or None."""
         if self._workers is None:
             return None
         own = b"".join(map(_digest, self._variables)) + bytes([differs_here])
-        found = [(one[:-1], bool(one[-1])) for one in self._workers.gather(own)]
-        first = found[0][0]
+        of_workers = [(values[:-1], bool(values[-1])) for values in self._workers.gather(own)]
+        first = of_workers[0][0]
         begun = f"replicas diverged by global step {global_step}: "
         for index, variable in enumerate(self._variables):
             part = slice(index * _DIGEST_BYTES, (index + 1) * _DIGEST_BYTES)
-            others = [str(i) for i, (of, _) in enumerate(found) if of[part] != first[part]]
+            others = [str(i) for i, (of, _) in enumerate(of_workers) if of[part] != first[part]]
             if others:
                 named = f"worker{'s' * (len(others) > 1)} {', '.join(others)}"
                 return ReplicaDivergenceError(
                     f"{begun}{variable.name} on {named} differs from worker 0"
                 )
-        worse = [str(i) for i, (_, differs) in enumerate(found) if differs]
+        worse = [str(i) for i, (_, differs) in enumerate(of_workers) if differs]
         if worse:
             return ReplicaDivergenceError(f"{begun}copies differ within worker {', '.join(worse)}")
         return None
 
     def _compare(self) -> list[tf.Tensor]:
-        """Names of the variables that differ from those of tower 0, by tower."""
-        found = []
+        """By tower, names of the variables that differ from those of tower 0."""
+        differing = []
         for tower in range(1, len(self._variables[0].copies)):
             flags = []
             for variable in self._variables:
                 copy = variable.copies[tower]
                 with tf.device(copy.device):
-                    # Bits are equal also for NaNs, and different for 0 and -0.
+                    # Bits are compared, because NaN is unequal to itself, and 0 is equal to -0.
                     bits = _BITS[variable.dtype.size]
                     both = (tower_variable.read(v) for v in (copy, variable.primary))
                     mine, first = (tf.bitcast(value, bits) for value in both)
                     flags.append(tf.reduce_any(tf.not_equal(mine, first)))
             with tf.device(self._variables[0].copies[tower].device):
-                found.append(tf.stack(flags))
-        return found
+                differing.append(tf.stack(flags))
+        return differing
 
     def _error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
         """Names the first variable that differs; `differing` has shape [towers - 1, variables]."""
@@ -186,7 +187,7 @@ def _integers(array: Any) -> Any:
 
 
 def measure_input(run: Run, built: BuiltRun) -> float | None:
-    """Times the input pipeline, which it closes, without a network: as a whole and by stages.
+    """Times the input pipeline without a network, as a whole and by stages, and closes it.
 
     Returns:
       Images/sec of the whole pipeline.
@@ -216,9 +217,10 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
 
 
 def measure_limits(run: Run, built: BuiltRun) -> None:
-    """Measures the limits that a record compares a run with. Runs after it; takes seconds on a CPU.
+    """Measures the limits with which a record compares a run.
 
-    These are the throughput of its input pipeline alone, and the peak FLOP rate of its devices.
+    The limits are the throughput of the input pipeline alone, and the peak FLOP rate of the
+    devices. They are measured after the run, which takes seconds on a CPU.
     """
     plan, job, kind = run.plan, built.devices.job, built.devices.kind
     if plan.params.data_dir is not None and built.inputs is not None:
@@ -229,9 +231,9 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
             run.output.messages.warning(text, "pipeline")
     built.close()
     if run.measurements.lost_workers:
-        return  # TensorFlow takes no new function once a process is gone
+        return  # TensorFlow accepts no new function after a process is lost
     if plan.params.precision == "int8" and plan.machine.flags.peak_flops is None:
-        return  # there is no product of 8-bit integers to measure it by
+        return  # TensorFlow has no matrix product of 8-bit integers that could be measured
     peak = runtime.peak(
         kind, built.devices.towers, plan.numerics.dtype, plan.machine.flags.peak_flops
     )
@@ -251,7 +253,7 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
 def _observing(
     run: Run, built: BuiltRun
 ) -> Iterator[tuple[list[Observer], EvaluationResults | None]]:
-    """Observers and evaluation results of the run, closed at its end."""
+    """Observers and evaluation results of the run. They are closed at its end."""
     plan, manager, outputs = run.plan, built.manager, run.plan.outputs
     assert manager is not None
     observers: list[Observer] = []
@@ -269,8 +271,8 @@ def _observing(
         assert not isinstance(built.step, InputStep)
         observers.append(TrainingSummaries(plan, built.step, manager))
     if plan.summarizes_evaluations:
-        one = not plan.work.trains and files.is_prefix(outputs.train_dir or "")
-        observers.append(EvaluationSummaries(outputs.eval_dir, newest=not one))
+        evaluates_one = not plan.work.trains and files.is_prefix(outputs.train_dir or "")
+        observers.append(EvaluationSummaries(outputs.eval_dir, newest=not evaluates_one))
     if outputs.benchmark_log_dir:
         config, facts = run.measurements.config, run.measurements.environment
         parameters = log_parameters(plan, built.devices)
@@ -290,10 +292,10 @@ def _observing(
 
 
 def train(run: Run, built: BuiltRun) -> float | None:
-    """Runs the training (or forward-only run) that was built.
+    """Runs the built training (or forward-only run).
 
     Returns:
-      Images/sec of the last lines; None for runs that end without them.
+      Images/sec in the total; None for runs without a total.
     """
     plan, step, manager, outputs = run.plan, built.step, built.manager, run.plan.outputs
     assert step is not None
@@ -304,19 +306,20 @@ def train(run: Run, built: BuiltRun) -> float | None:
         if outputs.graph_file:
             write_graph("graph_file", outputs.graph_file, step.graph.as_graph_def())
         restored, steps = _initialize(run, built, manager)
-        # All that follows from the checkpoint: the others see none, and would wait for the chief.
+        # All numbers that depend on the checkpoint. Other workers find no checkpoint, and would
+        # wait for the chief.
         global_step, examples, steps, *passed_over = built.share_restored(
             restored.global_step, restored.examples, steps, *restored.passed_over
         )
-        for one in (step, *built.workers.values()):
-            one.resume(global_step)
+        for worker_step in (step, *built.workers.values()):
+            worker_step.resume(global_step)
         if plan.work.trains and examples and not built.inputs.synthetic:
             _resume_input(run, built.inputs, examples, passed_over)
         manager.settle(built.inputs.devices)
         probes = [] if run.profiler is None else [*run.profiler.probes(step.graph)]
         files_of_probes = outputs.trace_file, outputs.tfprof_file, outputs.profile_layers
         if any((*files_of_probes, outputs.partitioned_graph_file_prefix)):
-            # Late: it loads readers of profiles, which few runs need.
+            # Imported late, because it loads readers of profiles, which few runs need.
             from cnnbench.run.driver.probes import make_probes
 
             probes += make_probes(plan, step.graph, run.output.messages)
@@ -339,7 +342,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
 
 
 def evaluate(run: Run, built: BuiltRun) -> float | None:
-    """Runs the evaluation that was built, of every new checkpoint where that was asked for.
+    """Runs the built evaluation, or evaluates every new checkpoint if this was requested.
 
     Returns:
       Examples/sec of the last evaluation.
@@ -351,7 +354,7 @@ def evaluate(run: Run, built: BuiltRun) -> float | None:
 
 
 def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restored, int]:
-    """Restores a checkpoint if there is one; returns its state and the number of steps to run."""
+    """Restores a checkpoint if there is one. Returns its state and the number of steps to run."""
     plan = run.plan
     run.output.console.lines("Initializing graph")
     manager.after_initialization()
@@ -376,28 +379,27 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
         run.output.messages.warning(restored.warning, "nonfinite")
     if not plan.work.trains:
         return restored, plan.length.num_batches
-    # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
+    # As in tf_cnn_benchmarks, --num_batches includes the steps of earlier runs.
     steps = plan.length.num_batches - restored.global_step
     assert plan.outputs.train_dir is not None
     plan.length.check_steps_left(plan.outputs.train_dir, restored.global_step)
     if steps < 1:
         run.output.messages.notice(
-            "no training steps remain; only evaluation and files at the end follow. To train on, "
-            "ask "
-            "for more --num_batches"
+            "no training steps remain; only the last evaluation and files follow. To continue the "
+            "training, increase --num_batches"
         )
     return restored, whole(max(0, steps), plan.params.steps_per_execution)
 
 
 def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Sequence[int]) -> None:
-    """Lets the input continue after the examples that earlier runs trained on."""
+    """Lets the input continue after the examples that earlier runs have used."""
     plan = run.plan
-    # Asynchronous workers have had approximately equal shares of them.
+    # Asynchronous workers have used approximately equal numbers of them.
     together = plan.length.global_batch * (
         plan.place.job.num_workers if plan.place.asynchronous else 1
     )
     if inputs.resume(-(-examples // together), passed_over):
-        # Printed because the first step may wait long for its input.
+        # Printed because the first step may wait for its input for a long time.
         notice = f"the input continues after the {examples} examples trained on"
     else:
         notice = "the input starts over: its data set cannot be resumed in the middle"
@@ -435,17 +437,19 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
                 run.output.messages.warning(restored.warning, "nonfinite")
             timer = LoopTimer()
             with run.watch, run.membership.doing(Doing.EVALUATION), interrupts.shared():
-                found = built.evaluator.run(restored.global_step, run.output.console, interrupts)
-            results.add(found)
+                evaluated = built.evaluator.run(
+                    restored.global_step, run.output.console, interrupts
+                )
+            results.add(evaluated)
             run.measurements.set_loop_time(*timer.loop())
-            run.measurements.note(loop_images=found.evaluation.examples)
+            run.measurements.note(loop_images=evaluated.evaluation.examples)
             if built.exporter is not None:
                 _export(run, built.exporter)
             if not pause:
-                return found.evaluation.images_per_sec
-            # Repeated evaluations print a total each, and what could not be written.
+                return evaluated.evaluation.images_per_sec
+            # Each repeated evaluation prints a total, and which outputs could not be written.
             check_written(run.output.messages.warning)
-            run.output.console.footer(found.evaluation.images_per_sec)
+            run.output.console.footer(evaluated.evaluation.images_per_sec)
             end.evaluated()
             done = path
         if reason := end.reason():
@@ -465,32 +469,32 @@ _NO_CHECKPOINT = -1  # in place of a global step, tells workers that no evaluati
 
 
 class TrainingEnd:
-    """When an evaluator that waits for checkpoints ends; see --eval_interval_secs."""
+    """Determines when an evaluator that waits for checkpoints ends; see --eval_interval_secs."""
 
     def __init__(self, folder: str, timeout: float) -> None:
-        """Begins to wait. `timeout` is --eval_timeout_secs; 0 is no limit."""
+        """Begins to wait. `timeout` is the value of --eval_timeout_secs; 0 means no limit."""
         self._folder, self._timeout = folder, timeout
         self._since = time.monotonic()
         self._before, self._status, self._is_new = "", "", False
 
     def look(self) -> None:
-        """Reads whether the training goes on."""
+        """Reads whether the training continues."""
         self._before, self._status = self._status, files.training_status(self._folder)
         self._is_new |= self._status == files.RUNNING
 
     def evaluated(self) -> None:
-        """A new checkpoint has been evaluated."""
+        """Records that a new checkpoint has been evaluated."""
         self._since = time.monotonic()
 
     def seconds_left(self, pause: float) -> float:
-        """Seconds to the next look: `pause`, or less before the timeout."""
+        """Seconds until the next check for a checkpoint: `pause`, or less before the timeout."""
         left = self._since + self._timeout - time.monotonic()
         return min(pause, max(0.0, left)) if self._timeout else pause
 
     def reason(self) -> str:
-        """Why no further checkpoint is to come; "" if one may."""
+        """Why no further checkpoint is expected; "" if there may be one."""
         ended = self._status not in ("", files.RUNNING)
-        # At the first look, the end may be that of an earlier training, which is being resumed.
+        # At the first check, the end may be that of an earlier training, which is being resumed.
         if ended and (self._is_new or self._before == self._status):
             return f"the training has ended ({self._status})"
         if self._timeout and time.monotonic() - self._since >= self._timeout:
@@ -499,7 +503,7 @@ class TrainingEnd:
 
 
 def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
-    """Takes part in the evaluations of the chief."""
+    """Runs this worker's part of the chief's evaluations."""
     assert built.evaluator is not None
     interrupts = Interrupts(built.group)
     while True:
@@ -509,10 +513,10 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
         if global_step == _NO_CHECKPOINT:
             return None
         with interrupts.shared():
-            found = built.evaluator.run(global_step, run.output.console, interrupts)
-        results.add(found)
+            evaluated = built.evaluator.run(global_step, run.output.console, interrupts)
+        results.add(evaluated)
         if not run.plan.params.eval_interval_secs:
-            return found.evaluation.images_per_sec
+            return evaluated.evaluation.images_per_sec
         results.finish(0.0)
 
 

@@ -1,27 +1,28 @@
-"""Timing of steps, also of steps that are in flight.
+"""Launches and times steps, including several steps in flight.
 
-On the CPU a traced step has finished when its call returns, so each step is timed from before its
-input is fetched until its loss is read. On a GPU the call only enqueues kernels. There the next
-step is launched while one runs (`lag=1`), so that the device always has work, and the time of a
-step is the distance between two completions. The loss of a step depends on all of its weight
-updates, so a loss that has been read means a step that is over.
+On the CPU, a traced step has finished when its call returns. So the time of a step begins before
+its input is fetched, and ends when its loss has been read. On a GPU, the call only enqueues
+kernels. The next step is launched while a step runs (`lag=1`), so the device always has work. The
+time of a step is the interval between two completions. The loss of a step depends on all of its
+weight updates, so the step has finished when its loss has been read.
 
 A result is read on a second thread, because the read waits for its step. It must not wait for the
-step behind it, so that one is launched once the read reports that later launches cannot delay it
-(`cnnbench.data.pipeline.ScalarReader`). Results of a step therefore stay on its device: a function
-that returns tensors of the host returns when they are there, and the device would idle until the
-next launch. A step ends when its values arrive on the host, which the read reports.
+next step. So the next step is launched after the read has reported that later launches cannot delay
+it (`cnnbench.data.pipeline.ScalarReader`). Results of a step remain on its device: a function that
+returns tensors on the host would return only when they have been copied, and the device would be
+idle until the next launch. A step ends when its values arrive on the host, which the read reports.
 
-The CPU time of a step is that of all threads of this process over the same interval, by one
-more clock (CLOCK_PROCESS_CPUTIME_ID). It is read just outside the wall time.
+The CPU time of a step is that of all threads of this process in the same interval
+(CLOCK_PROCESS_CPUTIME_ID). This clock is read immediately before and after the wall clock.
 
-Every worker has a thread, which takes the numbers of its updates from the loop. A run has an
-exact number of updates, however they are distributed over the workers. Before a pause the loop
-issues no more updates and waits for those in flight, so that variables do not change in a pause.
+With asynchronous updates, every worker has a thread, which gets the numbers of its updates from the
+loop. A run has an exact number of updates, for any distribution over the workers. Before a pause,
+the loop issues no more updates and waits for the updates in flight, so variables do not change
+during a pause.
 
-The time of an update is the distance between its end and that of the one before, whichever
-workers made them, as their threads saw them. Its CPU time is that of this process, all workers'
-threads, over the same interval.
+The time of an update is the interval between its end and the end of the previous update of any
+worker, as measured by the workers' threads. Its CPU time is that of all threads of this process in
+the same interval.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from cnnbench.data.pipeline import ReadEvents
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.run.runtime.activity import Doing, time_limit
 
-# Execution and timing of steps without stalling the device.
+# Executes and times steps without making the device wait.
 
 Handle = TypeVar("Handle")
 Values = TypeVar("Values")
@@ -51,7 +52,7 @@ RESOLUTION = 1e-6
 
 
 class StepTime(NamedTuple):
-    """Wall time of a step, and CPU time of this process: all threads, user and system."""
+    """Wall time of a step, and CPU time of all threads of this process (user and system)."""
 
     seconds: float
     cpu_seconds: float
@@ -62,27 +63,28 @@ class StepTime(NamedTuple):
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, start: StepTime, steps: int = 1) -> StepTime:
-        """The time from the reading `start` of the clocks to this one, divided by `steps`."""
+        """The time from the reading `start` of the clocks to this reading, divided by `steps`."""
         cpu_seconds = self.cpu_seconds - start.cpu_seconds
         return StepTime((self.seconds - start.seconds) / steps, cpu_seconds / steps)
 
 
 def never(step: int) -> bool:
-    """False: no pause after this step."""
+    """Returns False: no pause after this step."""
     del step
     return False
 
 
 class StepLoop(Generic[Handle, Values]):
-    """Launches executions of steps, reads their results `lag` executions later and times them.
+    """Launches executions of steps, reads their results `lag` executions later, and times them.
 
     Attributes:
-      launch: fetches input, starts one execution, returns a handle on its results.
-      read: turns a handle into values; blocks until the execution is over. Executions launched
-        before its `issued` may delay it; without a call of `arrived` it ends when `read` returns.
-      lag: 1 on asynchronous devices, where one is launched while the one before runs; 0 where a
-        launched one has finished, or must finish before the next.
-      together: steps of an execution, which divides the number of steps of `run`.
+      launch: fetches input and starts one execution. Returns a handle on its results.
+      read: returns the values for a handle; blocks until the execution has finished. Executions
+        that are launched before it calls `issued` may delay it. The execution ends when it calls
+        `arrived` or, without this call, when it returns.
+      lag: 1 on asynchronous devices: an execution is launched while the previous one runs. 0 if an
+        execution has finished when `launch` returns, or must finish before the next launch.
+      together: number of steps in an execution. The number of steps of `run` is a multiple of it.
     """
 
     def __init__(
@@ -104,15 +106,15 @@ class StepLoop(Generic[Handle, Values]):
         pause_due: Callable[[int], bool] = never,
         pause: Callable[[int], bool] = never,
     ) -> int:
-        """Runs `steps` steps; returns how many: fewer when `pause` ended the loop.
+        """Runs `steps` steps, or fewer if `pause` ends the loop. Returns their number.
 
         Args:
-          done: called after each execution, in order, with the number (from 1) of its last step,
-            the mean time of its steps and its values.
-          pause_due: whether `pause` must be called after the step of that number, an execution's
-            last.
-          pause: called with nothing in flight, outside any step's time; True ends the
-            loop.
+          done: called after each execution, in order. Its arguments are the number (from 1) of the
+            last step, the mean time of the steps, and the values.
+          pause_due: whether `pause` must be called after the step with this number, the last of an
+            execution.
+          pause: called when nothing is in flight; not part of a step's time. If it returns True,
+            the loop ends.
         """
         if self.lag:
             return self._run_lagged(steps, done, pause_due, pause)
@@ -136,7 +138,7 @@ class StepLoop(Generic[Handle, Values]):
         def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
             nonlocal start
             values, end = reading.result()
-            # Steps end in order, though the stamp of a later one may have been read first.
+            # Steps end in order, but the end of a later step may have been read first.
             end = StepTime(
                 max(end.seconds, start.seconds + RESOLUTION),
                 max(end.cpu_seconds, start.cpu_seconds),
@@ -144,7 +146,7 @@ class StepLoop(Generic[Handle, Values]):
             done(step, end.since(start, self.together), values)
             start = end
 
-        # A step's read is called while that of the step before still waits.
+        # The read of a step starts while the read of the previous step waits.
         threads = ThreadPoolExecutor(2, "cnnbench-reader")
         try:
             before: Future[tuple[Values, StepTime]] | None = None
@@ -160,11 +162,11 @@ class StepLoop(Generic[Handle, Values]):
                 if before is not None:
                     finish(step - self.together, before)
                 before = reading
-                due = pause_due(step)
-                if due or step == steps:
+                is_due = pause_due(step)
+                if is_due or step == steps:
                     finish(step, reading)
                     before = None
-                    if due and pause(step):
+                    if is_due and pause(step):
                         return step
                     start = StepTime.now()
                 issued.wait()
@@ -173,7 +175,7 @@ class StepLoop(Generic[Handle, Values]):
         return steps
 
     def _read(self, handle: Handle, issued: Callable[[], None]) -> tuple[Values, StepTime]:
-        """The values of a step, and the time at which it was over."""
+        """The values of a step, and the time of its end."""
         ages: list[float] = []
         try:
             values = self.read(handle, ReadEvents(issued, ages.append))
@@ -184,9 +186,9 @@ class StepLoop(Generic[Handle, Values]):
 
 
 class LoopTime(NamedTuple):
-    """Seconds: wall time, and user and system CPU time of this process with all its threads.
+    """Seconds: wall time, and user and system CPU time of all threads of this process.
 
-    The kernel counts the sum of user and system time exactly, and estimates the share of each by
+    The kernel measures the sum of user and system time exactly. It estimates their shares by
     sampling at timer ticks.
     """
 
@@ -201,24 +203,24 @@ class LoopTime(NamedTuple):
         return cls(time.perf_counter(), usage.ru_utime, usage.ru_stime)
 
     def since(self, start: LoopTime) -> LoopTime:
-        """The time from the reading `start` to this one."""
+        """The time from the reading `start` to this reading."""
         return LoopTime(self.wall - start.wall, self.user - start.user, self.system - start.system)
 
 
 class LoopTimer:
-    """Times the loop from the timer's creation on."""
+    """Times the loop, which starts with the creation of the timer."""
 
     def __init__(self) -> None:
         self._start = LoopTime.now()
         self._began = self._start.wall
 
     def loop(self) -> LoopTime:
-        """The time of the loop so far; not defined within `away`."""
+        """The time of the loop so far. It is undefined within `away`."""
         return LoopTime.now().since(self._start)
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Excludes a block from the time of the loop: turns of other processes, evaluations."""
+        """Excludes the block from the time of the loop, such as an evaluation."""
         before = self.loop()
         try:
             yield
@@ -227,7 +229,7 @@ class LoopTimer:
 
     @property
     def wall_seconds(self) -> float:
-        """Wall time since the beginning, `away` included."""
+        """Wall time since the beginning, including blocks of `away`."""
         return LoopTime.now().wall - self._began
 
 
@@ -238,7 +240,7 @@ _SHORTEST = 1e-9  # seconds; two ends may have the same reading of a coarse cloc
 
 
 class _Outcome(NamedTuple):
-    """A message of a worker's thread: the values of an update, or the reason why it ends."""
+    """A message from a worker's thread: the values of an update, or the reason for its end."""
 
     worker: str
     end: StepTime
@@ -247,13 +249,13 @@ class _Outcome(NamedTuple):
 
 
 class Stuck:
-    """Detects workers whose update does not end, by counting how often it is seen in flight.
+    """Detects workers whose update does not end. Counts how often an update is seen in flight.
 
-    Times in which this whole process is stopped are therefore excluded.
+    Therefore, times during which this process is stopped are excluded.
 
     Args:
       limit: seconds, as in `time_limit`.
-      waits: returns for how many seconds each worker, by name, has been waiting for input.
+      waits: returns, by worker, for how many seconds it has been waiting for input.
     """
 
     def __init__(self, limit: float = 0.0, waits: Callable[[], Mapping[str, float]] = dict) -> None:
@@ -264,11 +266,11 @@ class Stuck:
         self._longest = 0.0
 
     def look(self, under_way: Mapping[str, int], seconds: float) -> dict[str, float]:
-        """Seconds without progress of the workers that are stuck, by name.
+        """Seconds without progress, by name, for workers that are stuck.
 
         Args:
-          under_way: number of the update of each worker that makes one.
-          seconds: time since the last call.
+          under_way: number of the current update, for each worker that has one.
+          seconds: time since the previous call.
         """
         for (worker, number), waited in self._waited.items():
             if under_way.get(worker) != number:
@@ -283,20 +285,20 @@ class Stuck:
 
 
 class AsyncLoop(Generic[Values]):
-    """Distributes updates over workers; has the interface of `StepLoop`.
+    """Distributes updates over workers. Has the interface of `StepLoop`.
 
-    A worker whose update fails is lost: the others continue, and one of them repeats the update.
-    Errors of cnnbench itself (data that cannot be read) end the loop instead.
+    If an update fails, its worker is lost. The other workers continue, and one of them repeats the
+    update. Errors of cnnbench itself (such as unreadable data) end the loop instead.
 
     Args:
-      workers: functions by name. Each runs one update, given its number from 1, and returns its
-        values; it is called in a thread of its own.
+      workers: functions by name. A function runs the update with the given number, from 1, and
+        returns its values. Each function is called in its own thread.
       lost: called for each lost worker, in the thread that runs the loop.
       gone: returns workers that will never return from an update, such as those of stopped
-        processes, with the reason; called once a second.
-      stuck: finds workers that answer, but will never return from an update; also called once a
-        second.
-      begin: called in the thread of each worker before its first update.
+        processes, and the reasons. It is called once a second.
+      stuck: finds workers that answer, but will never return from an update. It is also called once
+        a second.
+      begin: called before a worker's first update, in the worker's thread.
     """
 
     def __init__(
@@ -316,7 +318,7 @@ class AsyncLoop(Generic[Values]):
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        # Of the run under way; guarded by `_changed`.
+        # State of the current call of `run`; guarded by `_changed`.
         self._running = 0  # number of the current call of `run`; threads of earlier calls end
         self._limit = self._next = 0
         self._again: list[int] = []
@@ -338,20 +340,21 @@ class AsyncLoop(Generic[Values]):
         pause_due: Callable[[int], bool] = never,
         pause: Callable[[int], bool] = never,
     ) -> int:
-        """Runs `steps` updates; returns how many: fewer when `pause` ended the loop.
+        """Runs `steps` updates, or fewer if `pause` ends the loop. Returns their number.
 
-        In the first call every worker makes at least one, if there are enough: the first of a
-        worker is slow.
+        In the first call, every worker runs at least one update (if there are enough), because a
+        worker's first update is slow.
 
         Args:
-          done: called after each update, in order, with its number (from 1), its time and
-            its values.
-          pause_due: whether `pause` must be called after that many updates; called once for
-            each number, in order, from any thread.
-          pause: called with nothing under way, outside any update's time; True ends the loop.
+          done: called after each update, in order. Its arguments are the number (from 1), the time
+            and the values.
+          pause_due: whether `pause` must be called after this number of updates. It is called once
+            for each number, in order, from any thread.
+          pause: called when nothing is in flight; not part of an update's time. If it returns True,
+            the loop ends.
 
         Raises:
-          BenchmarkError: all workers are lost, or cnnbench itself raised it in one of them.
+          BenchmarkError: all workers are lost, or cnnbench raised this error in one of them.
         """
         last = StepTime.now()
         self._begin(steps, pause_due)
@@ -393,7 +396,7 @@ class AsyncLoop(Generic[Values]):
             threading.Thread(target=self._work, args=arguments, daemon=True).start()
 
     def _find_pauses(self, first: int, last: int) -> None:
-        """Calls `pause_due` for these numbers, up to the first one that is followed by a pause."""
+        """Calls `pause_due` for these numbers, up to the first number with a pause after it."""
         for number in range(first, last + 1):
             if self._pause_due(number):
                 self._pauses.add(number)
@@ -417,7 +420,7 @@ class AsyncLoop(Generic[Values]):
                 self._outcomes.put(_Outcome(worker, StepTime.now(), values))
 
     def _take(self, worker: str, run: int) -> int | None:
-        """Number of the worker's next update; waits for one. None at the end."""
+        """Waits for and returns the number of the worker's next update; None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
@@ -441,7 +444,7 @@ class AsyncLoop(Generic[Values]):
         return number
 
     def _next_outcome(self) -> _Outcome:
-        """The next update that has ended; removes workers that fail."""
+        """Waits for and returns the next completed update; removes workers that fail."""
         while True:
             obey()
             passed = time.monotonic() - self._asked
@@ -489,15 +492,16 @@ class AsyncLoop(Generic[Values]):
 
 
 class CoordinatedLoop(AsyncLoop[Values]):
-    """Passes updates to a coordinator, which runs each on an idle worker.
+    """Passes updates to a coordinator, which runs each of them on an idle worker.
 
-    The coordinator reschedules updates of lost workers on others, so that no update fails. Any
-    other failure ends the loop.
+    The coordinator repeats updates of lost workers on other workers, so they do not fail. Any other
+    failure ends the loop.
 
     Args:
-      slots: functions that run one update each, by name; all may be in flight at once.
-      lost, gone: see `AsyncLoop`; for workers.
-      stuck: see `AsyncLoop`; for slots, while its `waits` are those of workers.
+      slots: functions by name, each of which runs one update. All may be in flight at the same
+        time.
+      lost, gone: see `AsyncLoop`; their arguments and results are workers.
+      stuck: see `AsyncLoop`. It is used for slots, but its `waits` are those of workers.
     """
 
     def __init__(
@@ -512,7 +516,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._there = list(workers)
 
     def _is_stuck(self, worker: str, seconds: float) -> None:
-        """Ends the loop: only TensorFlow knows which worker runs the update of a slot."""
+        """Ends the loop, because only TensorFlow knows which worker runs the update of a slot."""
         waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
         named = ", ".join(waits) or f"one of {', '.join(self._there)}"
         doing = Doing.INPUT if waits else Doing.STEP
@@ -527,7 +531,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         raise error
 
     def _give_up(self, error: Exception) -> None:
-        """Abandons updates in flight, which may never end."""
+        """Cancels the wait for updates in flight, which may never end."""
         with self._changed:
             self._errors = dict.fromkeys(self._workers, error)
 

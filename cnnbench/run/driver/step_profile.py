@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _SHORTEST = 1 / 2000
-"""Shortest span, and gap between spans, of a timeline, as a share of the step."""
+"""Shortest span, and shortest gap between spans, in a timeline, as a share of the step."""
 
 
 class StepProfiler:
@@ -42,13 +42,13 @@ class StepProfiler:
 
     Attributes:
       steps: division of the time of each profiled step among operations.
-      waits: seconds for which each waited for its input.
+      waits: seconds for which each step waited for its input.
       allocated: number of allocations in the last profiled step, and bytes; None if unknown.
       last: operations of the last profiled step.
 
     Args:
-      most: steps to profile; all of the warm-up but its first where it has fewer.
-      waited: seconds that the run has waited for input so far.
+      most: maximum number of steps. The first step of the warm-up is never profiled.
+      waited: returns the seconds for which the run has waited for input so far.
     """
 
     def __init__(self, plan: RunPlan, most: int, waited: Callable[[], float]) -> None:
@@ -63,14 +63,14 @@ class StepProfiler:
         self.last: list[RanOperation] = []
 
     def probes(self, graph: Any) -> Iterator[Probe]:
-        """The probes of a run whose step is traced in `graph`."""
+        """The probes of a run. `graph` is its traced step."""
         from cnnbench.run.observe.graphs import collecting_partitions
 
         self._graph, last = graph, self._plan.length.warm_up.least
         for step in range(last - self._count + 1, last + 1):
             yield step, self._profiled(step)
-        # The runtime divides a graph among the devices when it runs for the first time. Where that
-        # step is profiled, too, this look is left before the profile is read.
+        # The runtime partitions a graph when it runs for the first time. If this step is profiled,
+        # too, this probe is left before the profile is read.
         yield 1, collecting_partitions(self._partitions)
 
     @contextmanager
@@ -90,7 +90,7 @@ class StepProfiler:
 
     @cached_property
     def works(self) -> Works:
-        """The work of the step's operations; known once its first step is over."""
+        """The work of the step's operations. It is known after the first step."""
         return works_of(self._plan, self._graph, self._partitions)
 
     @cached_property
@@ -98,14 +98,16 @@ class StepProfiler:
         """FLOPs of all devices in a step, by layer."""
         images = self._plan.length.global_batch
         return {
-            name: Flops(*(images * part for part in one))
-            for name, one in self.works.image_flops.items()
+            name: Flops(*(images * part for part in of_image))
+            for name, of_image in self.works.image_flops.items()
         }
 
     def profile(self, record: RunRecord) -> StepProfile:
         """The profile of a run that has ended."""
         seconds = record.warmup_step_seconds[: self._plan.length.warm_up.least][-len(self.steps) :]
-        works = {one: self.works(*one) for step in self.steps for one in step.counts}
+        works = {
+            operation: self.works(*operation) for step in self.steps for operation in step.counts
+        }
         allocations, allocated_bytes = self.allocated or (None, None)
         return StepProfile(
             step_seconds=seconds,
@@ -123,15 +125,15 @@ class StepProfiler:
         """The layers with trainable variables, in the order of the body."""
         kinds = {work.part.layer: work.part.kind for work in works if work.is_product}
         shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
-        for one in self._plan.network.spec.variables:
-            if one.trainable:
-                shapes[one.name.rpartition("/")[0]].append(one.shape)
-        for name, those in shapes.items():
+        for variable in self._plan.network.spec.variables:
+            if variable.trainable:
+                shapes[variable.name.rpartition("/")[0]].append(variable.shape)
+        for name, layer_shapes in shapes.items():
             yield ProfiledLayer(
                 name=name,
                 kind=kinds.get(name, ""),
-                shapes=tuple(those),
-                parameters=sum(map(math.prod, those)),
+                shapes=tuple(layer_shapes),
+                parameters=sum(map(math.prod, layer_shapes)),
                 flops=self.flops.get(name, Flops()).forward,
             )
 
@@ -147,10 +149,10 @@ def rows_of(
     """The rows of profiled steps, which add up to the times of the steps.
 
     Args:
-      steps: division of the time of each among operations.
-      step_seconds: wall time of each.
+      steps: for each step, division of its time among operations.
+      step_seconds: wall time of each step.
       waits: seconds for which each waited for its input.
-      works: work of every operation by name and type.
+      works: work of every operation, by name and type.
       flops: FLOPs of all devices in a step, by layer.
       types: returns the type of an operation's result.
     """
@@ -158,7 +160,7 @@ def rows_of(
     moved: Counter[Part] = Counter()
     operations: defaultdict[Part, Counter[str]] = defaultdict(Counter)
     for (name, kernel), work in works.items():
-        # Operations in branches run in some of the steps.
+        # Operations in branches do not run in every step.
         share = sum((name, kernel) in step.counts for step in steps) / len(steps)
         moved[work.part] += round(share * work.bytes)
         if times := steps[-1].counts[name, kernel]:
@@ -185,22 +187,26 @@ def rows_of(
 
 
 def spans_of(ran: Sequence[RanOperation], works: Works) -> list[ProfiledSpan]:
-    """The timeline of a step from its operations, in order of their start."""
+    """Computes the timeline of a step from its operations in the order of their starts."""
     from cnnbench.run.observe.operations import PICOSECONDS
 
-    shortest = _SHORTEST * PICOSECONDS * max((one.end for one in ran), default=0)
-    found: list[ProfiledSpan] = []
+    shortest = _SHORTEST * PICOSECONDS * max((operation.end for operation in ran), default=0)
+    spans: list[ProfiledSpan] = []
     latest: dict[tuple[str, Part], int] = {}
-    for one in ran:
-        start, end = one.start * PICOSECONDS, one.end * PICOSECONDS
-        part = works(one.name, one.type).part if one.own else INPUT_OPERATIONS
-        # The plane names the device of operations whose node is not known.
-        gpu = one.plane.rpartition("device:")[2].lower() if "device:" in one.plane else "cpu:0"
-        device = (works.device(one.name) or gpu) if one.own else ""
+    for operation in ran:
+        start, end = operation.start * PICOSECONDS, operation.end * PICOSECONDS
+        part = works(operation.name, operation.type).part if operation.own else INPUT_OPERATIONS
+        # If the node of an operation is unknown, its device follows from the plane.
+        gpu = (
+            operation.plane.rpartition("device:")[2].lower()
+            if "device:" in operation.plane
+            else "cpu:0"
+        )
+        device = (works.device(operation.name) or gpu) if operation.own else ""
         place = latest.get((device, part))
-        if place is not None and start - found[place].end <= shortest:
-            found[place] = replace(found[place], end=max(found[place].end, end))
+        if place is not None and start - spans[place].end <= shortest:
+            spans[place] = replace(spans[place], end=max(spans[place].end, end))
             continue
-        latest[device, part] = len(found)
-        found.append(ProfiledSpan(device=device, **part._asdict(), start=start, end=end))
-    return [span for span in found if span.end - span.start >= shortest]
+        latest[device, part] = len(spans)
+        spans.append(ProfiledSpan(device=device, **part._asdict(), start=start, end=end))
+    return [span for span in spans if span.end - span.start >= shortest]

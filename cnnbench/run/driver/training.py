@@ -1,4 +1,4 @@
-"""Training: warm-up, timed loop, and the evaluations and checkpoints within it."""
+"""Runs the training: warm-up, and timed loop with evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SILENT = 60.0  # seconds of a warm-up without a terminal
 
 
 class LoopProgress(NamedTuple):
-    """Where the timed loop is: its wall seconds so far, and the loss of its last step."""
+    """Progress of the timed loop: its wall seconds so far, and the loss of its last step."""
 
     seconds: float
     loss: float
@@ -57,11 +57,11 @@ class LoopProgress(NamedTuple):
 ENDINGS: Mapping[str, Callable[[float, LoopProgress], bool]] = {
     "max_seconds": lambda limit, loop: loop.seconds >= limit,
 }
-"""Flags that end the timed loop after a step, each with its condition on the flag's value."""
+"""Flags that end the timed loop after a step. The condition depends on the flag's value."""
 
-# Why a worker asks the others to end: the place of a flag in ENDINGS, from 1, or an interrupt. Only
-# the chief asks because of a flag, so that a sum over the workers is that of an interrupt or more
-# if one of them was interrupted.
+# Why a worker requests the end of the loop: the number of a flag in ENDINGS, from 1, or an
+# interrupt. Only the chief requests it because of a flag. So the sum over the workers is at least
+# the number of an interrupt if a worker was interrupted.
 _INTERRUPTED = 1.0 + len(ENDINGS)
 
 
@@ -69,10 +69,10 @@ class StepValues(NamedTuple):
     """Results of one step on the host.
 
     Attributes:
-      metrics: the model's, in its order; empty where they are not computed.
+      metrics: metrics of the model, in its order; empty if they are not computed.
       skipped, staleness: see `StepResult`.
-      worker: the worker that made the update; "" where all take part in each.
-      stop: see `StepResult`; 0 where one step has all towers.
+      worker: the worker that ran the update; "" if all workers take part in each update.
+      stop: see `StepResult`; 0 if one step has all towers.
     """
 
     loss: float
@@ -87,14 +87,14 @@ _Loop: TypeAlias = "StepLoop[StepResult, Sequence[StepValues]] | AsyncLoop[Seque
 
 
 class Training:
-    """Runs one training (or forward-only) job and fills its measurements.
+    """Runs one training (or forward-only run), and fills its measurements.
 
     Args:
-      run: the driver of the run, whose measurements are filled.
-      built: parts with a step and its input.
-      results: None unless the plan has evaluations.
-      global_step: number of the first step to run; above 0 after a restore. Warm-up steps
-        train, so they count.
+      run: the run, whose measurements are filled.
+      built: TensorFlow parts of the run, with a step and its input.
+      results: receives evaluations; None if the plan has none.
+      global_step: number of the first step; above 0 after a restore. Warm-up steps are included,
+        because they train.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class Training:
         ]
 
     def run(self, steps: int) -> float | None:
-        """Warms up, runs `steps` timed steps, prints, saves and evaluates.
+        """Runs the warm-up and `steps` timed steps; prints, saves and evaluates.
 
         Returns:
-          Images/sec of the whole timed loop; None without steps, and when evaluations interrupted
-          it, since no total is printed then.
+          Images/sec of the whole timed loop. None if no total is printed: without steps, or with
+          evaluations.
         """
         run, membership = self._run, self._run.membership
         assert run.watch is not None
@@ -170,7 +170,7 @@ class Training:
                 self._display = DisplayInterval(plan.outputs.display_every)
                 try:
                     steps = loop.run(steps, self._step_done, self._pause_due, self._pause)
-                    # With several processes this would contact a master, or lost processes.
+                    # With several processes, this would contact other processes, which may be lost.
                     if self._built.group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
                 finally:
@@ -186,7 +186,7 @@ class Training:
             return self._finish(spent.wall, steps)
 
     def _measure_latency(self) -> None:
-        """Times single batches of a forward-only run, where steps were launched ahead."""
+        """Times single batches of a forward-only run whose steps were launched ahead of time."""
         latencies, progress = self._run.measurements.latency_seconds, self._run.output.progress
         batches = min(len(self._run.measurements.step_seconds), FEWEST_FOR_P99)
 
@@ -202,7 +202,7 @@ class Training:
             progress.finish()
 
     def _waited(self) -> float:
-        """Seconds spent waiting for input; the mean over workers that wait independently."""
+        """Seconds of waiting for input; the mean over workers that wait independently."""
         if not self._built.workers:
             return self._inputs.wait_seconds
         return fmean(step.input_wait_seconds for step in self._built.workers.values())
@@ -224,7 +224,7 @@ class Training:
         return AsyncLoop(works, self._lost, gone, stuck, begin=use_own_executor)
 
     def _update(self, worker: str, step: TrainStep, number: int) -> tuple[StepValues, ...]:
-        """Runs one update of an asynchronous worker; called in that worker's thread."""
+        """Runs one update of an asynchronous worker. Called in the worker's thread."""
         rate = self._run.plan.rates.schedule(self._before_loop + number - 1)
         values = self._values(step(rate))
         return (values if values.worker else values._replace(worker=worker),)
@@ -232,7 +232,7 @@ class Training:
     def _lost(self, worker: str, error: Exception) -> None:
         self._run.measurements.lost_workers.append(worker)
         self._run.output.messages.warning(
-            f"{worker} is lost, the others continue: {first_line(error)}", "workers"
+            f"{worker} is lost; the others continue: {first_line(error)}", "workers"
         )
 
     def _warm_up(self, loop: _Loop) -> None:
@@ -245,7 +245,7 @@ class Training:
         run.output.progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
         steady = False
 
-        # A probe is entered in the pause before its execution and left in the pause after it.
+        # A probe is entered in the pause before its execution, and left in the pause after it.
         begins = [(step - 1) // self._together * self._together for step, _ in self._probes]
         edges = {edge for begin in begins for edge in (begin, begin + self._together)}
 
@@ -295,10 +295,12 @@ class Training:
         measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
         if measurements.first_step_seconds is None:
             measurements.first_step_seconds = spent.seconds * self._together
-        losses, skipped = zip(*((one.loss, one.skipped) for one in values), strict=True)
+        losses, skipped = zip(
+            *((step_values.loss, step_values.skipped) for step_values in values), strict=True
+        )
         measurements.add_warmup_step(spent.seconds, *losses, skipped=skipped)
-        # Numbered -W to -1, so that the first timed step is step 1; W is the maximum length
-        # with --warmup=auto.
+        # Warm-up steps have the numbers -W to -1, where W is their maximum number. The first timed
+        # step has number 1. with --warmup=auto.
         self._ended(step - 1 - most, values)
         shown = self._run.output.progress.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT:
@@ -312,7 +314,9 @@ class Training:
             measurements.updates.append((last.worker, last.staleness or 0))
         if measurements.first_step_seconds is None:
             measurements.first_step_seconds = spent.seconds * self._together
-        losses, skipped = zip(*((one.loss, one.skipped) for one in values), strict=True)
+        losses, skipped = zip(
+            *((step_values.loss, step_values.skipped) for step_values in values), strict=True
+        )
         measurements.add_step(
             spent.seconds, *losses, skipped=skipped, cpu_seconds=spent.cpu_seconds
         )
@@ -330,14 +334,14 @@ class Training:
         self._run.output.progress.update(step)
 
     def _ended(self, step: int, values: Sequence[StepValues]) -> None:
-        """Ends the run after an interrupt, or steps of which a loss is not finite."""
+        """Ends the run after an interrupt, or after steps with a loss that is not finite."""
         self._last = values[-1]
         if self._last.worker:  # synchronous steps are counted when launched
             self.global_step += 1
         self._check_stop(self._last)
-        for number, one in enumerate(values, step - len(values) + 1):
-            if not math.isfinite(one.loss) and not self._run.plan.params.allow_nonfinite:
-                raise NonFiniteLossError(number, one.loss)
+        for number, step_values in enumerate(values, step - len(values) + 1):
+            if not math.isfinite(step_values.loss) and not self._run.plan.params.allow_nonfinite:
+                raise NonFiniteLossError(number, step_values.loss)
 
     def _check_stop(self, values: StepValues) -> None:
         if values.stop >= _INTERRUPTED:
@@ -346,9 +350,9 @@ class Training:
         obey()
 
     def _reached(self) -> int:
-        """The place in ENDINGS, from 1, of a flag that ends the loop by now; 0 if none does.
+        """The number in ENDINGS, from 1, of a flag that ends the loop now; 0 if none does.
 
-        Time is that of this process.
+        Times are those of this process.
         """
         if not self._limits or not self._steps:  # most runs read no clock here
             return 0
@@ -356,7 +360,7 @@ class Training:
         return next((place for place, value, ended in self._limits if ended(value, loop)), 0)
 
     def _pause_due(self, step: int) -> bool:
-        """Whether anything is due after this step of the warm-up or of the timed loop."""
+        """Whether a pause is needed after this step of the warm-up or of the timed loop."""
         global_step = self._before_loop + step
         if self._built.group is None:  # with a group, a step tells all workers
             self._ending = self._ending or self._reached()
@@ -370,7 +374,7 @@ class Training:
         )
 
     def _execution_of(self, global_step: int) -> range:
-        """Global steps of the execution that ends with this one."""
+        """Global steps of the execution that ends with this step."""
         return range(global_step - self._together + 1, global_step + 1)
 
     def _evaluation_due(self, global_step: int) -> bool:
@@ -420,7 +424,7 @@ class Training:
             return self._stopped_early
 
     def _let_others(self) -> None:
-        """Passes the turn to other processes; excluded from step times and loop time."""
+        """Gives other processes their turns. Not part of step times or of the loop time."""
         turns, watch = self._run.membership.turns, self._run.watch
         assert watch is not None
         with self._timer.away(), watch.suspended(), self._run.membership.doing(Doing.OTHERS):
@@ -438,25 +442,28 @@ class Training:
         )
 
     def _target_reached(self, loop_seconds: float | None) -> bool:
-        """Evaluates, unless the evaluation before has reached the target.
+        """Evaluates, unless the previous evaluation has reached the target.
 
-        Metrics from a child process are judged at the next evaluation, which waits for them, so
-        that the number of steps does not depend on how long that process takes.
+        Metrics from a child process are compared with the target at the next evaluation, which
+        waits for them. So the number of steps does not depend on the speed of that process.
         """
         plan, console = self._run.plan, self._run.output.console
         model, target = plan.network.model, plan.length.target
         before, self._unjudged = self._unjudged, None
         if before is None or target is None or not self._reaches(target, before.metrics):
             console.lines(f"Running evaluation at global_step {self.global_step}")
-            found = self._evaluate(loop_seconds)
+            evaluated = self._evaluate(loop_seconds)
             if target is None:
                 return False
-            metrics: Mapping[str, float | None] = {"loss": found.evaluation.loss, **found.means}
+            metrics: Mapping[str, float | None] = {
+                "loss": evaluated.evaluation.loss,
+                **evaluated.means,
+            }
             if target.metric not in metrics:
                 if plan.input.metrics_in_process:
-                    self._unjudged = found
+                    self._unjudged = evaluated
                     return False
-                metrics = found.metrics
+                metrics = evaluated.metrics
             if not self._reaches(target, metrics):
                 return False
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
@@ -466,12 +473,12 @@ class Training:
         return True
 
     def _reaches(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
-        """Whether the chief's metrics reach the target: those of another worker may differ."""
+        """Whether the chief's metrics reach the target. Those of another worker may differ."""
         reached, group = target.reached(metrics.get(target.metric)), self._built.group
         return reached if group is None else group.decided(reached)
 
     def _evaluate(self, loop_seconds: float | None) -> Evaluated:
-        """Evaluates after this many seconds of the timed loop; None in the warm-up."""
+        """Evaluates. `loop_seconds` is the time of the timed loop so far; None in the warm-up."""
         run, job, evaluator = self._run, self._run.plan.place.job, self._built.evaluator
         assert evaluator is not None
         assert self._results is not None
@@ -480,12 +487,12 @@ class Training:
         with run.membership.doing(Doing.EVALUATION):
             first = job.workers[0]
             if str(first) in (*run.measurements.lost_workers, *run.membership.gone()):
-                # TensorFlow would wait without end for a stopped process.
+                # TensorFlow would wait for a stopped process without limit.
                 raise BenchmarkError(f"lost {named(job, first)}, which runs the evaluations")
-            found = evaluator.run(self.global_step, run.output.console, self._interrupts)
+            evaluated = evaluator.run(self.global_step, run.output.console, self._interrupts)
         wall_seconds = None if loop_seconds is None else self._timer.wall_seconds
-        self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
-        return found
+        self._results.add(evaluated, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
+        return evaluated
 
     def _save(self) -> None:
         checkpoints, folder = self._built.checkpoints, self._run.plan.saves_into
@@ -517,13 +524,13 @@ class Training:
         return None if self._built.evaluator is not None else total
 
     def _read(self, result: StepResult, events: ReadEvents) -> list[StepValues]:
-        """Waits for the end of an execution; returns the values of its steps."""
-        found = self._step.on_host(result, events)
+        """Waits for the end of an execution, and returns the values of its steps."""
+        on_host = self._step.on_host(result, events)
         if self._together == 1:
-            return [self._values(found)]
-        parts = [None if x is None else np.asarray(x) for x in tf.nest.flatten(found)]
+            return [self._values(on_host)]
+        parts = [None if x is None else np.asarray(x) for x in tf.nest.flatten(on_host)]
         rows = ([None if x is None else x[n] for x in parts] for n in range(self._together))
-        return [self._values(tf.nest.pack_sequence_as(found, row)) for row in rows]
+        return [self._values(tf.nest.pack_sequence_as(on_host, row)) for row in rows]
 
     def _values(self, result: StepResult) -> StepValues:
         plan, loss = self._run.plan, float(result.loss)

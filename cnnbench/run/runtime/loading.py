@@ -229,9 +229,7 @@ def untested_notices(tf: Any) -> tuple[str, ...]:
 
 
 def watch_early_import() -> None:
-    """Filters the output of an import of TensorFlow by a plug-in, shortens it and measures its
-    time.
-    """
+    """Makes an import of TensorFlow by a plug-in faster; filters its output and times it."""
     if _PACKAGE not in sys.modules and not any(
         isinstance(finder, _Finder) for finder in sys.meta_path
     ):

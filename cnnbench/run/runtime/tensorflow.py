@@ -253,8 +253,9 @@ def conv_gradients(plan: RunPlan, kind: str) -> str:
 
 
 def check_channels_first(dtype: str) -> None:
-    """Refuses NCHW on CPUs whose convolutions need NHWC for this dtype. Without oneDNN, all need
-    it.
+    """Refuses NCHW on CPUs whose convolutions need NHWC for this dtype.
+
+    Without oneDNN, all convolutions need NHWC.
     """
     import tensorflow as tf
 
@@ -596,8 +597,9 @@ def published(
 
 
 def measured(dtype: str) -> tuple[float, str]:
-    """Highest rate of square matrix products on the CPU, measured in under two seconds, and its
-    source.
+    """Measures the rate of square matrix products on the CPU; returns the highest and its source.
+
+    Takes less than two seconds.
 
     Uses TensorFlow's threads in this process: one product at a time in the intra-op pool or, if
     that pool has fewer threads than cores, so many products at once that all cores are used.

@@ -1,12 +1,12 @@
-"""Functions that are traced once, copies of traced towers, and loops of a traced function.
+"""Functions that are traced once, copies of traced towers, and loops in a traced function.
 
-Tracing again would take seconds of a timed step, and later steps would run another graph than the
-one that was warmed up. What is called between timed steps is therefore traced for one signature,
-and a call with another one is an error that names it.
+Tracing again would make a timed step seconds longer, and later steps would run a different graph
+than the warm-up. Therefore, functions that are called between timed steps are traced for one
+signature. A call with another signature is an error that names this signature.
 
-Tracing makes operations, and the gradients of each, one by one from Python; an import makes all of
-them at once. ResNet-50: 1.1 s of CPU time for a tower traced, 0.2 s for a copy. A copy has its own
-tower's values of variables, batch and seed.
+Tracing creates every operation and its gradients individually from Python. An import creates all
+operations at once. For ResNet-50, tracing a tower takes 1.1 s of CPU time, and a copy takes 0.2 s.
+A copy uses the variables, batch and seed of its own tower.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cnnbench.errors import RetraceError, first_line
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
 
-# Functions that are traced once, before anything is timed.
+# Functions that are traced once, before measurements.
 
 
 class TracedFunction:
@@ -29,8 +29,9 @@ class TracedFunction:
 
     Args:
       name: for messages, such as "the training step".
-      function: takes and returns nests of tensors; makes no variables, or it is traced twice.
-      signature: for each argument a nest of tf.TensorSpec.
+      function: takes and returns nests of tensors. It must not create variables, because then it
+        would be traced twice.
+      signature: for each argument, a nest of tf.TensorSpec.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class TracedFunction:
         self.concrete = traced.get_concrete_function(*self._signature)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls it with arguments of its signature; RetraceError for others."""
+        """Calls the function. RetraceError if the arguments do not have its signature."""
         try:
             return self.concrete(*arguments)
         except TypeError as error:
@@ -83,7 +84,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, f"{tf.as_dtype(value.dtype).name}[{sizes}]"
 
 
-# Copies of the first tower's graph, which are built faster than by tracing each tower.
+# Copies of the first tower's graph, because copying is faster than tracing each tower.
 
 _R = TypeVar("_R")
 
@@ -91,12 +92,12 @@ _WITH_BODIES = frozenset({"StatelessWhile", "StatelessIf", "StatelessCase"})
 
 
 class CopiedTowers(Generic[_R]):
-    """Builds the towers of one traced function, which differ in device and inputs.
+    """Builds towers in one traced function. The towers differ only in device and inputs.
 
     Args:
-      trace: makes the first tower in the current name scope and on the current device: trace(read,
-        *given) returns a nest of tensors and of values that are the same for all towers.
-      tell: prints a line if TensorFlow rejects a copy; all towers are traced then.
+      trace: builds the first tower in the current name scope, on the current device. trace(read,
+        *inputs) returns a nest of tensors, and of values that are the same for all towers.
+      tell: prints a line if TensorFlow rejects a copy. All towers are then traced.
     """
 
     def __init__(self, trace: Callable[..., _R], tell: Callable[[str], object]) -> None:
@@ -105,13 +106,13 @@ class CopiedTowers(Generic[_R]):
         self._traced = False
         self._original: _Original | None = None
 
-    def __call__(self, read: Reader, *given: Any) -> _R:
-        """Builds one tower, in the current name scope and on the current device.
+    def __call__(self, read: Reader, *inputs: Any) -> _R:
+        """Builds one tower in the current name scope, on the current device.
 
-        `given` are nests of the tower's other inputs; their tensors, at least one, are made within
-        the function.
+        `inputs` contains nests with the other inputs of the tower. They contain at least one
+        tensor, and all tensors belong to the traced function.
         """
-        tensors = [x for x in tf.nest.flatten(given) if isinstance(x, tf.Tensor)]
+        tensors = [x for x in tf.nest.flatten(inputs) if isinstance(x, tf.Tensor)]
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
         if self._original is not None:
             try:
@@ -120,7 +121,7 @@ class CopiedTowers(Generic[_R]):
             except Exception as error:  # whatever another version of TensorFlow may raise
                 self._give_up(error)
         if self._traced:
-            return self._trace(read, *given)
+            return self._trace(read, *inputs)
         graph = tensors[0].graph
         reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
         of_reads: set[int] = set()  # numbers of operations
@@ -132,7 +133,7 @@ class CopiedTowers(Generic[_R]):
             return reads[-1][-1]
 
         start = len(graph.get_operations())
-        result = self._trace(recorded, *given)
+        result = self._trace(recorded, *inputs)
         self._traced = True
         try:
             with restored():
@@ -152,21 +153,22 @@ class CopiedTowers(Generic[_R]):
 
 def _body(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     """The operations of a tower that a copy repeats; empty if the tower cannot be copied."""
-    # A captured tensor is a placeholder of the function, the same for all towers.
+    # A captured tensor is a placeholder of the function. It is the same for all towers.
     body = [operation for operation in operations if operation.type != "Placeholder"]
-    # A stateful operation, such as tf.random.uniform, would share its state with its copies or
-    # draw the same numbers. Bodies of loops and branches name the first tower's device. For an
-    # operation on another device than the tower's, the device in another tower is unknown.
-    if any(one.op_def.is_stateful or one.type in _WITH_BODIES for one in body):
+    # A stateful operation, such as tf.random.uniform, would share its state with its copies, or
+    # draw the same numbers. Bodies of loops and branches contain the name of the first tower's
+    # device. If an operation is on a different device than its tower, its device in other towers is
+    # unknown.
+    if any(operation.op_def.is_stateful or operation.type in _WITH_BODIES for operation in body):
         return []
     return body if len({operation.device for operation in body}) == 1 else []
 
 
 class _Original:
-    """A definition, without devices, of the tower traced in the current name scope and device.
+    """A definition, without devices, of the tower that was traced in the current name scope.
 
-    `body` has its operations except those that read variables; `reads` has variable, dtype and
-    value of each read; `given` are its other inputs, flat.
+    `body` contains its operations, except those that read variables. `reads` contains variable,
+    dtype and value of each read. `inputs` contains its other inputs as a flat list.
     """
 
     def __init__(
@@ -174,12 +176,12 @@ class _Original:
         graph: tf.Graph,
         body: Sequence[tf.Operation],
         reads: Sequence[tuple[VariableSpec, tf.DType, tf.Tensor]],
-        given: Sequence[tf.Tensor],
+        inputs: Sequence[tf.Tensor],
         result: Any,
     ) -> None:
         self._graph = graph
         self._reads = reads
-        self._given = given
+        self._given = inputs
         self._result = result
         self._scope = f"{graph.get_name_scope()}/"
         self._inside = {operation.name for operation in body}
@@ -187,15 +189,15 @@ class _Original:
         self._outer: dict[str, str] = {}
         self._nodes = [self._node(operation) for operation in body]
 
-    def copy(self, read: Reader, given: Sequence[tf.Tensor]) -> Any:
-        """Adds a copy of the tower, in the current name scope and on the current device."""
-        own = {before.name: now for before, now in zip(self._given, given, strict=True)}
+    def copy(self, read: Reader, inputs: Sequence[tf.Tensor]) -> Any:
+        """Adds a copy of the tower in the current name scope, on the current device."""
+        own = {before.name: now for before, now in zip(self._given, inputs, strict=True)}
         for spec, dtype, before in self._reads:
             own[before.name] = read(spec, dtype)
         parts = tf.nest.flatten(self._result, expand_composites=True)
         shapes = {part.name: part.shape for part in parts if isinstance(part, tf.Tensor)}
         wanted = [name for name in shapes if name.partition(":")[0] in self._inside]
-        found = {name: self._outside(name, own) for name in shapes if name not in wanted}
+        tensors = {name: self._outside(name, own) for name in shapes if name not in wanted}
         scope = f"{self._graph.get_name_scope()}/"
 
         def renamed(name: str) -> str:
@@ -209,8 +211,8 @@ class _Original:
         )
         for name, tensor in zip(wanted, made, strict=True):
             tensor.set_shape(shapes[name])  # a definition has no shapes from set_shape
-            found[name] = tensor
-        own_parts = [found[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
+            tensors[name] = tensor
+        own_parts = [tensors[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
         return tf.nest.pack_sequence_as(self._result, own_parts, expand_composites=True)
 
     def _outside(self, name: str, own: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -253,20 +255,21 @@ class _Original:
         return definition
 
 
-# Several calls in one call of the host.
+# Several calls in one call from the host.
 
 
 def in_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
-    """Builds a loop in the function that is traced. A call begins when the one before has ended.
+    """Builds a loop in the traced function. A call begins when the previous call has ended.
 
     Args:
       count: number of calls.
-      call: called once, to trace the body: with the number of the call from 0, an int32 scalar. It
-        returns a nest of tensors, of which parts may be None.
-      like: a nest with the shapes and dtypes of that nest.
+      call: traces the body; called once. Its argument is the number of the call from 0, an int32
+        scalar. It returns a nest of tensors, whose parts may be None.
+      like: a nest with the same shapes and dtypes as that nest.
 
     Returns:
-      A nest like `like`; its tensors have the results of all calls as rows, [count, ...].
+      A nest with the structure of `like`. The rows of its tensors, [count, ...], are the results of
+      the calls.
     """
     parts = tf.nest.flatten(like)
     kept = [place for place, part in enumerate(parts) if part is not None]
@@ -277,10 +280,10 @@ def in_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
 
     def turn(number: tf.Tensor, rows: list[tf.TensorArray]) -> tuple[tf.Tensor, Any]:
         made = tf.nest.flatten(call(number))
-        found = [made[place] for place in kept]
-        with tf.control_dependencies(found):
+        tensors = [made[place] for place in kept]
+        with tf.control_dependencies(tensors):
             return number + 1, [
-                row.write(number, value) for row, value in zip(rows, found, strict=True)
+                row.write(number, value) for row, value in zip(rows, tensors, strict=True)
             ]
 
     first = (tf.constant(0), rows)
@@ -291,7 +294,10 @@ def in_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
 
 
 def one_of(number: tf.Tensor, nests: Sequence[Any]) -> Any:
-    """The nest of a number, an int32 scalar; all have the same structure, shapes and dtypes."""
+    """The nest with a number (int32 scalar).
+
+    All nests have the same structure, shapes and dtypes.
+    """
     lists = [[part for part in tf.nest.flatten(nest) if part is not None] for nest in nests]
     branches = [lambda parts=parts: [tf.identity(part) for part in parts] for parts in lists]
     values = iter(tf.nest.flatten(tf.switch_case(number, branches)))
