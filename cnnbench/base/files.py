@@ -386,7 +386,7 @@ class FolderLock:
         return f"{reason}: {holder}"
 
 
-def hold(
+def lock_folder(
     flag: str,
     folder: str,
     warn: Callable[[str], None],

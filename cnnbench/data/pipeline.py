@@ -247,11 +247,11 @@ def prepared_batch(
     if spec.preprocess is None:
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
 
-    def one(row: tuple[Mapping[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
+    def prepared_row(row: tuple[Mapping[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
         return prepared(*row, spec)
 
     made = {e.name: tf.TensorSpec(e.sizes, spec.dtype_of(e)) for e in spec.elements}
-    return dict(tf.map_fn(one, (dict(examples), positions), fn_output_signature=made))
+    return dict(tf.map_fn(prepared_row, (dict(examples), positions), fn_output_signature=made))
 
 
 def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
@@ -532,7 +532,7 @@ def synthetic_rows(
 def _drawing(
     seed: int, elements: tuple[Element, ...], preprocess: Preprocess | None
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    def one(row: tf.Tensor) -> dict[str, tf.Tensor]:
+    def drawn_row(row: tf.Tensor) -> dict[str, tf.Tensor]:
         if preprocess is None:
             return _example(row, seed, elements)
         streams = len(elements) + 1
@@ -542,13 +542,13 @@ def _drawing(
 
     @tf.function(autograph=False)
     def draw(rows: tf.Tensor) -> Any:
-        made = tf.function(one, autograph=False).get_concrete_function(
+        made = tf.function(drawn_row, autograph=False).get_concrete_function(
             tf.TensorSpec([], rows.dtype)
         )
         signature = tf.nest.map_structure(
             lambda value: tf.TensorSpec(value.shape, value.dtype), made.structured_outputs
         )
-        return tf.map_fn(one, rows, fn_output_signature=signature, parallel_iterations=16)
+        return tf.map_fn(drawn_row, rows, fn_output_signature=signature, parallel_iterations=16)
 
     return cast("Callable[[tf.Tensor], dict[str, tf.Tensor]]", draw)
 

@@ -3,7 +3,7 @@
 At its start, TensorFlow itself waits for a missing process without a limit or message, and it
 accepts processes with different flags. Therefore, a handshake runs before TensorFlow is loaded.
 Every process listens on its own address and connects to all other processes. It continues when all
-connections have been made in both directions, regardless of the order of starts. When `meet`
+connections have been made in both directions, regardless of the order of starts. When `connect_job`
 returns, the port is free for TensorFlow's server. The connections with the chief stay open for the
 watchdog. A process that gives up reports this to the other processes, including processes that
 start later.
@@ -42,7 +42,7 @@ from cnnbench.base.rendezvous import failed_probes, listed, named, probe
 from cnnbench.base.text import one_line
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
-from cnnbench.run.runtime.activity import LONG, StallDetector, Standing, blamed
+from cnnbench.run.runtime.activity import LONG, ProcessProgress, StallDetector, blamed
 
 # Handshake of all processes before TensorFlow is loaded. Uses only the standard library.
 
@@ -57,7 +57,7 @@ _MOST_NAMED = 8  # number of tasks, or of flags, that one message names
 _LONGEST_VALUE = 200
 
 
-class Met(NamedTuple):
+class JobConnections(NamedTuple):
     """Connections of a process that stay open after the handshake.
 
     Attributes:
@@ -73,7 +73,9 @@ class Met(NamedTuple):
     local: Collection[int] = ()
 
 
-def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]) -> Met:
+def connect_job(
+    job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]
+) -> JobConnections:
     """Waits for all processes of a job, and checks that they have the same versions and flags.
 
     Every few seconds, `tell` is called with a line about missing tasks. `facts` contains the
@@ -150,7 +152,7 @@ class _Meeting:
         self._told = False
         self._visits = 0
 
-    async def run(self, timeout: float) -> Met:
+    async def run(self, timeout: float) -> JobConnections:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         until = time.monotonic() + timeout
         try:
@@ -180,7 +182,7 @@ class _Meeting:
             server.close()
         here, cards = self._own.namespace, self._reached.values()
         local = frozenset(c.pid for c in cards if here is not None and c.namespace == here)
-        return Met(reserved, self._lines, local)
+        return JobConnections(reserved, self._lines, local)
 
     # Calls to the port of this process.
 
@@ -430,7 +432,7 @@ class _Peer:
     heard: float
     up: bool = False
     ended: bool = False
-    standing: Standing | None = None
+    standing: ProcessProgress | None = None
     received: bytes = b""
     unsent: bytes = b""
 
@@ -459,7 +461,7 @@ class Watchdog:
         period: float = PERIOD,
         leave: Callable[[int], object] = os._exit,
         spares: Callable[[Task, str], bool] = lambda task, state: False,
-        look: Callable[[], Standing] | None = None,
+        look: Callable[[], ProcessProgress] | None = None,
         stall_timeout: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[str, float], str] = probe,
@@ -489,7 +491,7 @@ class Watchdog:
         self._reasons: dict[Task, str] = {}  # reasons that failing tasks have sent
         self._selector = selectors.DefaultSelector()
         self._up = False
-        self._own: Standing | None = None
+        self._own: ProcessProgress | None = None
         self._missed: dict[Task, int] = {}
         self._begun = self._ticked = self._gap = self._gap_end = 0.0
         self._stopped = threading.Event()
@@ -702,7 +704,7 @@ class Watchdog:
                 peer.up = peer.up or bool(message["up"])
                 self._changed.notify_all()
             standing = message["standing"]
-            peer.standing = None if standing is None else Standing.read(standing)
+            peer.standing = None if standing is None else ProcessProgress.read(standing)
 
     def _close(self, peer: _Peer) -> None:
         with self._changed:

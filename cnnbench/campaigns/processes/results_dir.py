@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from cnnbench.base import plugins
-from cnnbench.base.files import FILE, Scratch, hold, parse_json, read_file
+from cnnbench.base.files import FILE, Scratch, lock_folder, parse_json, read_file
 from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import first_few, labels_of
 from cnnbench.campaigns.processes.commands import RunSummary, environment_identity, source_digest
@@ -290,7 +290,7 @@ class ResultsFolder:
                 stack.callback(os.close, opened)
                 self._state = os.fstat(opened)
                 warn = partial(print_warning, name="lock")
-                stack.enter_context(hold("results", str(folder), warn))
+                stack.enter_context(lock_folder("results", str(folder), warn))
                 there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
                 if there and not (resume or kind.shared):
                     go_on = "continue with --resume, or "

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.files import LOGS, Scratch, hold
+from cnnbench.base.files import LOGS, Scratch, lock_folder
 from cnnbench.base.job import Job, ReservedPorts
 from cnnbench.base.terminal import (
     LineWriter,
@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
     words_of = partial(command.of_task, towers=options.towers)
     if options.log_dir is not None:
         prove_folder("log_dir", options.log_dir)
-        with hold("log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS):
+        with lock_folder("log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS):
             return _run(layout, chief, words_of, Path(options.log_dir), cores)
     with Scratch("cnnbench-launch-") as scratch:
         try:

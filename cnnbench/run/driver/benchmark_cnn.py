@@ -47,7 +47,7 @@ from cnnbench.run.driver.describe import describe, describe_built, header, run_f
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.activity import Doing, Standing
+from cnnbench.run.runtime.activity import Doing, ProcessProgress
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
 from cnnbench.run.runtime.turns import Turns
 
@@ -348,7 +348,7 @@ class BenchmarkCNN(Run):
         for condition in conditions:
             self.output.messages.warning(str(condition), condition.id)
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> ProcessProgress:
         """Progress of the run, for the watchdog's thread."""
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
@@ -360,7 +360,7 @@ class BenchmarkCNN(Run):
             doing = Doing.INPUT
             task = task if job.client_per_worker else job.workers[waiting[0]]
         batches = sum(source.batches for source in sources)
-        return Standing(str(task), warm_up + timed, last, doing, batches)
+        return ProcessProgress(str(task), warm_up + timed, last, doing, batches)
 
     def _lost_another(self, message: str, tell_error: Callable[[str], None]) -> None:
         """Writes the record before the watchdog ends this process.

@@ -16,10 +16,10 @@ from cnnbench.base.job import CONTROLLER, Job, Task
 from cnnbench.base.rendezvous import NAMED, OK, culprits, listed, probe, wait_up
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.run.cluster import PATIENCE, PERIOD, Ending, Met, Watchdog, meet
+from cnnbench.run.cluster import PATIENCE, PERIOD, Ending, JobConnections, Watchdog, connect_job
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.activity import Doing, Standing
+from cnnbench.run.runtime.activity import Doing, ProcessProgress
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.run.runtime.turns import Turns
 
@@ -57,7 +57,7 @@ class Membership:
         tell: Callable[[str], None],
         lost: Callable[[str], None],
         facts: Mapping[str, str],
-        look: Callable[[], Standing] | None = None,
+        look: Callable[[], ProcessProgress] | None = None,
     ) -> None:
         self.activity = Doing.START
         self.turns = Turns()
@@ -87,7 +87,7 @@ class Membership:
             if job.in_cluster or stalls
             else None
         )
-        self._met: Met | None = None
+        self._met: JobConnections | None = None
         self._joined = False
         self._culprits: dict[Task, str] = {}
 
@@ -111,7 +111,7 @@ class Membership:
         """
         if self._job.in_cluster:
             timeout = self._setup.params.cluster_timeout
-            self._met = meet(self._job, self._facts, timeout, self._tell)
+            self._met = connect_job(self._job, self._facts, timeout, self._tell)
         if self._watchdog is not None:
             self._watchdog.start(None if self._met is None else self._met.lines)
         return () if self._met is None else self._met.local
@@ -206,20 +206,20 @@ class Membership:
                 server = runtime.start_server(settings, self._job)
             self._watchdog.up()
             self._tell(f"serving {chief} ({self._job.address(chief)})")
-            found = self._watchdog.wait()
+            chief_ending = self._watchdog.wait()
         except BaseException as error:
             ending = Ending(ExitCode.FAILED, str(error) or "interrupted")
             self._watchdog.end(ending, lost=True)
             raise
-        self._watchdog.end(found)
-        if found.code == 0:
+        self._watchdog.end(chief_ending)
+        if chief_ending.code == 0:
             # Continues after the chief has ended, because the chief's operations fail if a process
             # is lost.
             until = time.monotonic() + _LINGER_SECONDS
             while time.monotonic() < until and probe(self._job.address(chief), 1.0) == OK:
                 time.sleep(_POLL_SECONDS)
         del server
-        return found
+        return chief_ending
 
     def gone(self) -> dict[str, str]:
         """Lost tasks with the reasons."""

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.files import hold, is_url, place
+from cnnbench.base.files import is_url, lock_folder, place
 from cnnbench.base.terminal import Messages
 from cnnbench.base.text import binary
 from cnnbench.errors import FlagError, UsageError
@@ -62,7 +62,7 @@ def held(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[No
     if folder is None:
         yield
         return
-    with hold("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS):
+    with lock_folder("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS):
         before = checkpoint_folder.training_status(folder)
         checkpoint_folder.note_training(folder, checkpoint_folder.RUNNING)
         status = "failed"

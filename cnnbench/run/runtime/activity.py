@@ -48,7 +48,7 @@ def time_limit(limit: float, longest: float, is_step: bool) -> float:
     return max(limit, LONGEST_STEPS * longest) if is_step else LONG * limit
 
 
-class Standing(NamedTuple):
+class ProcessProgress(NamedTuple):
     """Progress of a process.
 
     Attributes:
@@ -68,7 +68,7 @@ class Standing(NamedTuple):
     stalled: bool = False
 
     @classmethod
-    def read(cls, values: list[Any]) -> Standing:
+    def read(cls, values: list[Any]) -> ProcessProgress:
         """Reads progress from a JSON list; raises TypeError or ValueError for anything else."""
         task, steps, last, doing, batches, idle, stalled = values
         numbers = int(steps), str(last), Doing(doing), int(batches), float(idle)
@@ -81,13 +81,13 @@ class Standing(NamedTuple):
 class StallDetector:
     """Measures the time without progress; `limit` is that of `time_limit`."""
 
-    def __init__(self, look: Callable[[], Standing], limit: float) -> None:
+    def __init__(self, look: Callable[[], ProcessProgress], limit: float) -> None:
         self._look = look
         self._limit = limit
         self._since = self._longest = 0.0
-        self._seen: Standing | None = None
+        self._seen: ProcessProgress | None = None
 
-    def at(self, now: float) -> Standing:
+    def at(self, now: float) -> ProcessProgress:
         """The progress, and the seconds since it changed."""
         seen, before = self._look(), self._seen
         if seen != before:
@@ -104,11 +104,11 @@ class StallDetector:
         self._since += seconds
 
 
-def _in_steps(seen: Standing) -> bool:
+def _in_steps(seen: ProcessProgress) -> bool:
     return seen.steps > 0 and seen.doing in (Doing.STEP, Doing.INPUT)
 
 
-def blamed(standings: Mapping[Task, Standing]) -> dict[Task, Standing]:
+def blamed(standings: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
     """Tasks for which the others wait, in a stalled job that synchronises in every step.
 
     These tasks wait for anything but a step. If all wait for a step, they are the tasks with the

@@ -14,7 +14,7 @@ import pytest
 from cnnbench.base.job import Job, Task
 from cnnbench.errors import BenchmarkError
 from cnnbench.run import cluster
-from cnnbench.run.cluster import meet
+from cnnbench.run.cluster import connect_job
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,7 +50,7 @@ def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):
     """None, or the message of the failure."""
     time.sleep(delay)
     try:
-        meet(job, facts, timeout, (said if said is not None else []).append).port.close()
+        connect_job(job, facts, timeout, (said if said is not None else []).append).port.close()
     except BenchmarkError as error:
         return str(error)
     return None
@@ -71,7 +71,7 @@ def met_locally(jobs):
     """The PIDs that each process takes for those of others on its machine; all are this one's."""
 
     def go(job):
-        met = meet(job, FACTS, SECONDS, print)
+        met = connect_job(job, FACTS, SECONDS, print)
         met.port.close()
         return set(met.local)
 
@@ -100,7 +100,7 @@ def test_the_port_is_kept_and_yet_free_for_a_server(jobs):
     ports = {}
 
     def go(job):
-        ports[job.task] = meet(job, FACTS, 20, print)
+        ports[job.task] = connect_job(job, FACTS, 20, print)
 
     threads = [threading.Thread(target=go, args=(job,)) for job in jobs]
     for thread in threads:

@@ -14,7 +14,7 @@ from cnnbench.base.job import Job, Task
 from cnnbench.base.rendezvous import OK, REFUSED, SILENT
 from cnnbench.run import cluster as watchdog
 from cnnbench.run.cluster import Ending, Watchdog
-from cnnbench.run.runtime.activity import LONG, Doing, StallDetector, Standing
+from cnnbench.run.runtime.activity import LONG, Doing, ProcessProgress, StallDetector
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -394,7 +394,7 @@ class Loop:
 
     def __call__(self):
         last = f"step {self.steps}"
-        return Standing(str(self.task), self.steps, last, self.doing, self.batches)
+        return ProcessProgress(str(self.task), self.steps, last, self.doing, self.batches)
 
 
 @pytest.fixture

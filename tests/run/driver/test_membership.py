@@ -18,7 +18,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.run import cluster
-from cnnbench.run.cluster import Met
+from cnnbench.run.cluster import JobConnections
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import Interrupts, Membership
 from cnnbench.run.runtime.activity import Doing
@@ -80,10 +80,10 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
 
 
 def _silent(address):
-    """What `meet` returns."""
+    """What `connect_job` returns."""
     listener, reserved = cluster._bind(address)
     listener.close()
-    return Met(reserved, {})
+    return JobConnections(reserved, {})
 
 
 @pytest.fixture
