@@ -340,22 +340,22 @@ run COORDINATED ME --ps_hosts=c:1            | --controller_host=: *a process th
 run COORDINATED CHIEF --num_gpus=2           | --num_gpus=*one device per worker
 run COORDINATED CHIEF --eval --train_dir=x   | --eval=*only trains
 run COORDINATED CHIEF --forward_only         | --forward_only=*only trains
-run COORDINATED CHIEF --gradient_accumulation_steps=2 | --gradient_acc*workers update together
-run ME ASYNCHRONOUS --gradient_accumulation_steps=2 | --gradient_acc*workers update together
+run COORDINATED CHIEF --gradient_accumulation_steps=2 | --gradient_acc*workers that update together
+run ME ASYNCHRONOUS --gradient_accumulation_steps=2 | --gradient_acc*workers that update together
 run --gradient_accumulation_steps=2 --forward_only | --gradient_acc*needs updates, so leave out
 run --gradient_accumulation_steps=2 --eval --train_dir=x | --gradient_acc*needs updates
 run --gradient_accumulation_steps=2 --staged_vars | --gradient_acc*cannot go with --staged_vars
 run --gradient_accumulation_steps=2 --variable_update=independent | --gradient_acc*one model
-run COORDINATED CHIEF --steps_per_execution=2 | --steps_per_exec*workers update together
-run ME ASYNCHRONOUS --steps_per_execution=2 | --steps_per_exec*workers update together
+run COORDINATED CHIEF --steps_per_execution=2 | --steps_per_exec*workers that update together
+run ME ASYNCHRONOUS --steps_per_execution=2 | --steps_per_exec*workers that update together
 run --steps_per_execution=2 --eval --train_dir=x | --steps_per_exec*needs steps of a network
 run --steps_per_execution=2 --input_only --data_dir=x | --steps_per_exec*needs steps of a network
 run --steps_per_execution=2 --profile_layers=x.txt | --steps_per_exec*divides a single step
 run --steps_per_execution=2 --tfprof_file=x | --steps_per_exec*divides a single step
 run --steps_per_execution=2 --partitioned_graph_file_prefix=x | --steps*writes a single step
 run --steps_per_execution=0              | --steps_per_execution=0: must be from 1
-run COORDINATED CHIEF --ema_decay=0.9        | --ema_decay=0.9: *workers update together
-run ME ASYNCHRONOUS --ema_decay=0.9          | --ema_decay=0.9: *workers update together
+run COORDINATED CHIEF --ema_decay=0.9        | --ema_decay=0.9: *workers that update together
+run ME ASYNCHRONOUS --ema_decay=0.9          | --ema_decay=0.9: *workers that update together
 run --ema_decay=0.9 --precision=fp16 --fp16_vars | --ema_decay=0.9: cannot go with --fp16_vars
 run --ema_decay=1                            | --ema_decay=1: must be at least 0 and less than 1
 run --gradient_accumulation_steps=0      | --gradient_accumulation_steps=0: must be from 1
