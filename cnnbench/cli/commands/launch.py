@@ -171,7 +171,9 @@ def main(argv: Sequence[str]) -> int:
     words_of = partial(command.of_task, towers=options.towers)
     if options.log_dir is not None:
         prove_folder("log_dir", options.log_dir)
-        with lock_folder("log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS):
+        with lock_folder(
+            "log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS
+        ):
             return _run(layout, chief, words_of, Path(options.log_dir), cores)
     with Scratch("cnnbench-launch-") as scratch:
         try:
