@@ -1,7 +1,7 @@
-"""Building a run: threads, devices, variables, input and the step.
+"""Builds a run: threads, devices, variables, input and the step.
 
-Batches in buffers are no throughput: a pipeline is timed only after its buffers have been drained
-by fetching without pause.
+Batches that are already in buffers would falsify the throughput of a pipeline. So it is timed after
+its buffers have been emptied by fetching without pauses.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from cnnbench.variable_mgr.towers import TowerVariable
 # The input pipeline alone: as the step of a run without a network, and by stages.
 
 DEVICE_STAGE = "device"
-"""Name of the whole pipeline, batches on their devices included."""
+"""Name of the whole pipeline, including copies of the batches to their devices."""
 
 _STAGE_SECONDS = _WHOLE_SECONDS = 2.0
 _DRAIN_SECONDS = 0.5
 
 
 class InputStep:
-    """A step that fetches a batch per tower and waits until it is on its device."""
+    """A step that fetches a batch for each tower, and waits until they are on the devices."""
 
     notices, calibration = (), None
     foreign: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class InputStep:
         self._loss = tf.zeros([])
 
     def __call__(self, learning_rate: float = 0.0) -> StepResult:
-        """Fetches one batch per tower; there is nothing to learn."""
+        """Fetches one batch per tower. Nothing is trained."""
         del learning_rate
         self._inputs.next()
         if self._on_gpu:  # on CPUs, a copy is complete when its call returns
@@ -73,12 +73,12 @@ class InputStep:
         return StepResult(self._loss, {})
 
     def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
-        """The result itself, which is on the host already."""
+        """The result itself, because it is already on the host."""
         return result
 
 
 def time_whole(inputs: InputSource) -> InputStage:
-    """Times the pipeline up to the devices, at least one step, with its buffers emptied first."""
+    """Times the pipeline, including copies to devices, for at least a step, from empty buffers."""
     step = InputStep(inputs)
     spec = inputs.spec
     ahead = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
@@ -95,7 +95,8 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
     It is timed for `examples` examples, but for at most two seconds.
     """
     chunk = max(1, spec.batch_per_device // stage.examples)
-    # Elements are dropped inside tf.data: the stage's work does not include handing them to Python.
+    # Elements are dropped within tf.data, because the stage's work does not include returning them
+    # to Python.
     dropped = stage.dataset.map(
         tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
     )
@@ -131,7 +132,7 @@ def _time(
 
 # Assembly of a run's TensorFlow parts: variables, input, step, evaluator, checkpoints.
 
-# Updates in flight per worker: one runs and one waits, so that no worker is idle.
+# Updates in flight per worker. One runs and one waits, so that no worker is idle.
 _SLOTS = 2
 
 
@@ -142,13 +143,14 @@ class BuiltRun:
     Attributes:
       step: the training (or forward-only) step, or one that only fetches input; None when only
         evaluating.
-      inputs: its input; None when only evaluating.
-      manager: variables of the network; None where only the input is measured.
-      slots: those of the optimizer by canonical name.
-      workers: steps of asynchronous workers by task, of which `step` is the first; or, with a
-        coordinator, the step by slot, each of which runs it on any idle worker. Empty where all
-        towers are part of one step.
-      lag: steps launched before the result of the first is awaited; see `StepLoop`.
+      inputs: input of the step; None when only evaluating.
+      manager: variables of the network; None if only the input is measured.
+      slots: slots of the optimizer, by canonical name.
+      workers: steps of asynchronous workers, by task; `step` is the first of them. With a
+        coordinator: the step, by slot; each slot runs it on any idle worker. Empty if all towers
+        are part of one step.
+      lag: number of steps that are launched before the loop waits for the result of the first; see
+        `StepLoop`.
     """
 
     step: TrainStep | InputStep | None
@@ -165,21 +167,21 @@ class BuiltRun:
 
     @property
     def group(self) -> WorkerGroup | None:
-        """Workers of the job where each runs a step of its own; None for others."""
+        """Workers of the job if each runs its own step; otherwise None."""
         return None if self.manager is None else self.manager.workers
 
     @property
     def sources(self) -> tuple[InputSource, ...]:
-        """Training input and evaluation input, as far as there are any."""
+        """Training input and evaluation input, if they exist."""
         evaluated = None if self.evaluator is None else self.evaluator.inputs
         return tuple(source for source in (self.inputs, evaluated) if source is not None)
 
     def share_restored(self, *decided: int) -> list[int]:
-        """Sends the chief's variables to all workers that run steps of their own.
+        """Sends the chief's variables to all workers that run their own steps.
 
         Args:
-          decided: numbers that follow from the checkpoint, of which only the chief knows the right
-            ones: global step, steps left, and so on.
+          decided: numbers that depend on the checkpoint, such as the global step and the number of
+            steps left. Only the chief has the correct numbers.
 
         Returns:
           The chief's numbers.
@@ -266,7 +268,7 @@ def _checkpoints(
         outlives_others=plan.place.asynchronous,
         optimizer=plan.numerics.optimizer.name if plan.work.trains else None,
         global_batch=plan.length.global_batch,
-        # A worker with a step of its own knows only its own input.
+        # A worker that runs its own step only knows its own input.
         inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
         spec=plan.network.spec,
         averaged=plan.params.ema_decay > 0 and not plan.work.trains,
@@ -276,15 +278,15 @@ def _checkpoints(
 def make_inputs(
     plan: RunPlan, devices: runtime.Devices, subset: str, manager: VariableMgr | None = None
 ) -> InputSource:
-    """The input of a run, a pipeline per worker.
+    """The input of a run, with one pipeline per worker.
 
     Args:
       subset: "train" or "validation".
-      manager: the one whose strategy may distribute the batches; None distributes none.
+      manager: its strategy may distribute the batches; None if nothing is distributed.
     """
     workers, shards = devices.job.own_workers, devices.job.num_workers
     if plan.place.asynchronous and subset != "train":
-        # The others may be lost by the time of the evaluation.
+        # The other processes may be lost before the evaluation.
         workers, shards = workers[:1], 1
     distribution = None
     if manager is not None and plan.input.distribution is not None:
@@ -307,7 +309,7 @@ def _worker_input(
     distribution: InputDistribution | None = None,
     towers: Sequence[str] | None = None,
 ) -> InputSource:
-    """The input of one worker's towers, made on its CPU, from its part of `shards` of the data.
+    """The input of one worker's towers, on its CPU, from one of `shards` parts of the data.
 
     Batches go to the devices `towers`, by default those of the worker's towers.
     """
@@ -355,7 +357,7 @@ def _steps(
 def _coordinated_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """As `_steps`: one step, which any idle worker runs."""
+    """Like `_steps`: one step, which any idle worker runs."""
     job = plan.place.job
     assert isinstance(manager, ParameterServerStrategyVariableMgr)
     inputs = CoordinatedInput(
@@ -376,7 +378,7 @@ def _coordinated_steps(
 def _async_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """As `_steps`: a step and an input for each worker, all on the variables of one manager."""
+    """Like `_steps`: a step and an input for each worker. All use the variables of one manager."""
     job = plan.place.job
     assert isinstance(manager, ParameterServerVariableMgr)  # validated
     counter = UpdateCounter(job.ps_devices[0])
@@ -385,7 +387,7 @@ def _async_steps(
         source = _worker_input(plan, devices, "train", worker, job.num_workers)
         first = worker.index * job.towers_per_worker
         own = manager.of_worker(devices.job.devices_of(worker))
-        # One after the other: tracing is not safe in threads.
+        # Steps are traced one after the other, because tracing is not thread-safe.
         steps[str(worker)] = TrainStep(
             *(plan, own, optimizer, source),
             host=devices.cpu,

@@ -1,8 +1,8 @@
 """Checkpoints and exported models.
 
-A variable is stored once under its canonical name, whatever number of copies
-the manager keeps, and so are the optimizer's slots and an automatic loss scale, beside
-the name of the optimizer. The format is tf.train's; `cnnbench.records.files` knows the files.
+A variable is stored once, under its canonical name, for any number of copies. So are the
+optimizer's slots and an automatic loss scale. The name of the optimizer is stored, too. The format
+is that of tf.train; `cnnbench.records.files` manages the files.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Restored(NamedTuple):
 
     Attributes:
       examples: training examples of all steps before `global_step`.
-      passed_over: records skipped among them, see `InputSource.passed_over`.
-      warning: names the first variable with a NaN or infinity; "" without one.
+      passed_over: number of skipped records in these steps, see `InputSource.passed_over`.
+      warning: text with the first variable that contains NaN or infinity; "" if there is none.
     """
 
     global_step: int
@@ -60,19 +60,20 @@ class Checkpoints:
     """Saves and restores the variables of one manager.
 
     Args:
-      slots: the optimizer's slots by canonical name; empty when only evaluating.
-      max_to_keep: older files are deleted; 0 keeps all.
-      loss_scale: the state of the loss scale by name; empty where it has none.
-      host: full string of the CPU to which all values are copied before they are written; None
-        where variables are in one process. Otherwise each process would write the part that it
-        holds, by a function; TensorFlow runs no more functions once a process is lost.
-      outlives_others: whether saving must work after another process was lost.
-      optimizer: value of --optimizer, to which the slots belong; None when only evaluating.
-      global_batch: examples per step. Their number is stored, since the steps before a restored
-        checkpoint may have had another batch.
-      inputs: inputs whose skipped records are stored; None if steps do not determine these.
-      spec: the network, by which checkpoints of tf_cnn_benchmarks are read.
-      averaged: whether the moving averages of a checkpoint are restored in place of the weights.
+      slots: slots of the optimizer, by canonical name; empty when only evaluating.
+      max_to_keep: number of checkpoints that are kept; 0 keeps all.
+      loss_scale: state of the loss scale, by name; empty if it has no state.
+      host: full device string of the CPU to which all values are copied before they are written;
+        None if all variables are in one process. Without it, a function would write the values of
+        each process in that process, and TensorFlow runs no functions after a process is lost.
+      outlives_others: whether saving must work after another process has been lost.
+      optimizer: value of --optimizer, whose slots are stored; None when only evaluating.
+      global_batch: examples per step. The number of examples is stored, because steps before a
+        restored checkpoint may have used a different batch size.
+      inputs: inputs whose numbers of skipped records are stored; None if they do not follow from
+        the steps.
+      spec: the network, which is needed to read checkpoints of tf_cnn_benchmarks.
+      averaged: whether the moving averages of a checkpoint are restored instead of the weights.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Checkpoints:
         self._first_step = 0
 
     def save(self, directory: str, global_step: int) -> str:
-        """Writes `directory`/model.ckpt-<global_step>; returns its path prefix."""
+        """Writes the checkpoint `directory`/model.ckpt-<global_step>. Returns its path prefix."""
         self._global_step.assign(global_step)
         self._examples.assign(self._examples_before + global_step * self._global_batch)
         if self._inputs is not None:
@@ -128,8 +129,8 @@ class Checkpoints:
         if not self._outlives_others:
             self._checkpoint().write(prefix)
             return
-        # TensorFlow ends a write by waiting for all processes, for ever if one is gone; the
-        # files are there by then.
+        # At the end of a write, TensorFlow waits for all processes, without limit if one is lost.
+        # At that time, the files are complete.
         checkpoint = self._checkpoint()
         errors: list[tf.errors.OpError] = []
 
@@ -148,17 +149,18 @@ class Checkpoints:
             raise errors[0]
 
     def restore(self, path: str) -> Restored:
-        """Restores all copies of every variable, and the slots where they were saved.
+        """Restores all copies of every variable, and the slots if they were saved.
 
-        A checkpoint holds one copy of each variable, tower 0's. Towers that train independently of
-        each other therefore continue from equal weights.
+        A checkpoint contains one copy of each variable, that of tower 0. Therefore, towers that
+        train independently continue with equal weights.
 
         Args:
           path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
 
         Raises:
-          BenchmarkError: unreadable, or it does not fit the variables of this model.
-          FlagError: the latter, of a checkpoint of tf_cnn_benchmarks.
+          BenchmarkError: the checkpoint is unreadable, or it does not fit the variables of this
+            model.
+          FlagError: a checkpoint of tf_cnn_benchmarks does not fit the variables of this model.
         """
         stored = _Stored(path, "it was written for another --model or --data_name", self._spec)
         model = {self._stored_key(name): v.primary for name, v in self._variables.items()}
@@ -183,7 +185,7 @@ class Checkpoints:
             start_averages(self._manager, self._slots)
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
-        # Checkpoints of earlier versions do not have the number of examples.
+        # Checkpoints of earlier versions do not contain the number of examples.
         examples = int(stored.tensor(_EXAMPLES)) if stored.has([_EXAMPLES]) else by_this_batch
         self._examples_before = examples - by_this_batch
         notices = []
@@ -209,7 +211,7 @@ class Checkpoints:
         )
 
     def _stored_key(self, name: str) -> str:
-        """The key of the value that a variable gets."""
+        """The key in the checkpoint of the value that is restored to a variable."""
         if self._averaged and self._variables[name].primary.trainable:
             return _key("slots", f"{name}/{AVERAGE}")
         return _key("model", name)
@@ -232,7 +234,7 @@ class Checkpoints:
         return tf.train.Checkpoint(**parts)
 
     def _here(self, variable: tf.Variable) -> tf.Variable:
-        """A variable of the same value in the process that writes."""
+        """A variable with the same value in the process that writes the checkpoint."""
         if self._host in (None, variable.device):
             return variable
         value = towers.read(variable)
@@ -241,13 +243,13 @@ class Checkpoints:
 
 
 def averages_of(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
-    """The moving averages among slots by canonical name, by the name of their variable."""
+    """From slots by canonical name: the moving averages, by the name of their variable."""
     end = f"/{AVERAGE}"
     return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
 
 
 def start_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
-    """Gives the moving averages among slots the values of their variables (eagerly)."""
+    """Sets the moving averages in `slots` to the values of their variables (eagerly)."""
     for name, average in averages_of(slots).items():
         for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):
             with tf.device(copy.device):
@@ -255,7 +257,7 @@ def start_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> 
 
 
 def check_old(folder: str, spec: ModelSpec) -> None:
-    """Raises FlagError if the newest checkpoint is an unusable one of tf_cnn_benchmarks."""
+    """Raises FlagError if the newest checkpoint is one of tf_cnn_benchmarks that cannot be used."""
     # other differences are reported when the checkpoint is restored
     with contextlib.suppress(BenchmarkError):
         if path := files.latest(folder):
@@ -265,15 +267,15 @@ def check_old(folder: str, spec: ModelSpec) -> None:
 def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
     """Restores a scope from a checkpoint of the backbone alone; returns the number of variables.
 
-    The checkpoint has the same names without the scope: that of a network for classification,
-    of which the backbone has the first layers.
+    The checkpoint is that of a classification network, whose first layers are the backbone. Its
+    names are the same without the scope.
 
     Args:
       scope: scope of the backbone, see `Model.backbone`.
       path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
 
     Raises:
-      BenchmarkError: unreadable, or it does not fit the layers of the backbone.
+      BenchmarkError: the checkpoint is unreadable, or it does not fit the layers of the backbone.
     """
     backbone = {
         _key("model", name.removeprefix(f"{scope}/")): variable.primary
@@ -295,12 +297,12 @@ def stored_variables(path: str) -> dict[str, Any]:
 
 
 class _Stored:
-    """A checkpoint's tensors by key, read one by one because their dtypes may differ.
+    """A checkpoint's tensors, by key. Each is read separately, because their dtypes may differ.
 
     Args:
-      mismatch: the error message if variables are missing or have other shapes.
-      spec: the network, by which a checkpoint of tf_cnn_benchmarks is read; FlagError if it is of
-        another one.
+      mismatch: the error message if variables are missing or have different shapes.
+      spec: the network, which is needed to read a checkpoint of tf_cnn_benchmarks. FlagError if the
+        checkpoint is that of another network.
     """
 
     def __init__(self, path: str, mismatch: str, spec: ModelSpec | None = None) -> None:
@@ -308,7 +310,7 @@ class _Stored:
         with self._readable():
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = self._reader.get_variable_to_shape_map()
-        # tf.train.Checkpoint stores a graph of objects too, tf.compat.v1.train.Saver does not.
+        # tf.train.Checkpoint also stores a graph of objects; tf.compat.v1.train.Saver does not.
         written_here = "_CHECKPOINTABLE_OBJECT_GRAPH" in self.shapes
         self.is_old = not written_here and any(re.match("v0?/", key) for key in self.shapes)
         old = "those of tf_cnn_benchmarks are read only from --train_dir"
@@ -341,11 +343,11 @@ class _Stored:
         return value
 
     def passed_over(self) -> tuple[int, ...]:
-        """See `Restored`; none where no record was skipped."""
+        """See `Restored`; empty if no record was skipped."""
         return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has([_PASSED_OVER]) else ()
 
     def optimizer(self) -> str:
-        """The value of --optimizer with which it was written."""
+        """The value of --optimizer with which the checkpoint was written."""
         if self.has([_OPTIMIZER]):
             return str(self.tensor(_OPTIMIZER).decode())
         held = {_name(key).rpartition("/")[2] for key in self.shapes if key.startswith("slots/")}
@@ -354,7 +356,7 @@ class _Stored:
         return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
 
     def check(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Raises BenchmarkError for the first variable that is not there or has another shape."""
+        """Raises BenchmarkError for the first variable that is missing or has a different shape."""
         missing = [key for key in variables if key not in self.shapes]
         if missing:
             gap = f"lacks {len(missing)} of {len(variables)} variables (first: {_name(missing[0])})"
@@ -366,7 +368,10 @@ class _Stored:
                 raise BenchmarkError(f"checkpoint {self._path} {held}; {self._mismatch}")
 
     def read_into(self, variables: Mapping[str, tf.Variable]) -> str:
-        """Assigns stored values to variables by key; returns the first key with one not finite."""
+        """Assigns stored values to variables by key.
+
+        Returns the first key with a value that is not finite.
+        """
         first = ""
         for key, variable in variables.items():
             value = self.tensor(key)
@@ -389,7 +394,7 @@ _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
 _OPTIMIZER = f"optimizer{_ATTRIBUTE}"
 _UNNAMED = ("sgd", "momentum", "rmsprop", "adam")
-"""Optimizers of the versions that stored no name."""
+"""Optimizers of cnnbench versions that stored no name."""
 _EXAMPLES = f"examples{_ATTRIBUTE}"
 _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 
@@ -410,12 +415,12 @@ def _name(key: str) -> str:
 # norm. It is the order of declaration here, except in the networks that docs/migrating.md names, of
 # which at least one shape differs then. ``v0/`` is the first device's copy; slots have a part more.
 _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
-# Of the first convolution in a graph (a serialized NodeDef): operation and attribute.
+# Matches the first convolution in a graph (a serialized NodeDef): its operation and an attribute.
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
 
 
 def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -> dict[str, str]:
-    """Keys in tf_cnn_benchmarks by key; FlagError if the layers are not those of the network."""
+    """Keys of tf_cnn_benchmarks by key. FlagError if the layers are not those of the network."""
     matches = filter(None, map(_OLD_NAME.fullmatch, shapes))
     there = {(m[1], int(m[2]), m[3]): m[0] for m in matches}
     found, layers = {_GLOBAL_STEP: "global_step"}, defaultdict[str, dict[str, int]](dict)
@@ -440,16 +445,17 @@ SIGNATURE = "serving_default"
 
 
 class Exporter:
-    """Traces the network once, with variables of its own; writes it on request.
+    """Traces the network once, with its own variables, and writes it on request.
 
-    The signature takes each feature of the model under its name, as evaluations prepare it,
-    for any number of examples. It returns what the model returns: "logits" and
-    "probabilities" of a classifier, the names of a mapping, else "outputs".
+    The arguments of the signature are the features of the model by name, prepared as for
+    evaluations, for any number of examples. The results are "logits" and "probabilities" for a
+    classifier. For other models, they are the values of a mapping by name, or "outputs".
 
     Args:
-      manager: holds the weights; copy 0 is exported, as checkpoints hold it.
-      cpu_device: holds the copies to export.
-      averages: moving averages by the name of their variable, which are exported in its place.
+      manager: contains the weights. Copy 0 is exported, which is also the copy in checkpoints.
+      cpu_device: device of the copies that are exported.
+      averages: moving averages by the name of their variable. They are exported instead of the
+        variables.
     """
 
     def __init__(
@@ -491,11 +497,11 @@ class Exporter:
             ) from error
 
     def write(self, directory: str) -> None:
-        """Replaces the SavedModel in `directory` by one with the current weights.
+        """Replaces the SavedModel in `directory` by a new one with the current weights.
 
         Raises:
-          BenchmarkError: it cannot be written; an earlier SavedModel is unchanged, except
-            behind a URL, or else where the message says.
+          BenchmarkError: the SavedModel cannot be written. An earlier SavedModel is unchanged, or
+            the message names its new path. Behind a URL, it may be lost.
         """
         for name, source in self._sources.items():
             self._module.weights[name].assign(towers.read(source.primary))
@@ -505,7 +511,7 @@ class Exporter:
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
                 return
-            # Not in the folder of the new checkpoint: that folder is removed after a kill.
+            # The folder of the new checkpoint is not used, because it is removed after a kill.
             old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
             with Scratch("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"

@@ -1,8 +1,8 @@
-"""What a run prints.
+"""The output of a run.
 
-Scripts parse these lines, so nothing else may go to standard output; everything
-new goes to standard error through `cnnbench.base.terminal`. tests/golden/ holds the captured
-originals.
+Scripts parse these lines, so standard output must contain nothing else. Other lines are written to
+standard error with `cnnbench.base.terminal`. tests/golden/ contains recorded output of
+tf_cnn_benchmarks.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 # Standard output of a run, byte for byte as tf_cnn_benchmarks printed it.
 
 _RULE = "-" * 64
-# Names of the two metrics of tf_cnn_benchmarks; others have their own names.
+# Printed names of two metrics, as in tf_cnn_benchmarks. Other metrics are printed with their own
+# names.
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
 
 
 class DisplayInterval:
-    """Steps after which a line of progress is due.
+    """Determines after which steps a line of progress is printed.
 
     Args:
-      every: number of steps, or the time since the line before (at first, since this object was
-        made) after which the next step prints one.
+      every: number of steps between two lines, or the time after which the next step prints a line.
+        The time is measured from the previous line, or at first from the creation of this object.
     """
 
     def __init__(self, every: int | Duration) -> None:
@@ -51,9 +52,10 @@ class DisplayInterval:
         self._step = 0
 
     def is_over(self, step: int) -> bool:
-        """Whether a line is due after this step, counted from 1; the next interval then begins.
+        """Whether a line is printed after this step, counted from 1. The next interval then begins.
 
-        It is due where a multiple of the number is among the steps since the call before.
+        If the interval is a number of steps, a line is printed if a multiple of this number is
+        among the steps since the previous call.
         """
         if not isinstance(self._every, Duration):
             before, self._step = self._step, step
@@ -65,10 +67,10 @@ class DisplayInterval:
 
 
 class Console:
-    """Writes a run's standard output, each line flushed.
+    """Writes a run's standard output, and flushes each line.
 
-    A closed pipe (`| head`) ends the output, not the run, which still writes its record and
-    checkpoint.
+    If the pipe is closed (`| head`), the output ends, but the run continues and writes its record
+    and checkpoint.
     """
 
     def __init__(
@@ -88,16 +90,16 @@ class Console:
         return cls(io.StringIO())
 
     def lines(self, *lines: str) -> None:
-        """Prints lines: the header, the name of a phase."""
+        """Prints lines, such as the header."""
         self._writer.lines(lines)
 
     def table_header(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
-        """Titles of the columns that `row` fills."""
+        """Prints the titles of the columns of `row`."""
         titles = [_TITLES.get(name, name) for name in metrics]
         self.lines("\t".join(["Step", "Img/sec", loss_name.replace("/", " "), *titles]))
 
     def row(self, step: int, speed: Speed, loss: float, metrics: Sequence[float] = ()) -> None:
-        """One row of the table.
+        """Prints one row of the table.
 
         Args:
           speed: speed of all timed steps so far, in images per second.
@@ -110,24 +112,24 @@ class Console:
         self.lines(f"{step}\t{rate}\t{values}")
 
     def footer(self, images_per_sec: float) -> None:
-        """The total: the last lines of a successful run; a failed one does not print them.
+        """Prints the total, as the last lines of a successful run. A failed run does not print it.
 
-        Runs that train and evaluate have none: one rate for both would mean nothing.
+        Runs that train and evaluate have no total, because one rate for both would have no meaning.
         """
         self.lines(_RULE, f"total images/sec: {images_per_sec:.2f}", _RULE)
 
     def evaluation_row(self, step: int, examples_per_sec: float) -> None:
-        """Rate over the evaluation steps since the last such row."""
+        """Prints the rate over the evaluation steps since the previous such row."""
         self.lines(f"{step}\t{examples_per_sec:.1f} examples/sec")
 
     def evaluation_result(self, metrics: Mapping[str, float], examples: int) -> None:
-        """Metrics over all examples of one evaluation; accuracies are from 0 to 1."""
+        """Prints the metrics over all examples of one evaluation; accuracies are from 0 to 1."""
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
         self.lines(" ".join([*values, f"[{examples} examples]"]))
 
 
 class RunOutput(NamedTuple):
-    """Where a run prints and writes: its log, notices and warnings, progress, and result files."""
+    """Outputs of a run: log, notices and warnings, progress, and result files."""
 
     console: Console
     messages: Messages
@@ -136,16 +138,16 @@ class RunOutput(NamedTuple):
 
 
 class Run:
-    """What the functions of scenarios.py and `Training` take of a run; see `BenchmarkCNN`.
+    """The parts of a run that scenarios.py and `Training` use; see `BenchmarkCNN`.
 
     Attributes:
-      plan: what to run.
+      plan: the plan of the run.
       output: what the run prints, and its result files.
       measurements: filled during the run.
-      watch: conditions of the machine, entered before the timed loop and left after it; None while
-        nothing runs in this process.
+      watch: measures conditions of the machine; entered before the timed loop and left after it.
+        None if nothing runs in this process.
       membership: the other processes of the job.
-      profiler: of the last steps of the warm-up, if any.
+      profiler: profiles the last steps of the warm-up; None if nothing is profiled.
     """
 
     plan: RunPlan
@@ -160,7 +162,7 @@ class Run:
 
 
 def tell_notices(record: RunRecord, messages: Messages) -> None:
-    """Prints what is to say about a run that has ended."""
+    """Prints the notices about a run that has ended."""
     for text, warning in notices(record):
         if warning:
             messages.warning(text, warning)
@@ -169,7 +171,7 @@ def tell_notices(record: RunRecord, messages: Messages) -> None:
 
 
 def notices(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """What to say about a run that has ended: texts, and the name of each that is a warning.
+    """Notices about a run that has ended: texts, and for each warning its name.
 
     A run that has failed gets only the notices about its loss scale and its skipped records.
     """
@@ -219,7 +221,7 @@ def notices(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
-    """Skipped steps and changes of an automatic loss scale; empty without any."""
+    """Lines about skipped steps and changes of an automatic loss scale; empty if there are none."""
     warmup = len(scaling.warmup_skipped_steps)
     skipped = warmup + len(scaling.skipped_steps)
     moved = f"the loss scale went from {exact(scaling.start)} to {exact(scaling.end)}"

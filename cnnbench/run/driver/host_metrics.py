@@ -1,8 +1,8 @@
-"""Metrics computed from the rows of all examples, and evaluations that wait for them.
+"""Computes metrics from the rows of all examples; publishes evaluations when they are complete.
 
-They are computed at once, or with --collect_eval_results_async in a process of their own while the
-training continues. That process is a fresh interpreter for every evaluation: it imports this
-module, which loads no TensorFlow, finds the model by its name, and ends with its result.
+The metrics are computed immediately or, with --collect_eval_results_async, in a child process while
+the training continues. Each evaluation has its own child process, a new interpreter. It imports
+this module, which does not load TensorFlow, finds the model by its name, and ends with its result.
 """
 
 from __future__ import annotations
@@ -37,17 +37,20 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.observers import Observer  # which loads TensorFlow
 
 Rows = Mapping[str, Any]
-"""NumPy arrays ``[examples, ...]`` by the names of `Model.host_rows`; empty without any."""
+"""NumPy arrays ``[examples, ...]`` by the names of `Model.host_rows`; may be empty."""
 
 
 class HostMetrics:
-    """Computes `Model.host_metrics`: at once, in this process."""
+    """Computes `Model.host_metrics` immediately, in this process."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """Starts the computation from the rows of an evaluation; exceptions may be raised here."""
+        """Starts the computation from the rows of an evaluation.
+
+        May raise the exceptions of the computation.
+        """
         done: Future[dict[str, float]] = Future()
         done.set_result(_computed(self._model, rows))
         return done
@@ -60,8 +63,8 @@ class InProcess(HostMetrics):
     """Computes metrics in a child process, one evaluation after the other.
 
     Args:
-      model, dataset: names by which the process finds the model.
-      files: flags and paths of plug-ins, which it loads before.
+      model, dataset: names with which the process finds the model.
+      files: flags and paths of plug-ins, which it loads first.
     """
 
     def __init__(self, model: str, dataset: str, files: Sequence[tuple[str, str]] = ()) -> None:
@@ -73,11 +76,11 @@ class InProcess(HostMetrics):
         self._closed = False
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """See `HostMetrics.submit`; the future of a failed process holds a BenchmarkError."""
+        """See `HostMetrics.submit`. The future of a failed process contains a BenchmarkError."""
         return self._thread.submit(self._compute, rows)
 
     def close(self) -> None:
-        """Ends the child process, if there is one; a second call does nothing."""
+        """Ends the child process, if there is one. A second call does nothing."""
         with self._lock:
             self._closed = True
             if self._process is not None:
@@ -94,13 +97,14 @@ class InProcess(HostMetrics):
             if self._closed:
                 return {}
             self._process = process = subprocess.Popen(
-                # Unbuffered: with a buffer, the output of a plug-in would come after its error.
+                # Unbuffered, because otherwise the output of a plug-in would follow its error
+                # message.
                 [sys.executable, "-u", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**repository.environment(), "CUDA_VISIBLE_DEVICES": ""},
-                # Ctrl-C is handled by the run, which ends its processes.
+                # The run handles Ctrl-C and ends this process.
                 start_new_session=True,
             )
         found, errors = process.communicate(pickle.dumps((self._named, dict(rows))))
@@ -117,7 +121,7 @@ class InProcess(HostMetrics):
 def main(parent: int) -> None:
     """Main program of the child: model and rows from standard input, metrics as JSON to stdout."""
     supervisor.end_with(parent)
-    # Output of plug-ins is kept out of the result.
+    # Keeps the output of plug-ins separate from the result.
     result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     (model, dataset, files), rows = pickle.load(sys.stdin.buffer)
@@ -144,12 +148,12 @@ def _why(model: str, status: int, errors: str) -> str:
 
 
 class Evaluated(NamedTuple):
-    """An evaluation whose host metrics may still be computed.
+    """An evaluation whose host metrics may be incomplete.
 
     Attributes:
-      evaluation: without metrics.
-      means: the metrics that are means over examples, in the model's order.
-      host: those that the model makes of all rows.
+      evaluation: the evaluation without metrics.
+      means: metrics that are means over examples, in the model's order.
+      host: metrics that the model computes from all rows.
     """
 
     evaluation: Evaluation
@@ -158,16 +162,16 @@ class Evaluated(NamedTuple):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All metrics, in the order in which they are printed; waits for them."""
+        """All metrics, in the order of printing. Waits until they are computed."""
         return {**self.means, **self.host.result()}
 
 
 class EvaluationResults:
-    """Passes evaluations to console, record and observers, in their order.
+    """Passes evaluations to console, record and observers, in the order of evaluations.
 
     Args:
       host: computes metrics; closed together with this object.
-      warn: prints a line about metrics that are missing in the end.
+      warn: prints a line about metrics that are still missing at the end.
     """
 
     def __init__(
@@ -194,7 +198,7 @@ class EvaluationResults:
         """Adds an evaluation; publishes it if its metrics and all earlier evaluations are complete.
 
         Raises:
-          BenchmarkError: metrics of this one or one before cannot be computed.
+          BenchmarkError: metrics of this or an earlier evaluation cannot be computed.
         """
         evaluation = dataclasses.replace(
             found.evaluation, loop_seconds=loop_seconds, wall_seconds=wall_seconds

@@ -69,7 +69,7 @@ class StepTime(NamedTuple):
 
 
 def never(step: int) -> bool:
-    """Returns False: no pause after this step."""
+    """Returns Returns False: no pause after this step."""
     del step
     return False
 

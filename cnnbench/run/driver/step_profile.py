@@ -151,7 +151,7 @@ def rows_of(
     Args:
       steps: for each step, division of its time among operations.
       step_seconds: wall time of each step.
-      waits: seconds for which each waited for its input.
+      waits: seconds for which each step waited for its input.
       works: work of every operation, by name and type.
       flops: FLOPs of all devices in a step, by layer.
       types: returns the type of an operation's result.

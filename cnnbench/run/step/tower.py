@@ -1,13 +1,15 @@
 """The forward and backward pass of a tower.
 
-The loss is multiplied before gradients are taken. The gradients keep the factor between devices,
-where they may have 16 bits too, and are divided by it where they are applied. Gradients that wait
-for the next step are divided before, because the factor may have changed by then.
+The loss is multiplied by a factor before gradients are computed. Gradients contain the factor while
+they are sent between devices, because they may have 16 bits there, too. They are divided by the
+factor before they are applied. Gradients that wait for the next step are divided before the wait,
+because the factor may change.
 
-An automatic factor follows one rule. A step whose aggregated gradients hold a NaN or an infinity is
-skipped: weights, optimizer state and moving averages stay as they are, and the factor is halved.
-After N steps in a row that were not skipped it is doubled. It is never halved below `FLOOR` nor
-doubled above `CAP`; a factor that starts outside these bounds is not moved further away from them.
+An automatic factor is computed as follows. If aggregated gradients contain NaN or infinity, the
+step is skipped: weights, optimizer state and moving averages do not change, and the factor is
+halved. After N consecutive steps that were not skipped, it is doubled. It is never halved below
+`FLOOR` or doubled above `CAP`. If the initial factor is outside these bounds, it is not moved
+further away from them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import Guard, VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.gradients import Gradient
 
-# Batch normalisation over towers: moments of all their batches, and the moving averages.
+# Batch normalisation over towers: moments of the batches of all towers, and moving averages.
 
 _Pair = tuple[tf.Tensor, tf.Tensor]
 
@@ -49,15 +51,17 @@ def over_towers(
 ) -> tuple[tf.Tensor, tf.Tensor, int]:
     """Mean and variance over the batches of all towers, and the number of towers.
 
-    To be called in towers built in step. The gradient of a tower's moments is that of the losses of
-    all towers, so that reduced gradients equal those of a single tower with all the batches.
+    Call it in towers that are built at the same time. The gradient of a tower's moments is the
+    gradient of the losses of all towers. So the reduced gradients equal those of a single tower
+    with all batches.
 
     Args:
       layer: a unique name.
       mean, variance: moments of the tower's batch, float32 [channels]; biased (divided by the
         count). All batches have the same size.
-      workers: those that build towers of the same network: a layer's moments are one collective
-        between them and their gradient another, in the order of tracing, which is the same in all.
+      workers: workers that build towers of the same network. The moments of a layer are one
+        collective between them, and their gradient is another. All workers trace them in the same
+        order.
       merged: results of this tower by layer. A layer that the backward pass computes again takes
         the moments of the forward pass, so that towers exchange them once.
     """
@@ -115,17 +119,17 @@ def update_moving_averages(
     policy: str,
     guards: Sequence[Guard],
 ) -> list[Any]:
-    """Adds the updates of moving averages to the step that is traced; returns the operations.
+    """Adds the updates of moving averages to the step being traced; returns the operations.
 
-    The averages are kept in copy 0 while training; `share_moving_averages` copies them to the
-    others before anything reads them. Values without decay replace every copy, because towers
-    compute the next ones from them. Towers that train independently keep one average each.
+    During training, only copy 0 contains the averages. `share_moving_averages` copies them to the
+    other copies before they are read. Values without decay replace every copy, because towers
+    compute the next values from them. Towers that train independently have their own averages.
 
     Args:
-      towers: per tower the updates of its untrained variables, all in the same order.
+      towers: for each tower, the updates of its untrained variables, in the same order.
       policy: "first" (tower 0's values), "mean" (over towers; integers are tower 0's) or "sync"
         (all towers have the same).
-      guards: guards of the apply devices. A skipped step leaves the averages unchanged, too,
+      guards: guards of the apply devices. A skipped step does not change the averages either,
         because its moments may have overflowed like its gradients.
     """
     if not towers[0]:
@@ -136,7 +140,7 @@ def update_moving_averages(
             for t, (updates, guard) in enumerate(zip(towers, guards, strict=True))
             for update in guard(partial(_update, manager, [t], updates))
         ]
-    # Copies in sync are updated or skipped together; any device's guard says which.
+    # Equal copies are updated or skipped together, so the guard of any device can be used.
     run = guards[0]
     if policy == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
@@ -178,12 +182,13 @@ def _update(
     return operations
 
 
-# Loss scaling: the factor on the loss that keeps small fp16 gradients from vanishing.
+# Loss scaling: a factor of the loss, so that small fp16 gradients do not become zero.
 
 FLOOR = 1.0
-"""A factor below 1 would push gradients out of fp16's range instead of into it."""
+"""Factors below 1 would move gradients out of the range of fp16."""
 CAP = 2.0**24
-"""Far above what gradients need; gradients of zero would otherwise make the factor infinite."""
+"""Much larger than gradients need. Without a limit, zero gradients would make the factor infinite.
+"""
 
 # A float32 scalar on the current device, a constant, or None for 1.
 Factor: TypeAlias = Any
@@ -201,38 +206,39 @@ class LossScale:
         return None
 
     def variables(self) -> dict[str, tf.Variable]:
-        """State for checkpoints, by canonical name."""
+        """State that checkpoints contain, by canonical name."""
         return {}
 
     def factor(self) -> Factor:
-        """The factor of this step; to be called inside the traced step."""
+        """The factor of this step. Call it in the traced step."""
         return self._factor
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
-        """A guard of updates: all, or with an automatic factor those of finite tensors."""
+        """A guard. It runs all updates or, with an automatic factor, updates by finite tensors."""
         del tensors
         return _always
 
     def judge(
         self, gradients: Sequence[Sequence[tf.Tensor]]
     ) -> tuple[list[Guard], tf.Tensor | None, list[Any]]:
-        """Decides which updates happen; to be called once in the traced step.
+        """Determines which updates are skipped. Call it once in the traced step.
 
-        `gradients` are, per apply device, those that the reduction returns: clipping would hide an
-        infinity. Replicas in sync get equal ones, so their updates are skipped together.
+        `gradients` are the results of the reduction for each apply device, before clipping, which
+        would hide infinities. Equal replicas get equal gradients, so their updates are skipped
+        together.
 
         Returns:
-          A guard per apply device; a bool scalar, whether an update is skipped (None where none
-          ever is); ops that update the loss scale.
+          A guard per apply device; a bool scalar, whether an update is skipped (None if updates are
+          never skipped); operations that update the loss scale.
         """
         return [_always for _ in gradients], None, []
 
 
 class AutoLossScale(LossScale):
-    """A factor that follows the rule of this module, from `initial` on, with `every_n` as N.
+    """An automatic factor, see the module. It starts at `initial`; `every_n` is N.
 
-    Its state is on the host, `device`: the decision is needed there anyway, and the scalar travels
-    to the towers during their forward passes.
+    Its state is on the host, `device`, because the host needs the decision. The scalar is sent to
+    the towers during their forward passes.
     """
 
     def __init__(self, initial: float, every_n: int, device: str) -> None:
@@ -277,7 +283,7 @@ class AutoLossScale(LossScale):
     def _update(self, finite: tf.Tensor) -> list[Any]:
         scale = towers.read(self._scale)
         counted = towers.read(self._good_steps) + 1
-        # A checkpoint may have counted towards another N.
+        # The checkpoint may have been written with a different N.
         grows = counted >= self._every_n
         grown = tf.maximum(scale, tf.minimum(scale * 2.0, CAP))
         halved = tf.minimum(scale, tf.maximum(scale * 0.5, FLOOR))
@@ -294,7 +300,7 @@ def _always(update: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
-    """Builds an update in a conditional branch, so that a skipped step changes nothing."""
+    """Builds an update in a conditional branch, so that a skipped step changes no variables."""
 
     def updated() -> tf.Tensor:
         with tf.control_dependencies(update()):
@@ -304,12 +310,15 @@ def _if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
 
 
 def inverse_of(factor: Factor) -> Factor:
-    """1 / factor, on the current device; None for None."""
+    """1 / factor on the current device; None if the factor is None."""
     return None if factor is None else 1.0 / factor
 
 
 def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
-    """The gradient divided by the factor, in float32, on the current device; None: unchanged."""
+    """The gradient divided by the factor, float32, on the current device.
+
+    Unchanged if it is None.
+    """
     if gradient is None or inverse is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
@@ -322,7 +331,7 @@ def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
 def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
     """Whether no element of any tensor is infinite or NaN: a bool scalar on `device`.
 
-    Every distinct tensor is checked once, on its device; one flag per device is sent.
+    Every distinct tensor is checked once, on its device. Each device sends one bool.
     """
     by_device: dict[str, dict[int, tf.Tensor]] = {}
     for tensor in tensors:
@@ -357,10 +366,10 @@ class TowerResult(NamedTuple):
 
     Attributes:
       gradients: gradients of the scaled loss without its L2 term, in the order of trainable
-        variables; None where the loss does not depend on one. Empty in forward-only runs.
+        variables. None for a variable that does not affect the loss. Empty in forward-only runs.
       loss: float32 scalar, the mean over the tower's batch.
-      updates: of untrained variables.
-      metrics: means over the tower's batch; empty unless asked for.
+      updates: updates of untrained variables.
+      metrics: means over the tower's batch; empty unless requested.
     """
 
     gradients: list[Gradient]
@@ -370,7 +379,7 @@ class TowerResult(NamedTuple):
 
 
 class Tower:
-    """Builds the graph of one tower; changes no variable.
+    """Builds the graph of one tower. The graph does not change variables.
 
     Args:
       workers: the workers that build a step of their own each, or None.
@@ -414,19 +423,19 @@ class Tower:
         seed: tf.Tensor,
         factor: Factor,
     ) -> TowerResult:
-        """Builds the tower; to be called inside the traced step, under the tower's device.
+        """Builds the tower. Call it in the traced step, on the tower's device.
 
         Args:
-          read: returns the tower's value of a variable in the dtype asked for.
-          seed: int64 [2] of dropout, another one in each step.
-          factor: loss scale; the returned gradients have it.
+          read: returns the tower's value of a variable, in the given dtype.
+          seed: int64 [2], the seed of dropout. It differs in each step.
+          factor: loss scale. It is a factor of the returned gradients.
         """
         frozen = self._plan.numerics.frozen
         if not self._plan.params.xla_compile:
             return self._forward_backward(read, features, labels, seed, factor)
-        # Variables are read outside: one may live on another device than the tower, which a
-        # compiled computation cannot reach; its value can be handed in from anywhere.
-        # Constants are made inside, for the compiler to fold.
+        # Variables are read outside of the compiled computation, because they may be on another
+        # device, which it cannot access. Constants are created inside, so that the compiler can
+        # fold them.
         dtypes = {} if frozen else self._dtypes_read(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
@@ -449,7 +458,10 @@ class Tower:
         return TowerResult(list(gradients), loss, outside, metrics)
 
     def _dtypes_read(self, features: Any) -> dict[VariableSpec, tf.DType]:
-        """Dtypes in which the network reads its variables, from a trace that is discarded."""
+        """Dtypes in which the network reads its variables.
+
+        They are determined by a trace that is discarded.
+        """
         dtypes: dict[VariableSpec, tf.DType] = {}
 
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -497,12 +509,13 @@ class Tower:
     ) -> TowerResult:
         if self._forward_only:
             outputs = self._network(read, seed).forward(features)
-            # No loss is computed; a value that needs every output keeps them all alive.
+            # No loss is computed. A value that depends on every output prevents that outputs are
+            # pruned.
             means = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in tf.nest.flatten(outputs)]
             loss = means[0] if len(means) == 1 else tf.add_n(means)
             return TowerResult([], loss, (), self._metrics(outputs, labels))
         values: dict[str, tf.Tensor] = {}
-        # The outer tape finds variables that are not those of the network.
+        # The outer tape detects variables that do not belong to the network.
         with tf.GradientTape() as others, tf.GradientTape(watch_accessed_variables=False) as tape:
 
             def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -548,7 +561,7 @@ class Tower:
             )
 
     def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
-        """Loss per example, against labels smoothed as in arXiv:1512.00567."""
+        """Loss of each example, with labels that are smoothed as in arXiv:1512.00567."""
         losses = self._over_labels(partial(self._model.loss, outputs), labels)
         share = self._plan.params.label_smoothing
         if not share:
@@ -580,14 +593,14 @@ class Tower:
         )
 
 
-# Gradient accumulation: a step of several passes with one update.
+# Gradient accumulation: a step with several passes and one update.
 
 
 class PassSums:
     """Sums over the passes of a step, in float32 variables on the devices of the towers.
 
-    A network computes the moments of batch norm in each pass. Its moving averages follow the
-    moments of one pass after the other, but are assigned with the update, which may be skipped.
+    A network computes the moments of batch norm in each pass. The moving averages are updated with
+    the moments of each pass, but are assigned together with the update, which may be skipped.
     """
 
     def __init__(self, plan: RunPlan, manager: VariableMgr, loss_scale: LossScale) -> None:
@@ -595,11 +608,12 @@ class PassSums:
         self._manager = manager
         self._trainables = [v for v in plan.network.spec.variables if v.trainable]
         self._loss_scale = loss_scale
-        # By tower, made at the first trace: whether a gradient exists is known then.
+        # By tower. Created by the first trace, which determines for which variables gradients
+        # exist.
         self._sums: dict[int, list[tf.Variable]] = {}
 
     def add(self, results: Sequence[TowerResult]) -> None:
-        """Adds the results of a pass. Assigns state without decay, if the pass is finite."""
+        """Adds the results of a pass. If they are finite, also assigns state without decay."""
         added: list[tf.Tensor] = []
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
@@ -613,7 +627,10 @@ class PassSums:
             update_moving_averages(self._manager, state, self._plan.params.bn_stats, guards)
 
     def total(self, results: Sequence[TowerResult]) -> list[TowerResult]:
-        """Results of the step, whose last pass has `results`. Gradients are read from the sums."""
+        """Results of the step.
+
+        `results` are those of its last pass. Gradients are read from the sums.
+        """
         totals = []
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
@@ -626,10 +643,10 @@ class PassSums:
         return totals
 
     def clear(self, rate: tf.Tensor, updates: Sequence[Any]) -> list[Any]:
-        """Operations that set the sums to zero after `updates` of the step.
+        """Operations that set the sums to zero after the `updates` of the step.
 
-        The zeros depend on `rate`, a float32 scalar. TensorFlow would fold zeros that depend on
-        nothing into constants of the graph, which are as large as the sums and are never freed.
+        The zeros depend on `rate`, a float32 scalar. Otherwise TensorFlow would make them constants
+        of the graph, which are as large as the sums and are never freed.
         """
         operations = []
         for tower, totals in self._sums.items():
@@ -647,7 +664,7 @@ class PassSums:
         return total.assign(kept * tower_variable.read(total) + term, read_value=False)
 
     def _terms(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
-        """What a pass adds, and the factor of the sum so far."""
+        """The values that a pass adds, and the factor of the previous sum."""
         pairs = zip(self._trainables, result.gradients, strict=True)
         dense = [
             gradients.dense(gradient, self._manager.variable(tower, spec.name))

@@ -6,7 +6,8 @@ for each tower, on its device:   forward, loss, gradients
     for each device with variables:  weight decay, clipping, optimizer update
     tower 0 (policy --bn_stats):     moving averages of batch normalisation
 
-The returned loss has a control dependency on every update, so the step is over when it is read.
+The returned loss has a control dependency on every update, so the step has finished when the loss
+has been read.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 
-# One training step of all towers as a single traced function.
+# One training step of all towers, as a single traced function.
 
 RATE = tf.TensorSpec([], tf.float32, name="learning_rate")
 """The first argument of a traced step."""
@@ -54,18 +55,18 @@ _PASS = tf.TensorSpec([], tf.int64, name="pass")
 
 
 class StepResult(NamedTuple):
-    """Scalars of one step over all towers; vectors with a value per step for several steps.
+    """Results of one step over all towers, as scalars; for several steps, as vectors.
 
     Attributes:
       loss: float32.
-      metrics: those of the model by name, float32; empty unless asked for.
-      skipped: bool, whether an update was left out because its gradients were not finite; None
-        where updates are not conditional.
-      stop: float32, sum over the workers of what `TrainStep.request_stop` was called with before
-        this step; None where one step has all towers.
-      staleness: int64, updates by others since the variables were read; None where updates are not
-        counted.
-      worker: int64, number of the worker that made the update; None where it is known anyway.
+      metrics: metrics of the model by name, float32; empty unless requested.
+      skipped: bool, whether the update was skipped because of gradients that are not finite; None
+        if updates are not conditional.
+      stop: float32, sum over all workers of the arguments of `TrainStep.request_stop` before this
+        step; None if one step has all towers.
+      staleness: int64, number of updates by other workers since the variables were read; None if
+        updates are not counted.
+      worker: int64, number of the worker that ran the update; None if the caller knows it.
     """
 
     loss: tf.Tensor
@@ -123,7 +124,7 @@ class TrainStep:
         self._updates_counter = counter
         self._rate_tensors: dict[tuple[float, ...], tf.Tensor] = {}
         if self._counts_steps:
-            # Not while tracing: a function that creates variables is traced twice.
+            # Created before tracing, because a function that creates variables is traced twice.
             with tf.device(self._devices[0]):
                 self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._update: Updater | None = None
@@ -154,7 +155,7 @@ class TrainStep:
             self._execution = TracedFunction(name, self._steps, (rates, *batches))
 
     def _traced(self) -> TracedFunction:
-        """Traces the step (seconds for a deep network); nothing runs yet."""
+        """Traces the step without running it. This takes seconds for a deep network."""
         made = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
         device = self._devices[0]  # see `_result`
         self._reader: ScalarReader | None = None
@@ -170,7 +171,7 @@ class TrainStep:
 
     @property
     def input_wait_seconds(self) -> float:
-        """Total time spent waiting for batches."""
+        """Total time of waiting for batches."""
         return self._inputs.wait_seconds
 
     @property
@@ -179,18 +180,18 @@ class TrainStep:
         return self.function.concrete.graph
 
     def request_stop(self, reason: float) -> None:
-        """Lets the next step tell all workers that the run ends, and why: `StepResult.stop`."""
+        """Makes the next step inform all workers why the run ends (`StepResult.stop`)."""
         assert self._stop is not None
         self._stop.assign(reason)
 
     def resume(self, global_step: int) -> None:
-        """Sets the number of steps done, on which random draws depend."""
+        """Sets the number of completed steps, on which random draws depend."""
         self._counter.assign(global_step)
 
     def __call__(self, *learning_rates: float) -> StepResult:
-        """Fetches a batch per tower and pass, and launches a step for each learning rate.
+        """Fetches a batch for each tower and pass, and launches a step for each learning rate.
 
-        There are as many as an execution has steps.
+        There must be one learning rate for each step of an execution.
         """
         if self._execution is not None:
             fetches = len(learning_rates) * self._plan.length.passes
@@ -208,15 +209,20 @@ class TrainStep:
         return result
 
     def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
-        """The result in host memory: read by a `ScalarReader` from a GPU, unchanged from a CPU."""
+        """The result in host memory.
+
+        A `ScalarReader` reads it from a GPU; on a CPU, it is unchanged.
+        """
         return result if self._reader is None else self._reader(result, events)
 
     def last_gradients(self) -> Callable[[], tuple[dict[str, tf.Tensor], list[tf.Tensor]]]:
-        """Traces a function; from now on the last step's batches are kept for it.
+        """Traces a function that recomputes gradients.
 
-        It returns the gradients of tower 0, where they exist, by canonical name, and the parts of
-        its batch. They are computed again from the weights after the last step and the batch of
-        that step, without weight decay and loss scale; nothing is updated.
+        From now on, the batches of the last step are kept.
+
+        The function returns the existing gradients of tower 0, by canonical name, and the parts of
+        its batch. It computes them from the batch of the last step and the weights after this step,
+        without weight decay and loss scale. It updates nothing.
         """
         self._keeps_batches = True
         name = "the gradients for summaries"
@@ -224,7 +230,7 @@ class TrainStep:
         return lambda: traced(*self._batches)
 
     def _rate_tensor(self, *rates: float) -> tf.Tensor:
-        """Rates of updates by reduced gradients; the same tensor for the same rates."""
+        """Learning rates of updates by reduced gradients. The same rates give the same tensor."""
         found = self._rate_tensors.get(rates)
         if found is None:
             scaled = [rate * self._plan.exchange.update.rate_factor for rate in rates]
@@ -234,7 +240,7 @@ class TrainStep:
         return found
 
     def _steps(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
-        """The steps of an execution, one after the other: each by a call of the traced step."""
+        """Runs the steps of an execution one after the other, each by a call of the traced step."""
         passes, signature = self._plan.length.passes, self._inputs.signature
         per_tower = len(signature) == len(self._devices)
         devices = self._devices if per_tower else [self._host] * len(signature)
@@ -286,7 +292,7 @@ class TrainStep:
         return result._replace(skipped=skipped, staleness=staleness)
 
     def _earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
-        """A pass of a step before the last one: only adds its results."""
+        """A pass of a step before its last pass. Only adds its results."""
         assert self._sums is not None
         last, self._pass = self._pass, number
         self._sums.add(self._all_towers(batches, self.loss_scale.factor(), None))
@@ -295,7 +301,8 @@ class TrainStep:
     def _all_towers(
         self, batches: Sequence[TowerBatch], factor: Factor, begun: tf.Tensor | None
     ) -> list[TowerResult]:
-        # Towers that synchronise are built at the same time; frozen ones differ in constants.
+        # Towers that synchronise are built at the same time; frozen towers have different
+        # constants.
         alone = len(self._towers) == 1 or self._synchronises or self._plan.numerics.frozen
         copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
         return self._manager.run_towers(
@@ -305,7 +312,7 @@ class TrainStep:
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Places where a plug-in makes variables that the network uses but does not declare."""
+        """Places where a plug-in creates variables that the network uses but does not declare."""
         return self._towers[0].foreign
 
     @property
@@ -315,7 +322,7 @@ class TrainStep:
 
     def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
         """Seed of a tower and step, int64 [2]."""
-        del begun  # used by steps with a shared counter of updates
+        del begun  # for steps with a shared counter of updates
         number, done = self._first_tower + tower, self._counter
         if self._plan.length.passes > 1:
             done = done * self._plan.length.passes + self._pass
@@ -331,9 +338,9 @@ class TrainStep:
         *,
         ahead: bool = True,
     ) -> TowerResult:
-        """Builds a tower's pass, which reads variables after `begun`, by `copied` if given.
+        """Builds the pass of a tower, with `copied` if given. It reads variables after `begun`.
 
-        With staged variables, `ahead` includes the reads for the next step.
+        With staged variables, the reads for the next step are added to `ahead`.
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
@@ -373,7 +380,7 @@ class TrainStep:
             return made, [tf.identity(part) for part in parts if part is not None]
 
     def _scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
-        """Sums of loss and metrics over the towers of this step, then any request to stop."""
+        """Sums of loss and metrics over this step's towers, and the request to stop, if any."""
         columns = [[tower.loss for tower in towers]]
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
         with tf.device(self._devices[0]), tf.name_scope("sums"):
@@ -389,7 +396,7 @@ class TrainStep:
         weight_losses: Sequence[tf.Tensor],
         updates: Sequence[Any],
     ) -> StepResult:
-        """Means over all towers of the job, with `_scalar_sums` `totals`, after all updates."""
+        """Means over all towers of the job, after all updates. `totals` is from `_scalar_sums`."""
         with tf.device(self._devices[0]), tf.name_scope("means"):
             sums, stop = list(totals), None
             if self._stop is not None:
@@ -405,15 +412,15 @@ class TrainStep:
                 return StepResult(tf.identity(loss), by_name, stop=stop)
 
 
-# One step for all workers of a job, run by a ClusterCoordinator on any idle worker.
+# One step for all workers of a job. A ClusterCoordinator runs it on any idle worker.
 
 _RETRY_SECONDS = 0.05
 
 
 class CoordinatedStep(TrainStep):
-    """A `TrainStep`, with a counter and a `CoordinatedInput`, that reads its worker's number.
+    """A `TrainStep` with a counter and a `CoordinatedInput`, which reads the number of its worker.
 
-    Draws depend on the number of the worker and on the updates counted before.
+    Random draws depend on the number of the worker and on the count of updates.
     """
 
     _inputs: CoordinatedInput
@@ -429,7 +436,7 @@ class CoordinatedStep(TrainStep):
 
     @property
     def input_wait_seconds(self) -> float:
-        """Mean time that workers spent waiting for batches."""
+        """Mean time of workers' waiting for batches."""
         return self._waited / len(self._inputs.devices)
 
     def resume(self, global_step: int) -> None:
@@ -438,10 +445,10 @@ class CoordinatedStep(TrainStep):
         self._updates_counter.resume(global_step)
 
     def __call__(self, *learning_rates: float) -> StepResult:
-        """Schedules an update and waits for it; thread-safe.
+        """Schedules an update and waits for it. Thread-safe.
 
-        An update whose worker is killed is made again on another worker, though the first may have
-        been applied.
+        If its worker is killed, the update is repeated on another worker, although it may have been
+        applied.
         """
         self._inputs.next()
         arguments = (self._rate_tensor(*learning_rates),)
@@ -465,11 +472,11 @@ class CoordinatedStep(TrainStep):
                 if not lost or "/job:ps" in str(error):
                     raise
             # The worker was killed between the end of the step and the copy of its result. The
-            # coordinator gives the step to another one, whose result comes in its place.
+            # coordinator repeats the step on another worker, whose result is used.
             time.sleep(_RETRY_SECONDS)
 
     def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
-        """`StepResult`'s fields and the wait for input, as one float64 tensor for one message."""
+        """`StepResult` and the wait for input as one float64 tensor, which is one message."""
         result = self._step(rate)._replace(worker=self._inputs.worker())
         made = {name: value for name, value in result._asdict().items() if value is not None}
         made["waited"] = self._inputs.waited

@@ -1,9 +1,9 @@
 """The update of variables by aggregated gradients.
 
-With decay d and learning rate r an update is w (1 - r d) - r g. A sum g + d w as its gradient
-takes passes of its own over memory. The proximal step of Duchi and Singer, "Efficient online and
-batch learning using forward backward splitting", JMLR 10, 2009, works in place: (w - a g) / (1 + x)
-with a = r (1 + x) and x = 1 / (1 - r d) - 1 is the same update.
+With decay d and learning rate r, an update is w (1 - r d) - r g. Computing the gradient g + d w
+would need additional passes over memory. The proximal step of Duchi and Singer, "Efficient online
+and batch learning using forward backward splitting", JMLR 10, 2009, works in place: (w - a g) / (1
++ x), where a = r (1 + x) and x = 1 / (1 - r d) - 1, is the same update.
 
 In float32, 1 + x is a multiple of 2^-23, and x is 4e-8 to 4e-6 for usual r and d. Rounded in the
 same direction in every step, decay would be up to twice what is due, or none. A step therefore
@@ -22,20 +22,21 @@ pieces the mean would take more steps. Steps with x_t = 0 are updates of plain S
 division, which is a second pass over w.
 
 An operation updates a variable and its slots in the variable's dtype. A function computes in
-float32; its step is subtracted in place, so that asynchronous updates lose none. Weight decay and
-clipping are applied to the gradient before (`UpdatePlan`), apart from decay that is a part of the
+float32. Its step is subtracted in place, so that no asynchronous update is lost. Weight decay and
+clipping are first applied to the gradient (`UpdatePlan`), except for decay that is a part of the
 update.
 
-Every tower's loss contains the L2 loss of its own weights, so the reduced gradient contains its
-gradient once under "mean", once per tower under "sum".
+Every tower's loss contains the L2 loss of its own weights. So the reduced gradient contains the
+gradient of the L2 loss once for "mean", and once per tower for "sum".
 
-A read of a variable returns the variable's own buffer. An update that runs while an operation holds
-that buffer copies the whole variable first; one that waits works in place. TensorFlow orders
-updates behind reads only, not behind the readers of what was read, so updates here wait for these.
+A read of a variable returns the variable's own buffer. If an update runs while an operation uses
+this buffer, it first copies the whole variable; otherwise it works in place. TensorFlow only orders
+updates after reads, not after operations that use the result of a read. So updates here wait for
+these operations.
 
-Only variables on CPUs wait, and only for readers on CPUs of their task. Readers on a GPU or in
-another task hold a copy; waiting for each of them would take a signal between devices. Copying a
-variable within a GPU costs less than these signals.
+Only updates of variables on CPUs wait, and only for operations on CPUs of the same task. Operations
+on a GPU or in another task have a copy, and waiting for each of them would need a signal between
+devices. Copying a variable within a GPU takes less time than these signals.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import Column, Gradient, cast, on_devices, traced_graph
 
-# Clipping of the gradients that are applied together on one device.
+# Clips the gradients that are applied together on one device.
 
 
 def by_value(
@@ -78,15 +79,15 @@ def by_value(
 CLIPPINGS: Mapping[str, Callable[[Sequence[tf.Tensor], Sequence[str], float], list[tf.Tensor]]] = {
     "gradient_clip": by_value
 }
-"""By the flag that has the bound: functions of reduced float32 gradients without loss scale, the
-devices of their variables, and the bound, a number.
+"""Functions by the flag with the bound. The arguments are reduced float32 gradients without loss
+scale, the devices of their variables, and the bound.
 """
 
 
 # Weight decay as a part of SGD's update on CPUs.
 
 PIECE = 2.0**-18
-"""Smallest decay of a step that has any, as a share of the weight."""
+"""Smallest decay in a step with decay, as a share of the weight."""
 
 _ULP = 2.0**-23  # distance of float32 numbers above 1
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -96,8 +97,8 @@ class FusedDecay:
     """Updates variables by SGD with weight decay.
 
     Args:
-      decay: d above.
-      steps_done: t above, an int64 scalar.
+      decay: d in the module's description.
+      steps_done: t in the module's description, an int64 scalar.
     """
 
     def __init__(self, decay: float, steps_done: tf.Variable) -> None:
@@ -105,7 +106,9 @@ class FusedDecay:
         self._steps_done = steps_done
 
     def apply(self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], rate: tf.Tensor) -> list[Any]:
-        """Updates each variable on its device; returns operations or tensors that end with them.
+        """Updates each variable on its device.
+
+        Returns operations or tensors that depend on the updates.
 
         Args:
           pairs: float32 gradients without decay, and float32 variables on CPUs.
@@ -124,7 +127,7 @@ class FusedDecay:
         """x_t, a float32 scalar."""
         product = tf.cast(rate, tf.float64) * self._decay
         left = 1.0 - product
-        # Where nothing is left of a weight, a share of it that float32 cannot tell from nothing.
+        # Where this is 0, 2^-24 is used instead, which is less than the precision of float32.
         due = product / tf.where(left == 0.0, tf.constant(2.0**-24, tf.float64), left)
         turns = tf.cast(towers.read(self._steps_done), tf.float64) * _GOLDEN
         quantum = tf.where(due < PIECE, tf.constant(PIECE, tf.float64), _ULP)
@@ -157,13 +160,13 @@ def _update(
     return tf.cond(tf.not_equal(piece, 0.0), decayed, plain)
 
 
-# Optimizers as declared: one of TensorFlow's fused operations per update, or a function.
+# Optimizers: each update is one of TensorFlow's fused operations, or a function.
 
 
 class Optimizer:
-    """Updates variables in place; `values` are those of `spec.flags`.
+    """Updates variables in place. `values` contains the values of `spec.flags`.
 
-    With an `average_decay` above 0, every variable has a moving average, which is one of its slots.
+    If `average_decay` is above 0, every variable has a moving average, which is one of its slots.
     """
 
     def __init__(
@@ -186,8 +189,8 @@ class Optimizer:
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the state of one group of variables, outside any traced function.
 
-        To be called once per set of variables that `apply_gradients` gets together: once for shared
-        variables, once per tower otherwise. An empty group is ignored.
+        Call it once for each set of variables that `apply_gradients` gets together: once for shared
+        variables, otherwise once per tower. An empty group is ignored.
         """
         if not variables:
             return
@@ -215,12 +218,12 @@ class Optimizer:
         self._slots[slot, variable.ref()] = tf.Variable(value, trainable=False, name=name)
 
     def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedDecay) -> None:
-        """Lets `decay` make later updates of these variables; `spec` is that of SGD."""
+        """Lets `decay` run later updates of these variables. `spec` must be that of SGD."""
         self._fused_decay = decay
         self._decayed = {variable.ref() for variable in variables}
 
     def decay(self, variables: Iterable[tf.Variable], factor: float) -> None:
-        """Lets later updates of these variables apply weight decay; `spec` is decoupled."""
+        """Lets later updates of these variables apply weight decay. `spec` must be decoupled."""
         self._decay.update({variable.ref(): factor for variable in variables})
 
     def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
@@ -228,13 +231,16 @@ class Optimizer:
         return dict(self._slots)
 
     def shared_variables(self) -> dict[str, list[tf.Variable]]:
-        """Scalars that belong to no variable: one per group, by name."""
+        """Scalars that belong to a group, not to a variable: one per group, by name."""
         return {name: [group[name] for group in self._groups] for name in self._bases}
 
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
-        """Updates variables of a group, each on its device, by dense gradients; returns ops."""
+        """Updates variables of a group, each on its device, by dense gradients.
+
+        Returns operations.
+        """
         ops = []
         updated = [variable for _, variable in pairs] if self._average_decay else []
         if self._fused_decay is not None:
@@ -242,8 +248,8 @@ class Optimizer:
             ops += self._fused_decay.apply(decayed, learning_rate)
             pairs = [pair for pair in pairs if pair[1].ref() not in self._decayed]
         rates = {tf.float32: learning_rate}
-        # Powers by number of the group, read once for all of its variables: a conversion in each
-        # update would be an operation in each.
+        # Powers by number of the group. They are read once for all variables of a group, so that
+        # updates do not need their own conversion.
         powers: dict[int, dict[str, tf.Tensor]] = {}
         for gradient, variable in pairs:
             # Functions compute in float32.
@@ -265,7 +271,7 @@ class Optimizer:
         return ops
 
     def _average(self, variable: tf.Variable) -> Any:
-        """Moves the average of a variable towards its new value; returns the operation."""
+        """Updates the moving average with the new value of a variable. Returns the operation."""
         with tf.device(variable.device):
             average = self._slots[AVERAGE, variable.ref()]
             distance = towers.read(average) - towers.read(variable)
@@ -288,7 +294,8 @@ class Optimizer:
             given["decay"] = self._decay.get(variable.ref(), 0.0)
         weight = cast(towers.read(variable), tf.float32)
         step, *states = spec.update(weight=weight, gradient=gradient, rate=rate, **given)
-        # Operations: assignments of a strategy's variables depend on where they are called.
+        # Operations are used, because assignments to a strategy's variables depend on the calling
+        # scope.
         ops = [
             tf.raw_ops.AssignVariableOp(resource=slot.handle, value=cast(state, slot.dtype))
             for slot, state in zip(slots.values(), states, strict=True)
@@ -297,7 +304,10 @@ class Optimizer:
         return [*ops, tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)]
 
     def _advance(self, powers: Mapping[int, Mapping[str, tf.Tensor]]) -> list[Any]:
-        """Ops that multiply the powers read by updates, run after all of them."""
+        """Operations that multiply the powers.
+
+        They run after all updates, which read the powers.
+        """
         ops = []
         for number, of_group in powers.items():
             for name, base in self._bases.items():
@@ -307,20 +317,20 @@ class Optimizer:
         return ops
 
 
-# The updates of a step: reduced, completed and applied as planned.
+# The updates of a step: gradients are reduced, completed and applied as planned.
 
 _NO_LIMIT = 2**63 - 1
 _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze"})
-"""Operations whose result is the buffer of their first input."""
+"""Operations whose result uses the buffer of their first input."""
 
 
 class Updater:
     """Executes `plan.exchange.update` inside the traced step.
 
-    `host` is the full name of the CPU of the process that calls the step.
-    `steps_done` is the number of the step, an int64 scalar, on which fused decay depends.
-    `reduction_operations` counts the operations that the manager added between gradients and
-    updates; None before the step is traced.
+    `host` is the full name of the CPU of the process that calls the step. `steps_done` is the
+    number of the step, an int64 scalar; fused decay depends on it. `reduction_operations` is the
+    number of operations that the manager has added between gradients and updates; None before the
+    step is traced.
     """
 
     def __init__(
@@ -364,10 +374,10 @@ class Updater:
         sums: Sequence[tf.Tensor],
         rate: tf.Tensor,
     ) -> tuple[list[Any], tf.Tensor | None, list[tf.Tensor]]:
-        """Ops that change model and optimizer, `StepResult.skipped`, and `sums` of the whole job.
+        """Operations of the update, `StepResult.skipped`, and `sums` of the whole job.
 
-        The gradients have the loss scale `factor`; `sums` are float32 scalars over this step's
-        towers; `rate` has the factor of the plan.
+        The gradients contain the loss scale `factor`. `sums` are float32 scalars, sums over this
+        step's towers. `rate` includes the factor of the plan.
         """
         manager = self._manager
         early, late = (factor, None) if self._plan.deferred else (None, factor)
@@ -403,7 +413,8 @@ class Updater:
         ops += manager.after_updates()
         updates = [tower.updates for tower in towers]
         if self._plan.deferred:
-            # The judged gradients are of the previous step, these values of this one.
+            # The judged gradients are those of the previous step, but these values are of this
+            # step.
             values = [one.value for one in itertools.chain.from_iterable(updates)]
             real = [value for value in values if value.dtype.is_floating]
             guards = [self._loss_scale.guard(real)] * len(towers)
@@ -411,8 +422,8 @@ class Updater:
         return ops, skipped, totals
 
     def weight_losses(self) -> list[tf.Tensor]:
-        """Half the squared norm of every decayed weight, each on the weight's device."""
-        # Equal replicas have equal norms; one is enough.
+        """Half the squared norm of every weight with decay, on the weight's device."""
+        # Equal replicas have equal norms, so one norm is sufficient.
         groups = self._decayed[:1] if self._manager.replicas_in_sync else self._decayed
         losses = []
         for variable in itertools.chain.from_iterable(groups):
@@ -421,7 +432,7 @@ class Updater:
         return losses
 
     def l2_loss(self, weight_losses: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The L2 loss, the mean over towers, on the current device."""
+        """The L2 loss (mean over towers), on the current device."""
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
@@ -437,16 +448,16 @@ class Updater:
         return columns
 
     def before_reduction(self, column: Column) -> Column:
-        """A column with the towers' L2 gradients added, if the plan adds them here.
+        """The column, with the towers' L2 gradients added if the plan adds them here.
 
-        Otherwise a decayed weight on which only its L2 loss depends gets zeros.
+        Otherwise, a weight that only affects its L2 loss gets zeros.
         """
         if column.variables[0].ref() not in self._read:
             return column
         if self._plan.deferred:
             return column.mapped(self._devices, self._with_decay)
         if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
-            return column  # the reduction makes zeros of None in the right form
+            return column  # the reduction replaces None by zeros with the correct shape
         return column.mapped(
             self._devices,
             lambda gradient, variable: tf.zeros(variable.shape) if gradient is None else gradient,
@@ -457,14 +468,14 @@ class Updater:
         return term if gradient is None else gradients.dense(gradient, variable) + term
 
     def _finished(self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor) -> tf.Tensor:
-        """A reduced gradient without loss scale and with decay, on its variable's device."""
+        """A reduced gradient without loss scale and with decay, on the device of its variable."""
         with tf.device(variable.device):
             gradient = unscaled(gradient, inverse)
             late = variable.ref() in self._added_late
             return self._with_decay(gradient, variable) if late else gradient
 
     def _rates(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
-        """The learning rate for the updates on each device, sent once to every process."""
+        """The learning rate for updates on each device. It is sent once to every process."""
         host = self._host
         by_home = {host: _copy(host, rate)}
         for home in map(cpu_of, devices):
@@ -479,11 +490,11 @@ def _copy(device: str, tensor: tf.Tensor) -> tf.Tensor:
 
 
 class Readers:
-    """Readers of variables in the function being traced, whose graph has `tower_variable.read`s."""
+    """Operations that use variables' buffers in the traced function (see `tower_variable.read`)."""
 
     def __init__(self, graph: tf.Graph) -> None:
         handles = tower_variable.handles_read(graph)
-        # Handle of the variable whose buffer a tensor is, by the tensor's name.
+        # By name of a tensor: handle of the variable whose buffer the tensor uses.
         values: dict[str, int] = {}
         self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
         for operation in graph.get_operations():  # in topological order
@@ -497,11 +508,11 @@ class Readers:
                 values[operation.outputs[0].name] = values[names[0]]
 
     def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient, with dependencies on all readers that share the variable's buffer."""
+        """The gradient, with dependencies on the operations that use the variable's buffer."""
         home = _host(variable.device)
         if home is None:
             return gradient
-        # Operations without a task run in the caller, which has no variables of a ps.
+        # Operations without a task run in the calling process, which has no variables of a ps.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
         readers = [reader for reader in of_variable if _host(reader.device) in near]
@@ -513,7 +524,7 @@ class Readers:
 
 
 def signals(operations: Sequence[Any], device: str) -> list[Any]:
-    """Dependencies for a device, so that each other device sends it one signal."""
+    """Control dependencies for a device, so that each other device sends it one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
     return [tf.group(*operations)]  # creates one operation per device
@@ -521,7 +532,7 @@ def signals(operations: Sequence[Any], device: str) -> list[Any]:
 
 @functools.cache
 def _host(device: str) -> str | None:
-    """The task in whose memory a device computes, such as ps:0; None for a GPU, "" if unnamed."""
+    """The task of a CPU device, such as ps:0; "" if the device names no task, None for a GPU."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type not in (None, "CPU"):
         return None
@@ -531,7 +542,7 @@ def _host(device: str) -> str | None:
 class UpdateCounter:
     """Counts asynchronous updates of shared variables.
 
-    A worker reads the count before it reads the variables and increments it after it has updated
+    A worker reads the count before it reads the variables, and increments it after it has updated
     them. The staleness of its update is the number of increments in between, as in Dai et al.,
     "Toward understanding the impact of staleness in distributed machine learning", ICLR 2019.
     """
@@ -549,13 +560,13 @@ class UpdateCounter:
         return tower_variable.read(self._count)
 
     def end(self, begun: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
-        """Counts an update after all its assignments; returns its staleness, an int64 scalar.
+        """Counts an update after all its assignments. Returns its staleness, an int64 scalar.
 
         `begun` is what `begin` returned in the same step.
         """
         home = self._count.device
         with tf.device(home), tf.control_dependencies(signals(updates, home)):
-            # In one operation, so that no two updates get the same number.
+            # One operation reads and increments, so that no two updates get the same number.
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64
             )
