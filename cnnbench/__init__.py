@@ -82,7 +82,7 @@ _MOVED = {
     "cnnbench.data.findings": "cnnbench.data.folder",
     "cnnbench.data.position": "cnnbench.data.pipeline",
     "cnnbench.judge.report.tables": "cnnbench.judge.report.exports",
-    "cnnbench.variable_mgr.all_reduce.cost": "cnnbench.variable_mgr.all_reduce.registry",
+    "cnnbench.variable_mgr.all_reduce.cost": "cnnbench.variable_mgr.all_reduce.spec",
     "cnnbench.variable_mgr.tower_variable": "cnnbench.variable_mgr.towers",
 }
 """Public modules of 1.0.0 that were merged into others: their names work until version 2."""

@@ -23,7 +23,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.side import Side, benchmark_command, check, refuse_flags
 from cnnbench.campaigns.processes.campaign import Campaign, headline
-from cnnbench.campaigns.processes.commands import RunSummary
+from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import words
 from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records

@@ -29,7 +29,7 @@ from forked import Forked, Server, brief, execute, finished, shorten_runs
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import run_code
-from cnnbench.campaigns.processes import campaign, commands, results_dir
+from cnnbench.campaigns.processes import campaign, child, results_dir
 from cnnbench.cli import main
 from cnnbench.flags import Params
 from cnnbench.flags.groups.all_reduce import AllReduceParams
@@ -50,7 +50,7 @@ from cnnbench.records.run import (
     StartupSeconds,
 )
 from cnnbench.variable_mgr import modes
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.modes import Packing
 
 LOGICAL_DEVICES = 8
 
@@ -293,7 +293,7 @@ _collect = environment.collect
 _machine = functools.cache(_collect)
 _machine_with = functools.cache(lambda *variables: _collect())
 _own_subject = functools.cache(repository.of_cnnbench)
-_own_sources = functools.cache(commands.source_digest)
+_own_sources = functools.cache(child.source_digest)
 
 
 @functools.cache

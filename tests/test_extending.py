@@ -184,7 +184,7 @@ RECIPES = (
     ),
     Recipe(
         "A reader",
-        "from cnnbench.records.reader import READERS, load_readers\n"
+        "from cnnbench.records.readers import READERS, load_readers\n"
         "load_readers()\n"
         "assert READERS['speed_log'].pattern.search(b'resnet50, batch 64: 812.4 images/sec')\n",
         "import speed.log --results=imported --dry_run",

@@ -167,7 +167,7 @@ class Own(IndependentVariableMgr):
 register_mode(Mode(name="own", manager=Own, about="own"))
 """
 READER = """
-from cnnbench.records.reader import register_reader
+from cnnbench.records.readers import register_reader
 
 @register_reader("own", b"some")
 def read(file):

@@ -102,7 +102,7 @@ def test_a_job_takes_names_of_plug_ins(tmp_path):
     assert record["model"]["name"] == "tiny"
 
 
-_READER = "from cnnbench.records.reader import register_reader as read\nread"
+_READER = "from cnnbench.records.readers import register_reader as read\nread"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
 )
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 from cnnbench.variable_mgr.gradients import Column, FlatLayout
-from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
 # Communication between workers that each run their own step, except the exchange of gradients.

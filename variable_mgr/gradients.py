@@ -24,7 +24,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     buffer_sizes,
     groups_of_small,
 )
-from cnnbench.variable_mgr.spec import Packing, VariableMgrSpec
+from cnnbench.variable_mgr.modes import Packing, VariableMgrSpec
 
 # Caches of tensors during one trace, and variables that store a tensor until the next step.
 

@@ -16,7 +16,7 @@ from cnnbench.variable_mgr.base import (
     VariableMgr,
 )
 from cnnbench.variable_mgr.gradients import Column, PerTrace, cast, exchange, untraced
-from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
 

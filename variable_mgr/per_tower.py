@@ -19,7 +19,7 @@ from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, adding_cpus, groups_of
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
 from cnnbench.variable_mgr.gradients import Column, Gradient, make_stages, run_through
-from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
 

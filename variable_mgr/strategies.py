@@ -18,14 +18,14 @@ from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import Column
-from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-from cnnbench.variable_mgr.spec import (
+from cnnbench.variable_mgr.modes import (
     COLLECTIVE,
     CrossDeviceSpec,
     VariableLike,
     VariableMgrSpec,
     refuse_towers,
 )
+from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
 # Base of the managers that use strategies of tf.distribute.

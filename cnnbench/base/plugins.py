@@ -162,10 +162,10 @@ _REGISTRIES = (
     "cnnbench.data.open",
     "cnnbench.models.model",
     "cnnbench.variable_mgr.modes",
-    "cnnbench.variable_mgr.all_reduce.registry",
+    "cnnbench.variable_mgr.all_reduce.spec",
     "cnnbench.optimizers.registry",
     "cnnbench.records.metric",
-    "cnnbench.records.reader",
+    "cnnbench.records.readers",
 )
 
 

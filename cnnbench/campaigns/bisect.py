@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cnnbench.base.document import Row, TableCell, Text, numeric, table, writers
+from cnnbench.base import document
+from cnnbench.base.document import Row, TableCell, Text, numeric, table
 from cnnbench.base.inference import ANALYSIS_STEP, FIRST_ANALYSIS
 from cnnbench.base.text import NONE, count, duration, integer, number_of, percent, percents
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, NotExplainedError, Profiling
@@ -40,7 +41,7 @@ from cnnbench.judge.compare import (
     processes_needed,
 )
 from cnnbench.judge.compare.estimate import Verdict, is_too_many
-from cnnbench.judge.metrics.measurement import THROUGHPUT
+from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
     Commits,
@@ -666,7 +667,7 @@ def text_of(bisection: Bisection) -> str:
     """A table of the steps, and the first bad commit or the candidates for it."""
     steps = table((_row(step, bisection.setting.history) for step in bisection.steps), whole=True)
     more = _culprit(bisection) if len(bisection.suspects) == 1 else _range(bisection)
-    return writers.text_of([[steps], more if bisection.suspects else []])
+    return document.text_of([[steps], more if bisection.suspects else []])
 
 
 def no_difference(step: Step) -> str:

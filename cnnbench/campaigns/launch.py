@@ -24,12 +24,14 @@ from cnnbench.campaigns.processes.child import (
     Child,
     Command,
     ProcessResult,
+    RunSummary,
     command_prefix,
     log_tail,
+    of_plan,
     start,
     stop,
+    with_stored_record,
 )
-from cnnbench.campaigns.processes.commands import RunSummary, of_plan, with_stored_record
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import ParsedArgs, parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, named, specs_of, texts_of

@@ -17,13 +17,13 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.document import Row, numeric, table, writers
+from cnnbench.base.document import Row, numeric, table, text_of
 from cnnbench.base.slow_steps import mean_step_seconds
 from cnnbench.base.text import integer, percent
 from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, command_words
 from cnnbench.campaigns.processes.campaign import RunPolicy, measure_in_rounds, rounds, run_one
-from cnnbench.campaigns.processes.commands import RunSummary
+from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     CampaignIdentity,
     CampaignKind,
@@ -37,8 +37,7 @@ from cnnbench.plan import RunPlan
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
-from cnnbench.variable_mgr.all_reduce.registry import Link
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, Link, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
 WEAK, STRONG = "weak", "strong"
@@ -269,7 +268,7 @@ def table_text(points: Sequence[ScalingPoint]) -> str:
     images = sorted({point.images_per_step for point in points})
     batch = "all jobs have {} images per step" if points[0].kind == STRONG else _WEAK_BATCH
     title = f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
-    return f"{title}\n{writers.text_of([[table(map(_cells, points))]])}"
+    return f"{title}\n{text_of([[table(map(_cells, points))]])}"
 
 
 def _cells(point: ScalingPoint) -> Row:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Text, table, writers
+from cnnbench.base.document import Text, table, text_of
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.text import labels_of, number_of
 from cnnbench.campaigns.ab.side import Side, request
@@ -24,7 +24,7 @@ from cnnbench.campaigns.processes.campaign import (
     rounds,
     run_one,
 )
-from cnnbench.campaigns.processes.commands import RunSummary
+from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
     CampaignIdentity,
@@ -446,7 +446,7 @@ def table_text(document: StrategiesDocument, cases: Sequence[StrategyCase]) -> s
     remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]
     remarks += [f"incomplete: {document.incomplete}"] if document.incomplete else []
     shown = table((mode_row(row, spread) for row in rows), spare=_SPARE, whole=True)
-    return writers.text_of([[shown, *(Text(remark, hanging=2) for remark in remarks)]])
+    return text_of([[shown, *(Text(remark, hanging=2) for remark in remarks)]])
 
 
 def document(

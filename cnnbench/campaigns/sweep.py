@@ -26,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.document import Row, Text, numeric, table, writers
+from cnnbench.base.document import Row, Text, numeric, table, text_of
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import natural_key
@@ -45,8 +45,8 @@ from cnnbench.campaigns.processes.campaign import (
     rounds,
     run_one,
 )
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.commands import (
+from cnnbench.campaigns.processes.child import (
+    ProcessResult,
     RunSummary,
     digest_key,
     environment_identity,
@@ -78,7 +78,7 @@ from cnnbench.flags.params import FLAGS
 from cnnbench.flags.parse import flags_added_by
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_find
-from cnnbench.judge.metrics.measurement import Policy, median_step_text
+from cnnbench.judge.metrics import Policy, median_step_text
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.metric import BOUNDS
@@ -813,7 +813,7 @@ def table_text(rows: Sequence[SummaryRow]) -> str:
     failed = (f"failed: {problem}" for row in rows for problem in row.problems)
     # The second name of the configuration is omitted in a narrow terminal.
     shown = table(map(_cells, rows), spare=(_REPORTED,))
-    return writers.text_of([[shown, *(Text(text, hanging=6) for text in (*pauses, *failed))]])
+    return text_of([[shown, *(Text(text, hanging=6) for text in (*pauses, *failed))]])
 
 
 def _cells(row: SummaryRow) -> Row:

@@ -27,8 +27,8 @@ from cnnbench.cli.commands.env import EnvDocument
 from cnnbench.cli.commands.models import ModelsDocument
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import Comparison
-from cnnbench.judge.history.formats import HistoryDocument
-from cnnbench.judge.metrics.measurement import Policy
+from cnnbench.judge.history.page import HistoryDocument
+from cnnbench.judge.metrics import Policy
 from cnnbench.lab.predict.predict import PredictionDocument
 from cnnbench.machine.checks import CONDITIONS, WARNINGS
 from cnnbench.models.declaration import declare

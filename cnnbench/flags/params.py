@@ -34,7 +34,7 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.optimizers.spec import Constant
+from cnnbench.optimizers.registry import Constant
 
 # Obsolete and renamed flags of tf_cnn_benchmarks and its forks, because job files still use them.
 

@@ -3,12 +3,14 @@
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
+    Constant,
+    OptimizerSpec,
     ScheduledSteps,
     ScheduleSpec,
+    Slot,
     register_optimizer,
     register_schedule,
 )
-from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 __all__ = [
     "OPTIMIZERS",

@@ -8,13 +8,156 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import GenericAlias
 from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.text import exact, number, parse_number
 from cnnbench.errors import FlagError, UsageError, text_of
 from cnnbench.optimizers import builtin
-from cnnbench.optimizers.spec import Constant, OptimizerSpec, refuse_others
+
+# Declaration of optimizers. This module does not import TensorFlow.
+#
+# The declaration determines the choices and help text of --optimizer, the flags for constants,
+# error messages, notices, MLPerf keys, the memory estimate, checkpoints, and the update itself
+# (cnnbench/run/step/update.py).
+
+
+class Constant:
+    """A constant of optimizers or of schedules, with the flag that sets it.
+
+    Args:
+      flag: name of the flag. Several optimizers or several schedules may share a constant.
+      default: the value if the flag is not given.
+      help: beginning of the help sentence. The names of the optimizers or schedules are appended.
+      minimum, maximum: smallest and largest valid value.
+      above, below: bounds that the value must not reach.
+    """
+
+    def __init__(
+        self,
+        flag: str,
+        default: float,
+        help: str,
+        *,
+        minimum: float | None = None,
+        above: float | None = None,
+        maximum: float | None = None,
+        below: float | None = None,
+    ) -> None:
+        self.flag = flag
+        self.default = default
+        self.help = help
+        limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below}
+        self.limits = {name: bound for name, bound in limits.items() if bound is not None}
+
+
+def refuse_others(who: str, *constants: Mapping[str, object]) -> None:
+    """Raises UsageError for a constant that is not a `Constant`, or is not in a dictionary."""
+    for table in constants:
+        wrong = plugins.describe_mismatch(table, dict[str, Constant])
+        if wrong:
+            raise UsageError(f"{who}: constants must be {wrong}")
+
+
+class Slot(NamedTuple):
+    """Optimizer state with the shape of a variable.
+
+    `name` is the name in checkpoints, `argument` the argument of the operation or function, and
+    `initial` the initial value of all elements.
+    """
+
+    name: str
+    argument: str
+    initial: float = 0.0
+
+
+AVERAGE = "moving_average"
+"""Name in checkpoints of the moving average of a variable (--ema_decay), besides the slots."""
+
+
+def _shaped_as_weight(value: Any, arguments: Sequence[Any]) -> str:
+    wanted = plugins.sizes(arguments[0])
+    sizes = plugins.sizes(value) if plugins.is_tensor(value) else ()
+    if plugins.agree(sizes, wanted):
+        return ""
+    return f"tensors of the shape of the weight, {wanted}, not {plugins.shown(value)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """An optimizer. The update of a variable is a TensorFlow operation or a function.
+
+    The function is called while the step is traced, on the device of the variable, with these
+    keyword arguments: `weight` and `gradient`, float32 tensors with the shape of the whole
+    variable; `rate`, a float32 scalar; slots (float32 tensors), `powers` (float32 scalars),
+    `constants` and `fixed` by their argument names; and `decay`, a number, if `decoupled`. It
+    returns the value that is subtracted from the weight, and the new value of each slot, in order.
+
+    Attributes:
+      formula: formula for the new weight w from gradient g and learning rate lr, for the help text.
+      operation: name of an operation in tf.raw_ops. Its argument for the variable is `var`.
+      rate, gradient: argument names of the operation for the learning rate and the gradient.
+      update: the function, if there is no operation.
+      slots: state of each variable.
+      constants: constants by argument name.
+      powers: constants by argument name that are raised to the power of the step number. They are
+        state of each group of variables that are updated together.
+      fixed: fixed values by argument name.
+      linear: whether the change of w is proportional to lr * g, so that lr can be scaled instead of
+        g.
+      decoupled: whether weight decay is part of the update instead of an L2 loss in the gradient.
+      refuses_fp16: why variables cannot be float16; "" if they can.
+      normal_in_fp16: flags with values that must be normal (not subnormal) in the dtype of the
+        variables.
+      mlperf_name: name in MLPerf logs; by default `name`.
+      mlperf: values in MLPerf logs by key. A value is a number, the flag of a constant, or the name
+        of a value in `cnnbench.run.driver.observers`, such as "base_rate".
+    """
+
+    name: str
+    formula: str
+    operation: str = ""
+    rate: str = "lr"
+    gradient: str = "grad"
+    update: Callable[..., tuple[Any, ...]] | None = None
+    slots: tuple[Slot, ...] = ()
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    powers: Mapping[str, Constant] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    linear: bool = False
+    decoupled: bool = False
+    refuses_fp16: str = ""
+    normal_in_fp16: tuple[str, ...] = ()
+    mlperf_name: str = ""
+    mlperf: Mapping[str, str | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        plugins.check_name("an optimizer", self.name)
+        if bool(self.operation) == bool(self.update):
+            raise UsageError(f"optimizer {self.name} needs either an operation or an update")
+        if self.decoupled and not self.update:
+            raise UsageError(f"optimizer {self.name}: only an update can apply decay")
+        refuse_others(f"optimizer {self.name}", self.constants, self.powers)
+        if self.update:
+            result = Annotated[Any, _shaped_as_weight]
+            results = GenericAlias(tuple, (result,) * (1 + len(self.slots)))
+            takes = ["*", "weight", "gradient", "rate", *(slot.argument for slot in self.slots)]
+            takes += [*self.powers, *self.constants, *self.fixed, *["decay"][: self.decoupled]]
+            object.__setattr__(self, "update", plugins.checked(self.update, results, takes))
+
+    @property
+    def flags(self) -> dict[str, Constant]:
+        """The constants, by flag name."""
+        return {
+            constant.flag: constant
+            for constant in (*self.constants.values(), *self.powers.values())
+        }
+
+    def values(self, params: object) -> dict[str, float]:
+        """The values of the optimizer's flags, by name, from an object that has all flags."""
+        return {flag: getattr(params, flag) for flag in self.flags}
+
 
 # Learning-rate schedules. They use only Python arithmetic, not TensorFlow.
 

@@ -44,11 +44,15 @@ from cnnbench.plan.training import whole
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared
 from cnnbench.variable_mgr.all_reduce.spec import groups_of, single
-from cnnbench.variable_mgr.modes import BUILT_IN, Copies, Mode, Processes, Reduction
-from cnnbench.variable_mgr.spec import (
+from cnnbench.variable_mgr.modes import (
     BETWEEN_WORKERS,
+    BUILT_IN,
     COLLECTIVE,
     MOST_PACKS,
+    Copies,
+    Mode,
+    Processes,
+    Reduction,
     refuse_devices,
     refuse_towers,
 )

@@ -33,8 +33,7 @@ from cnnbench.models import model as registry
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model
 from cnnbench.models.spec import Element, ModelSpec, resolve
-from cnnbench.optimizers.registry import OPTIMIZERS
-from cnnbench.optimizers.spec import OptimizerSpec
+from cnnbench.optimizers.registry import OPTIMIZERS, OptimizerSpec
 from cnnbench.plan.place import Place, Work
 from cnnbench.variable_mgr.all_reduce.spec import (
     AllReduceSpec,
@@ -44,8 +43,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     groups_of,
     single,
 )
-from cnnbench.variable_mgr.modes import Mode, Reduction
-from cnnbench.variable_mgr.spec import AggregationSpec, CrossDeviceSpec
+from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, Reduction
 
 FILE_SYSTEMS = "cnnbench.file_systems"
 """Group of entry points that register file systems with TensorFlow."""

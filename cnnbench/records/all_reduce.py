@@ -31,7 +31,7 @@ from cnnbench.records.run import (
     SweepPlace,
     check_status,
 )
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.modes import Packing
 
 # The record of `cnnbench allreduce`, schema 1: raw times are stored, statistics derived.
 

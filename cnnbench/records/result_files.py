@@ -39,7 +39,7 @@ from cnnbench.records.files import (
 from cnnbench.records.metric import SUMMARY, load_metrics
 from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.run import RunRecord, subject_of
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.modes import Packing
 
 Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
 """Results of a command about one or more processes, in addition to their records."""

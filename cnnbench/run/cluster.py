@@ -42,7 +42,7 @@ from cnnbench.base.rendezvous import failed_probes, listed, named, probe
 from cnnbench.base.text import one_line
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
-from cnnbench.run.runtime.activity import LONG, ProcessProgress, StallDetector, blamed
+from cnnbench.run.runtime.supervisor import LONG, ProcessProgress, StallDetector, blamed
 
 # Handshake of all processes before TensorFlow is loaded. Uses only the standard library.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, register
-from cnnbench.variable_mgr.all_reduce.registry import (
+from cnnbench.variable_mgr.all_reduce.spec import (
     Formula,
     NodeLayout,
     ReductionPhase,

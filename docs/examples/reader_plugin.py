@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cnnbench import RunRecord
-from cnnbench.records.reader import ResultFile, register_reader
+from cnnbench.records.readers import ResultFile, register_reader
 
 LINE = re.compile(r"(\w+), batch (\d+): ([\d.]+) images/sec$")
 

@@ -33,7 +33,7 @@ from cnnbench.judge.compare import (
     judge_all,
 )
 from cnnbench.judge.compare.estimate import is_too_many
-from cnnbench.judge.metrics.measurement import THROUGHPUT
+from cnnbench.judge.metrics import THROUGHPUT
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 
 SCATTERS = (0.01, 0.02, 0.03, 0.04, 0.05)

@@ -29,8 +29,8 @@ from cnnbench.base.slow_steps import rare_shares
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, aa_spread
-from cnnbench.judge.compare.disturbance import log_ratio_of_turns
-from cnnbench.judge.metrics.measurement import CPU_TIME
+from cnnbench.judge.compare.judgement import log_ratio_of_turns
+from cnnbench.judge.metrics import CPU_TIME
 from validation.pool import BASES, SLOWED, Process
 from validation.studies import POLICY, Requirement, percent_of, table
 from validation.verdicts import judge_pairs

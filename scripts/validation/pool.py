@@ -23,8 +23,8 @@ from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.side import TURN_SECONDS, Side
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.judge.compare.disturbance import cpu_seconds_by_turn
-from cnnbench.judge.metrics.measurement import CPU_TIME
+from cnnbench.judge.compare.judgement import cpu_seconds_by_turn
+from cnnbench.judge.metrics import CPU_TIME
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import take
 from cnnbench.records.metrics.figures import throughput

@@ -17,7 +17,7 @@ import numpy as np
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, verdict_probability
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
-from cnnbench.judge.compare.disturbance import joint_judgement, with_shared_level
+from cnnbench.judge.compare.judgement import joint_judgement, with_shared_level
 from validation.studies import (
     POLICY,
     Case,

@@ -13,7 +13,7 @@ from cnnbench.cli.commands import launch
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.variable_mgr.all_reduce.registry import Link
+from cnnbench.variable_mgr.all_reduce.spec import Link
 
 
 @pytest.fixture

@@ -39,7 +39,8 @@ from forked import finished
 from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed
 
-from cnnbench.base.document import Report, Section, writers
+from cnnbench.base import document
+from cnnbench.base.document import Report, Section, markdown_of, render_report
 from cnnbench.base.terminal import csv_of
 from cnnbench.campaigns import bisect as bisect_session
 from cnnbench.campaigns import strategies as session
@@ -50,10 +51,10 @@ from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Policy, compare_records
 from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.explain import explain, explanation
-from cnnbench.judge.history import HistoryEntry, all_series, formats
+from cnnbench.judge.history import HistoryEntry, all_series
 from cnnbench.judge.history import page as history_page
 from cnnbench.judge.history.steps import trend
-from cnnbench.judge.metrics.measurement import THROUGHPUT
+from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.judge.report.renderers import mentions, render
 from cnnbench.judge.report.sections import campaigns as campaign_sections
 from cnnbench.machine import repository as git_repository
@@ -469,11 +470,11 @@ def history_of(seed: int, folder: Path, make: Any) -> Experiment:
     with tracked():
         entries = [entry for one in records for entry in HistoryEntry.all_of(one)]
         found = [trend(one, THROUGHPUT) for one in all_series(entries, THROUGHPUT)]
-        remarks = formats.remarks(found, THROUGHPUT, None)
-        document = formats.HistoryDocument(THROUGHPUT, found, remarks)
+        remarks = history_page.remarks(found, THROUGHPUT, None)
+        document = history_page.HistoryDocument(THROUGHPUT, found, remarks)
         outputs: dict[str, Callable[[Any], str]] = {
-            "table": formats.table_text,
-            "csv": formats.csv_text,
+            "table": history_page.table_text,
+            "csv": history_page.csv_text,
             "page": lambda one: page_text(history_page.render("x.html", one).decode()),
             "markdown": lambda one: unescaped(history_page.render("x.md", one).decode()),
         }
@@ -574,8 +575,8 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
         )
 
     return {
-        "page": lambda one: page_text(writers.render_report(report(one), "html")),
-        "markdown": lambda one: unescaped(writers.markdown_of(report(one))),
+        "page": lambda one: page_text(render_report(report(one), "html")),
+        "markdown": lambda one: unescaped(markdown_of(report(one))),
     }
 
 
@@ -596,7 +597,7 @@ def _wide_terminal_and_plain_charts():
     """No line is broken, and charts are their values and texts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "4000")
-        patch.setattr(writers.draw, "svg", chart_text)
+        patch.setattr(document.draw, "svg", chart_text)
         yield
 
 

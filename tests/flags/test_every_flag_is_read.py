@@ -10,7 +10,7 @@ from cnnbench.flags.groups.data import ReadingParams
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 from cnnbench.run.driver.training import ENDINGS
 from cnnbench.run.step.update import CLIPPINGS
-from cnnbench.variable_mgr.spec import AggregationSpec
+from cnnbench.variable_mgr.modes import AggregationSpec
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cnnbench", "models", "variable_mgr")

@@ -21,7 +21,7 @@ from short_runs import RATE
 
 from cnnbench.lab.predict.predict import FORMULAS
 from cnnbench.models.spec import IMAGE_CLASSIFICATION, resolve
-from cnnbench.variable_mgr.all_reduce.registry import NodeLayout
+from cnnbench.variable_mgr.all_reduce.spec import NodeLayout
 
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
 LOCAL_SGD = "local_sgd"

@@ -15,7 +15,7 @@ from studies import ROWS, roofline, step_profile, strategies, tuning
 
 from cnnbench.judge.explain import explain
 from cnnbench.judge.history import METRICS, page, trend
-from cnnbench.judge.history.formats import HistoryDocument
+from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.report import build, gather, render
 from cnnbench.records.result_files import Loaded
 

@@ -19,7 +19,7 @@ from cnnbench.optimizers import (
     register_optimizer,
     register_schedule,
 )
-from cnnbench.optimizers.spec import Constant
+from cnnbench.optimizers.registry import Constant
 from cnnbench.plan import make_plan
 
 EPSILON = OPTIMIZERS.constants["adam_epsilon"]

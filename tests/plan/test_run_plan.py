@@ -11,7 +11,7 @@ from cnnbench.plan import make_plan, parse_run
 from cnnbench.plan.refusals import _AGGREGATING
 from cnnbench.plan.training import WarmUp
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
-from cnnbench.variable_mgr.spec import AggregationSpec
+from cnnbench.variable_mgr.modes import AggregationSpec
 
 
 @pytest.mark.parametrize(

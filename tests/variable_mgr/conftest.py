@@ -19,10 +19,10 @@ from cnnbench.variable_mgr.all_reduce import (
     ReduceContext,
     algorithms,
     parse_all_reduce_spec,
-    registry,
+    spec,
 )
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.spec import AggregationSpec, CrossDeviceSpec
+from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec
 
 
 @pytest.fixture(scope="session")
@@ -195,8 +195,8 @@ def registered(monkeypatch) -> Iterator[dict[str, Any]]:
     for name in all_reduce.names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
     known = set(sys.modules)
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    yield registry._registered
+    monkeypatch.setattr(spec, "_registered", dict(spec._registered))
+    yield spec._registered
     for name in set(sys.modules) - known:
         if name.startswith(algorithms.__name__):
             del sys.modules[name]

@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import registry
+from cnnbench.variable_mgr.all_reduce import spec
 from cnnbench.variable_mgr.all_reduce import spec as limits
-from cnnbench.variable_mgr.all_reduce.registry import Algorithm
 from cnnbench.variable_mgr.all_reduce.spec import (
     LINE_BYTES,
+    Algorithm,
     AlgorithmSpec,
     AllReduceSpec,
     ReduceContext,
@@ -189,7 +189,7 @@ def _create(
 ) -> Algorithm:
     if len(algorithm.levels) == 2:
         return TwoLevel(*algorithm.levels, context, groups, algorithm.shards)
-    return registry.create(algorithm.levels[0], context.within(context.devices, algorithm.shards))
+    return spec.create(algorithm.levels[0], context.within(context.devices, algorithm.shards))
 
 
 class TwoLevel:
@@ -197,7 +197,7 @@ class TwoLevel:
 
     The leader of a group rotates with the index of the tensor. `within` computes the group's sum
     for all devices of the group. TensorFlow removes operations whose results are unused. This is
-    not allowed for algorithms whose devices wait for each other (`registry.runs_together`), so
+    not allowed for algorithms whose devices wait for each other (`spec.runs_together`), so
     their results are all used.
 
     Args:
@@ -217,13 +217,13 @@ class TwoLevel:
         # A group contains devices of one process. Only the groups of this process are reduced here.
         self._groups = [group for group in groups if {*group} <= {*self._devices}]
         self._within = [
-            registry.create(within, context.part(group)) if len(group) > 1 else None
+            spec.create(within, context.part(group)) if len(group) > 1 else None
             for group in self._groups
         ]
         # One algorithm per turn, because each turn has different leaders.
         leaders = [leaders_of(groups, turn) for turn in range(turns_of(groups))]
         made = {
-            leader: registry.create(between, context.part(leader, shards))
+            leader: spec.create(between, context.part(leader, shards))
             for leader in dict.fromkeys(leaders if len(groups) > 1 else ())
         }
         self._between = [made[leader] for leader in leaders if made]
@@ -268,7 +268,7 @@ def _leader_value(
 
     If the group's operations run together, it depends on all values of the group.
     """
-    if algorithm is None or not registry.runs_together(algorithm):
+    if algorithm is None or not spec.runs_together(algorithm):
         return values[leader]
     others = [*values[:leader], *values[leader + 1 :]]
     with tf.device(group[leader]), tf.control_dependencies(others):

@@ -29,8 +29,7 @@ from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analy
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.side import Side, StepCount, request, side_differences
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy, read
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.commands import RunSummary
+from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     END,
     LOGS,
@@ -49,10 +48,10 @@ from cnnbench.judge.compare import (
     compare_records,
     load_records,
 )
-from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.estimate import TwoSamples, floor_and_margin, log_or_value
+from cnnbench.judge.compare.judgement import mostly_disturbed
 from cnnbench.judge.compare.result import confirmed
-from cnnbench.judge.metrics.measurement import CPU_TIME, THROUGHPUT, Policy
+from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.profiles import Explanation

@@ -28,8 +28,13 @@ from cnnbench.base.text import duration
 from cnnbench.campaigns.ab import keeper
 from cnnbench.campaigns.launch import JobLayout, command_words, resolve_run, run_words
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Request, blank_record
-from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
-from cnnbench.campaigns.processes.commands import NO_TURNS_OF_JOBS, RunSummary
+from cnnbench.campaigns.processes.child import (
+    COMMAND_LINE,
+    NO_TURNS_OF_JOBS,
+    RunSummary,
+    launcher,
+    own_checkout,
+)
 from cnnbench.campaigns.processes.results_dir import PlanIdentity, ResultsFolder, identity_of
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags

@@ -49,12 +49,12 @@ from cnnbench.campaigns.processes.child import (
     Child,
     Command,
     ProcessResult,
+    RunSummary,
     execute,
     log_tail,
     start,
     stop,
 )
-from cnnbench.campaigns.processes.commands import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     LOST,
     PROCESS,

@@ -26,7 +26,7 @@ from cnnbench.base import plugins
 from cnnbench.base.files import FILE, Scratch, lock_folder, parse_json, read_file
 from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import first_few, labels_of
-from cnnbench.campaigns.processes.commands import RunSummary, environment_identity, source_digest
+from cnnbench.campaigns.processes.child import RunSummary, environment_identity, source_digest
 from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository

@@ -44,8 +44,7 @@ from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.pairs import AB
 from cnnbench.campaigns.ab.side import LENGTHS, TURN_SECONDS, Side, StepCount, request
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.commands import RunSummary
+from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
     PROCESS,
@@ -57,7 +56,7 @@ from cnnbench.campaigns.tune.space import Candidate, Dropped, Space
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.params import FLAGS
-from cnnbench.judge.metrics.measurement import Policy
+from cnnbench.judge.metrics import Policy
 from cnnbench.machine.cpu import Memory
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.document import Content, Text, table, writers
+from cnnbench.base.document import Content, Text, table, text_of
 from cnnbench.base.inference import ANALYSIS_STEP, AdditiveModel, fit_blocks
 from cnnbench.base.stats import CONFIDENCE, median
 from cnnbench.base.terminal import csv_text, wrapped
@@ -135,7 +135,7 @@ def table_text(tuning: TuneDocument) -> str:
             "the races",
         ),
     )
-    return writers.text_of(contents)
+    return text_of(contents)
 
 
 def _answer(tuning: TuneDocument) -> str:

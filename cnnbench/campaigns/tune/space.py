@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import binary
 from cnnbench.campaigns.launch import JobLayout, chief_setup
-from cnnbench.campaigns.processes.commands import (
+from cnnbench.campaigns.processes.child import (
     RunSummary,
     digest_key,
     of_plan,

@@ -35,7 +35,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.explain.explanation import table_text
-from cnnbench.judge.metrics.measurement import THROUGHPUT
+from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.machine import facts
 from cnnbench.records.profiles import Explanation
 

@@ -34,12 +34,10 @@ from cnnbench.judge.history import (
     Trend,
     all_series,
     contents,
-    formats,
     page,
     trend,
 )
-from cnnbench.judge.history.formats import HistoryDocument
-from cnnbench.judge.history.page import DOCUMENTS
+from cnnbench.judge.history.page import DOCUMENTS, HistoryDocument
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.machine.repository import Commits, GitError, why_missing
@@ -157,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
     warn_of_skipped(file for file in folder_contents.skipped if file.defect or file.differs)
     warn_of_unknown(entry.subject for entry in folder_contents.entries)
     trends = _trends(options, folder_contents, metric, since, commits, rules)
-    remarks = formats.remarks(trends, metric, commits)
+    remarks = page.remarks(trends, metric, commits)
     document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
     _write(options, document)
     shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
@@ -279,13 +277,13 @@ def _refuse_selection(
 
 def _write(options: HistoryFlags, document: HistoryDocument) -> None:
     if options.format == "table":
-        text = formats.table_text(document, options.last)
+        text = page.table_text(document, options.last)
     elif options.format == "csv":
-        text = formats.csv_text(document)
+        text = page.csv_text(document)
     elif options.format == "json":
         text = document.to_json()
     else:
-        text = export_figures(formats.figures(document), options.format)
+        text = export_figures(page.figures(document), options.format)
     write_output(options.output, text)
     if options.plot is not None:
         content = page.render(options.plot, document, options.commit_url, Progress())

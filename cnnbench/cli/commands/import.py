@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, table, writers
+from cnnbench.base.document import Row, TableCell, table, text_of
 from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
 from cnnbench.base.text import count, first_few, record_text_fault
 from cnnbench.cli.commands import quiet_flag
@@ -17,10 +17,10 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare.configuration import Configuration, label
-from cnnbench.judge.metrics.measurement import kind_of
+from cnnbench.judge.metrics import kind_of
 from cnnbench.records.files import prove_folder, write_whole
 from cnnbench.records.metric import ALL
-from cnnbench.records.reader import READERS, Skipped, load_readers, read_results
+from cnnbench.records.readers import READERS, Skipped, load_readers, read_results
 from cnnbench.records.run import RunRecord
 
 _ABOUT = """\
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     for text in _warnings(skipped):
         print_warning(text, "skipped")
     if options.dry_run:
-        print_result(writers.text_of([[table(map(_row, records))]]) if records else "no records")
+        print_result(text_of([[table(map(_row, records))]]) if records else "no records")
     else:
         new = sum(_write(Path(options.results), record) for record in records)
         # Called once for all records, because a call for each of thousands of records takes

@@ -15,7 +15,7 @@ from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, flag_of, words
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
-from cnnbench.judge.metrics.measurement import DEFAULT_METRICS
+from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, failing, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.judge.report.exports import Figure, of_comparison

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, numeric, table, writers
+from cnnbench.base.document import Row, TableCell, numeric, table, text_of
 from cnnbench.base.terminal import csv_of, natural_key, print_result, print_warning
 from cnnbench.cli.commands import quiet_flag
 from cnnbench.data.dataset import find_dataset
@@ -135,7 +135,7 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
 def _table(models: Sequence[Listed]) -> str:
     groups = itertools.groupby(models, lambda model: model.dataset)
     tables = (table(map(_row, rows), title=f"{name}:", indent=2) for name, rows in groups)
-    return writers.text_of([block] for block in tables)
+    return text_of([block] for block in tables)
 
 
 def _row(model: Listed) -> Row:

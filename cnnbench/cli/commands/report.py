@@ -29,9 +29,8 @@ from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.configuration import measurements
 from cnnbench.judge.compare.result import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
-from cnnbench.judge.history.formats import HistoryDocument, remarks
-from cnnbench.judge.history.page import answers, over_commits
-from cnnbench.judge.metrics.measurement import THROUGHPUT
+from cnnbench.judge.history.page import HistoryDocument, answers, over_commits, remarks
+from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.exports import TABLES, csv

@@ -39,7 +39,7 @@ from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResu
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.result import undecided
-from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
+from cnnbench.judge.metrics import MeasuredReduction, Measurement
 from cnnbench.machine.facts import may_be_shown
 from cnnbench.machine.repository import commit_of
 from cnnbench.plan.place import ADDRESSES

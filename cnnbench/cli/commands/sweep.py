@@ -14,8 +14,7 @@ from cnnbench.base.terminal import Reporter, print_result
 from cnnbench.base.text import exact, inert
 from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import command_prefix
-from cnnbench.campaigns.processes.commands import flags_of
+from cnnbench.campaigns.processes.child import command_prefix, flags_of
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.suite import BatchSizeSearch, Suite, check, find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep import (

@@ -11,11 +11,11 @@ from cnnbench.flags.declare import FlagSpec, RunPart, flag, numeric
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
+    Constant,
     PiecewiseSchedule,
     Registry,
     parse_piecewise,
 )
-from cnnbench.optimizers.spec import Constant
 
 T = TypeVar("T")
 _update = partial(flag, part=RunPart.UPDATE)

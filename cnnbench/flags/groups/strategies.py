@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.flags.declare import RunPart, flag
-from cnnbench.variable_mgr.spec import CROSS_DEVICE_OPS
+from cnnbench.variable_mgr.modes import CROSS_DEVICE_OPS
 
 _reduction = partial(flag, part=RunPart.CROSS_DEVICE | RunPart.TUNABLE)
 _DISTRIBUTED = ("data_dir", "not eval: they are for training batches")

@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.flags.declare import Role, RunPart, flag
-from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import (
     COMMUNICATION_HINTS,
     AllReduceSpec,
+    names,
     parse_all_reduce_spec,
 )
-from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, NAMES
-from cnnbench.variable_mgr.spec import CACHING_POLICIES, MOST_PACKS, PS_STRATEGIES
+from cnnbench.variable_mgr.modes import (
+    BUILT_IN,
+    CACHING_POLICIES,
+    DEFAULT,
+    MOST_PACKS,
+    NAMES,
+    PS_STRATEGIES,
+)
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """Measured with 102 MB of gradients and two processes on one machine: compared with a single

@@ -10,7 +10,7 @@ from cnnbench.judge.compare.compare import compare_records
 from cnnbench.judge.compare.estimate import TwoSamples, Verdict, aa_spread
 from cnnbench.judge.compare.judgement import Judgement, judge, judge_all, processes_needed
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.metrics.measurement import DEFAULT_METRICS, Policy
+from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.result_files import Loaded, SkippedFile, load_records
 

@@ -29,7 +29,7 @@ from cnnbench.judge.compare.configuration import (
     allowed,
     fact,
 )
-from cnnbench.judge.metrics.measurement import (
+from cnnbench.judge.metrics import (
     KINDS,
     RUN,
     MeasuredReduction,

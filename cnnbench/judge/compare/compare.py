@@ -37,23 +37,24 @@ from cnnbench.judge.compare.configuration import (
     labels,
     measurements,
 )
-from cnnbench.judge.compare.disturbance import (
+from cnnbench.judge.compare.estimate import TwoSamples, Verdict, spread_of
+from cnnbench.judge.compare.judgement import (
+    Judgement,
     cpu_time_cases,
     disturbance_text,
     joint_judgement,
+    judge_all,
     measured_again,
     median_step,
     others_text,
 )
-from cnnbench.judge.compare.estimate import TwoSamples, Verdict, spread_of
-from cnnbench.judge.compare.judgement import Judgement, judge_all
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
     Comparison,
     MetricResult,
     two_speeds,
 )
-from cnnbench.judge.metrics.measurement import (
+from cnnbench.judge.metrics import (
     CONTEXT,
     CPU_TIME,
     DEFAULT_METRICS,

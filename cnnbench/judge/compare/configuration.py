@@ -32,7 +32,7 @@ from cnnbench.base.text import truth
 from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.params import FLAGS, OBSOLETE, identity
-from cnnbench.judge.metrics.measurement import (
+from cnnbench.judge.metrics import (
     ALL_REDUCE,
     BUILD,
     COPY,
@@ -47,8 +47,7 @@ from cnnbench.judge.metrics.measurement import (
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.run import BENCHMARKS, ErrorInfo, RunRecord
-from cnnbench.variable_mgr.modes import DEFAULT
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.modes import DEFAULT, Packing
 
 # Tables of the facts that must be equal for a verdict.
 

@@ -12,7 +12,7 @@ from cnnbench.base import inference
 from cnnbench.base.inference import MOST_PAIRS, MOST_PROCESSES, Continuation
 from cnnbench.base.stats import median
 from cnnbench.base.text import NONE, count, number_of
-from cnnbench.judge.metrics.measurement import THROUGHPUT, Measurement, Policy
+from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy
 from cnnbench.records.codec import from_sources
 from cnnbench.records.metric import Metric
 

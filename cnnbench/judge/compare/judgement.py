@@ -20,28 +20,236 @@ Exchanging the sides, or inverting all values, reverses the verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cnnbench.base import inference
-from cnnbench.base.inference import Continuation
+from cnnbench.base.inference import (
+    MOST_PROCESSES,
+    Continuation,
+    InterimAnalysis,
+    numbers_to_try,
+    paired_shift,
+    smallest_p,
+    values_outside,
+)
+from cnnbench.base.slow_steps import further_cost
 from cnnbench.base.stats import grouped, median
-from cnnbench.base.text import count, number_of
+from cnnbench.base.text import count, number_of, percent
 from cnnbench.judge.compare import estimate
+from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.estimate import (
     Evidence,
     TwoSamples,
     Verdict,
     compute_evidence,
     detectable_change,
+    exceeds,
     is_usable,
+    magnitude_text,
+    size,
+    spread_of,
+    to_test_scale,
 )
-from cnnbench.judge.compare.further import needed_processes
-from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy
+from cnnbench.judge.metrics import (
+    CPU_TIME,
+    THROUGHPUT,
+    Measurement,
+    Policy,
+    slow_steps_of,
+)
+from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.codec import ABSENT, OPTIONAL, from_sources
 from cnnbench.records.metric import Metric
+from cnnbench.records.run import RunRecord
+
+# Estimates the number of further pairs or processes that an inconclusive case needs.
+#
+# Future runs are simulated, for increasing numbers of runs, and judged as real runs will be: at
+# every interim analysis, at the level of that analysis. Measured runs are included unchanged,
+# unless a new experiment begins. Not single runs are drawn, but their sums: with normal noise, the
+# Hodges-Lehmann estimate and its interval are functions of these sums. The k-th of n ordered means
+# of pairs (or differences of processes) lies at the normal quantile of (k - 0.375) / (n + 0.25)
+# (Blom, Statistical Estimates and Transformed Beta-Variables, 1958). The variance of the noise is
+# drawn from its posterior distribution, because few runs measured it.
+
+_CHANCE = 0.82
+"""Probability of a verdict with the recommended number. Rounding up to the next analysis makes it
+0.8 to 0.87.
+"""
+
+_DRAWS = 1000
+_VALUES = 101  # Two values for each of fifty analyses, and one more.
+_SEED = 1
+_PLAUSIBLE = 2.0  # standard errors
+_KNOWN = 2
+"""Factor for the degrees of freedom in the posterior distribution of the scatter. With a factor of
+1, after few pairs with little scatter, most experiments would need only half of the recommended
+pairs.
+"""
+# Variance of the Hodges-Lehmann estimate relative to that of the mean, for normal noise.
+_EFFICIENCY = math.pi / 3
+
+_Floats: TypeAlias = NDArray[np.float64]
+
+
+def needed_processes(evidence: Evidence, levels: tuple[float, float]) -> int | None:
+    """Estimated number of pairs (or of processes on the smaller side) for a verdict.
+
+    With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
+    changed; "slower" or "faster" if the change is twice the floor, or the estimate less its
+    standard error if that is larger. A case that is more than `_PLAUSIBLE` standard errors from the
+    estimate is ignored. None if the scatter or the margin is 0 or unknown.
+
+    Args:
+      evidence: its plan defines how further pairs are judged.
+      levels: levels for the interval and for the p-value. With a plan, they are shares of the level
+        of each analysis.
+    """
+    floor, margin = (
+        to_test_scale(limit, evidence.metric) for limit in (evidence.floor, evidence.margin)
+    )
+    if (
+        not evidence.scatter
+        or not margin
+        or not math.isfinite(to_test_scale(evidence.change, evidence.metric))
+    ):
+        return None
+    estimate, scatter = abs(to_test_scale(evidence.change, evidence.metric)), evidence.scatter
+    sizes = (evidence.fewest,) if evidence.paired else (len(evidence.base), len(evidence.new))
+    error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
+    plan = evidence.plan
+    afresh = plan is not None and plan.begins
+    if afresh and not evidence.paired:  # New processes are compared as independent pairs.
+        sizes, scatter = (evidence.fewest,), scatter * math.sqrt(2)
+    truths = [0.0] if estimate <= _PLAUSIBLE * error else []
+    if evidence.beyond_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
+        truths.append(max(2 * floor, estimate - error))
+    futures = [_Draws(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]]
+
+    def is_enough(number: int) -> bool:
+        looks = (InterimAnalysis(number, 1.0),) if plan is None else plan.analyses(number)
+        reaches = [
+            [
+                half_width([size + look.pairs - min(sizes) for size in sizes], look.alpha * level)
+                for level in levels
+            ]
+            for look in looks
+        ]
+        return all(
+            draws.chance(looks, reaches, floor if draws.truth else margin) >= _CHANCE
+            for draws in futures
+        )
+
+    numbers = (
+        numbers_to_try(evidence.fewest + 1, 1, MOST_PROCESSES)
+        if plan is None
+        else plan.numbers(evidence.fewest)
+    )
+    choices = list(numbers)
+    return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
+
+
+def half_width(sizes: Sequence[int], alpha: float) -> float:
+    """Half of the width of the (1 - alpha) interval, in standard deviations of normal noise.
+
+    Infinite if there are too few pairs, or too few processes on both sides.
+    """
+    left_out = values_outside(sizes, 1 - alpha)
+    if left_out < 1:
+        return math.inf
+    pairs = len(sizes) == 1
+    count = sizes[0] * (sizes[0] + 1) // 2 if pairs else math.prod(sizes)
+    quantile = NormalDist().inv_cdf(1 - (left_out - 0.375) / (count + 0.25))
+    return quantile * (math.sqrt(0.5) if pairs else math.sqrt(2.0))
+
+
+@cache
+def _normals() -> _Floats:
+    """Standard normal values, shape [values for each analysis, draws]."""
+    return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
+
+
+def _chi_square(freedom: int, normal: _Floats) -> _Floats:
+    """Converts normal values to chi-square values (Wilson and Hilferty, 1931)."""
+    part = 2 / (9 * freedom)
+    quantile: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
+    return quantile
+
+
+class _Draws:
+    """Simulated centre and scatter at later analyses.
+
+    Args:
+      sizes: numbers of measured values: one number for pairs, or one per side.
+      centre, scatter: estimates from the measured values.
+      truth: centre of all future values.
+      afresh: whether later analyses exclude the measured values.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], centre: float, scatter: float, truth: float, afresh: bool
+    ) -> None:
+        self._sides = len(sizes)
+        freedom = sum(sizes) - self._sides
+        squares = scatter**2 * freedom
+        first, *self._normals = _normals()
+        self._scatter = np.sqrt(_KNOWN * squares / _chi_square(_KNOWN * freedom, first))
+        self.truth = truth
+        # For two sides, the number of values that determines their difference.
+        self._start = (
+            (0.0, 0.0, 0.0, 0)
+            if afresh
+            else (self._sides / sum(1 / size for size in sizes), centre, squares, freedom)
+        )
+        self._measured = 0 if afresh else min(sizes)
+
+    def chance(
+        self, looks: Sequence[InterimAnalysis], reaches: Sequence[Sequence[float]], limit: float
+    ) -> float:
+        """The probability that an analysis returns the correct verdict.
+
+        Args:
+          reaches: for each analysis, half of the width of the interval, and the size of a
+            significant change, in standard deviations.
+          limit: the margin if `truth` is 0; otherwise the floor.
+        """
+        clear = np.zeros(_DRAWS, bool)
+        for (reach, certain), (centre, deviation) in zip(reaches, self.after(looks), strict=True):
+            if self.truth:
+                clear |= (centre - reach * deviation > limit) & (centre > certain * deviation)
+            else:
+                clear |= np.abs(centre) + reach * deviation <= limit
+        return float(clear.mean())
+
+    def after(self, looks: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
+        """Yields estimates of centre and scatter, shape [draws] each, for each analysis."""
+        count, start, measured_squares, freedom = self._start
+        centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
+        measured = self._measured
+        for index, look in enumerate(looks):
+            more = look.pairs - measured
+            measured = look.pairs
+            normal, other = self._normals[2 * index : 2 * index + 2]
+            error = self._scatter * math.sqrt(_EFFICIENCY * self._sides / more)
+            mean = self.truth + error * normal
+            within = self._sides * more - 1
+            squares = squares + self._scatter**2 * (_chi_square(within, other) if within else 0.0)
+            squares = squares + count * more / (count + more) * (mean - centre) ** 2 / self._sides
+            centre = (count * centre + more * mean) / (count + more)
+            freedom += self._sides * more - (not count) * self._sides
+            count += more
+            yield centre, np.sqrt(squares / freedom)
+
 
 _DEFAULT = Policy()
 
@@ -349,3 +557,296 @@ def _judgement(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement
 def _with_reason(evidence: Evidence, judgement: Judgement, reason: str) -> Judgement:
     reason += estimate.disagreement_text(evidence, judgement.medians_change)
     return replace(judgement, reason=reason)
+
+
+# Disturbances of a comparison's runs, and quantities that are judged if they occur.
+#
+# If slow steps change the throughput, the median step is reported, too.
+#
+# If at least half of the runs on CPUs were disturbed in their timed steps, throughput and CPU time
+# per step are both tested, each at half of the significance level (Bonferroni). Whether a run was
+# disturbed does not depend on which side is called B, so the tests remain exact. The verdict is:
+#
+# * slower or faster, if one of the two has this verdict and the other does not have the opposite; *
+# same, if the throughput has this verdict, or if the CPU time has it and the throughput neither
+# differs significantly nor has an estimate beyond the floor; * otherwise inconclusive.
+#
+# For error rates under load, see docs/evidence.md.
+
+_BUSY = 0.05
+"""Minimum number of CPUs used by other programs that is mentioned."""
+
+_BY_OTHERS = frozenset(("load", "steal"))
+
+
+def disturbance_text(measurements: Iterable[Measurement]) -> str:
+    """Text with the number of disturbed runs and the causes; "" without conditions in records."""
+    checked = [
+        record
+        for record in measurements
+        if isinstance(record, RunRecord) and record.conditions is not None
+    ]
+    if not checked:
+        return ""
+    by_run = [(record, _disturbances(record)) for record in checked]
+    names = dict.fromkeys(name for _, own in by_run for name in own)
+    runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
+    if not runs_by_name:
+        most = _amount("load", checked) or "as far as they could be checked"
+        return f"none of {count(len(checked), 'run', 'runs')} was disturbed ({most})"
+    disturbed = sum(bool(own) for _, own in by_run)
+    verb = "was" if disturbed == 1 else "were"
+    causes = [
+        f"{CONDITIONS.get(name, name)} in {len(runs)}"
+        + (f" ({amount})" if (amount := _amount(name, runs)) else "")
+        for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
+    ]
+    return f"{disturbed} of {len(checked)} runs {verb} disturbed: {', '.join(causes)}"
+
+
+def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
+    """Whether other programs or machines used the CPUs in at least half of the runs."""
+    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbances(record)) for record in measurements)
+    return 2 * disturbed >= len(measurements) > 0
+
+
+def others_text(measurements: Iterable[Measurement]) -> str:
+    """Text: median number of CPUs used by other programs; "" if it is unknown or small."""
+    runs = [record for record in measurements if isinstance(record, RunRecord)]
+    used = _values("other_cpus", runs)
+    if not used or (typical := median(used)) < _BUSY:
+        return ""
+    facts = runs[-1].environment
+    cpus = facts.get("usable_cpus") or facts.get("logical_cpus")
+    of = f" of {count(cpus, 'CPU', 'CPUs')}" if isinstance(cpus, int) else " CPUs"
+    return f"other programs use {typical:.1f}{of}"
+
+
+def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
+    """Number of pairs that `cnnbench ab` measured again, and the causes as text."""
+    lost: dict[object, list[tuple[str, str]]] = {}
+    for record in measurements:
+        # JSON of an `AbPlace`, not validated. Both records of a pair list the lost processes.
+        place = record.ab or {} if isinstance(record, RunRecord) else {}
+        processes = place.get("lost")
+        ends = processes if isinstance(processes, (list, tuple)) else ()
+        lost_processes = [
+            (str(e.get("side")), str(e.get("how"))) for e in ends if isinstance(e, Mapping)
+        ]
+        if lost_processes:
+            lost[place.get("seed"), place.get("pair")] = lost_processes
+    if not lost:
+        return 0, ""
+    counted = Counter(process for processes in lost.values() for process in processes)
+    causes = [
+        f"a process of {side.upper()} was {how}" + (f" ({times} times)" if times > 1 else "")
+        for (side, how), times in sorted(counted.items())
+    ]
+    pairs = count(len(lost), "pair was", "pairs were")
+    return len(lost), f"{pairs} measured again: {', '.join(causes)}"
+
+
+def _disturbances(measurement: Measurement) -> Mapping[str, None]:
+    """IDs of the disturbances during the timed steps of a run, in a fixed order."""
+    if not isinstance(measurement, RunRecord) or measurement.conditions is None:
+        return {}
+    return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
+
+
+def _amount(name: str, runs: Sequence[RunRecord]) -> str:
+    if name == "load" and (others := _values("other_cpus", runs)):
+        return f"others kept at most {max(others):.2f} CPUs busy"
+    if name == "steal" and (stolen := _values("steal_fraction", runs)):
+        return f"at most {percent(max(stolen))}"
+    return ""
+
+
+def _values(name: str, runs: Sequence[RunRecord]) -> list[float]:
+    values = (run.condition(name) for run in runs)
+    return [value for value in values if value is not None]
+
+
+S = TypeVar("S", bound=TwoSamples)
+
+_FEWEST_TURNS = 4
+_SETTLED: Mapping[str, Any] = dict.fromkeys(("needed", "more", "at_least", "new_experiment"))
+_OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
+
+_WAITS = "its steps wait longer: for input, for each other, or with fewer threads at work"
+_SPINS = "more threads are at work, or threads that wait keep a CPU busy"
+
+
+def cpu_time_cases(
+    throughput: S, base: Group, new: Group, of_aa: Sequence[Measurement], policy: Policy
+) -> tuple[S, S] | None:
+    """Throughput and CPU time of disturbed pairs, each with its share of the significance level.
+
+    None if only the throughput decides. That is the case for runs that are not paired, were not
+    disturbed, did not compute on a CPU in one process, or have no CPU time.
+    """
+    runs = [record for record in (*base.records, *new.records) if isinstance(record, RunRecord)]
+    measured = [CPU_TIME.value(run) for run in runs]
+    if (
+        throughput.metric is not THROUGHPUT
+        or not throughput.paired
+        or len(runs) != len(base.records) + len(new.records)
+        or any(run.cluster or not run.placement or run.placement.device != "cpu" for run in runs)
+        or not all(measured)
+        or not mostly_disturbed(runs)
+    ):
+        return None
+    values = tuple(value for value in measured if value)
+    pairs = len(base.records)
+    cpu_time = replace(
+        throughput,
+        base=values[:pairs],
+        new=values[pairs:],
+        metric=CPU_TIME,
+        noise=spread_of(of_aa, CPU_TIME, policy),
+        differences=[
+            log_cpu_time_ratio(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)
+        ],
+    )
+    return with_shared_level(throughput, cpu_time, policy)
+
+
+def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
+    """Log ratio of the CPU time per step, NEW to BASE; computed from turns if possible."""
+    means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
+    return log_ratio_of_turns(
+        cpu_seconds_by_turn(base), cpu_seconds_by_turn(new), math.log(means[1] / means[0])
+    )
+
+
+def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
+    """The Hodges-Lehmann centre of differences by turn; `of_means` for too few turns."""
+    turns = [
+        math.log(after / before)
+        for before, after in zip(base, new, strict=False)
+        if before > 0 and after > 0
+    ]
+    return paired_shift(turns, 0.5).estimate if len(turns) >= _FEWEST_TURNS else of_means
+
+
+def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
+    """CPU seconds per step in each turn of a run; empty if the run took no turns."""
+    if run.turns is None:
+        return ()
+    starts = [start - 1 for start in run.turns.starts]
+    times = np.asarray(run.step_cpu_seconds)
+    return tuple(float(times[a:b].mean()) for a, b in pairwise([*starts, len(times)]) if a < b)
+
+
+def with_shared_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
+    """Splits the level equally, or assigns it to CPU time if there are too few pairs for half."""
+    pairs = len(throughput.base)
+    share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
+    return replace(throughput, share=share), replace(cpu_time, share=1 - share)
+
+
+def joint_judgement(
+    throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
+) -> Judgement:
+    """The judgement of the throughput, with the combined verdict of throughput and CPU time."""
+    speed, work = throughput.verdict, cpu_time.verdict
+    if speed in _OPPOSITE and work is _OPPOSITE[speed]:
+        why = _WAITS if speed is Verdict.SLOWER else _SPINS
+        reason = f"{_amount_of(THROUGHPUT, throughput)}, but {_cpu_amount(cpu_time)}: {why}"
+        return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, **_SETTLED)
+    if speed is Verdict.SLOWER and work is Verdict.SAME:
+        return replace(throughput, reason=f"{throughput.reason}; CPU time is the same: {_WAITS}")
+    if speed in _OPPOSITE or (speed is Verdict.SAME and work not in _OPPOSITE):
+        return throughput
+    others = others_text(runs) or "other machines use the CPUs"
+    if work in _OPPOSITE:
+        reason = f"{_cpu_amount(cpu_time)}, p = {cpu_time.p_adjusted:.2g}; {others}"
+        return replace(
+            throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
+        )
+    if work is not Verdict.SAME:
+        if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
+            return throughput
+        # The number of further pairs is that of the quantity that needs fewer.
+        sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
+        return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
+    p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
+    if (
+        change is None
+        or floor is None
+        or (p is not None and p <= policy.alpha)
+        or exceeds(size(change, THROUGHPUT), floor)
+    ):
+        reason = f"{throughput.reason}; CPU time is the same: perhaps {_WAITS}"
+        return replace(throughput, reason=reason)
+    reason = f"CPU time: {cpu_time.reason}; {others}"
+    return replace(
+        throughput, verdict=Verdict.SAME, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
+    )
+
+
+def _cpu_amount(judgement: Judgement) -> str:
+    return f"CPU time {_amount_of(CPU_TIME, judgement)}"
+
+
+def _amount_of(metric: Metric, judgement: Judgement) -> str:
+    return magnitude_text(metric, judgement.change, judgement.low, judgement.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedianStep:
+    """The change of the median step, which differs from the change of the throughput.
+
+    Attributes:
+      change: change of the ratio of global batch and median step, as a share of the base.
+      slow: texts about the slow steps of BASE and NEW. "" for a side whose slow steps cost at most
+        the threshold. Both are "" if the costs differ by at most the threshold, because then slow
+        steps did not change the speed.
+    """
+
+    change: float
+    slow: tuple[str, str]
+
+    def text(self, names: tuple[str, str]) -> str:
+        """Text such as "in NEW every third step takes 90 ms more; median step +0.1 %"."""
+        named_slow_steps = zip(names, self.slow, strict=True)
+        parts = [f"in {name} {slow}" for name, slow in named_slow_steps if slow]
+        return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(self.change)}"])
+
+
+def median_step(
+    case: TwoSamples,
+    change: float | None,
+    base: Sequence[Measurement],
+    new: Sequence[Measurement],
+    policy: Policy,
+) -> MedianStep | None:
+    """The change of the median step; None unless it differs by more than the threshold.
+
+    Args:
+      case: the judged throughputs of successful runs.
+      change: the judged change of the throughput; None if unknown.
+      base, new: the runs of both sides.
+    """
+    sides = [
+        [run for run in side if isinstance(run, RunRecord) and run.status == "ok"]
+        for side in (base, new)
+    ]
+    timed = all(side and all(run.step_seconds and run.batch for run in side) for side in sides)
+    if case.metric is not THROUGHPUT or change is None or change <= -1 or not timed:
+        return None
+    rates = [
+        [run.batch.global_ / median(run.step_seconds) for run in side if run.batch]
+        for side in sides
+    ]
+    mean_change = compute_evidence(replace(case, base=rates[0], new=rates[1]), policy).change
+    threshold = policy.threshold_of(THROUGHPUT)
+    if not exceeds(size((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold):
+        return None
+    shared = [*map(slow_steps_of, sides)]
+    if abs(further_cost(*shared)) <= threshold:  # Both sides have the same slow steps.
+        shared = [None, None]
+    before, after = (
+        slow_steps.text if slow_steps and slow_steps.cost > threshold else ""
+        for slow_steps in shared
+    )
+    return MedianStep(change=mean_change, slow=(before, after))

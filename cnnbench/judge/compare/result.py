@@ -17,10 +17,9 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.disturbance import MedianStep, measured_again
 from cnnbench.judge.compare.estimate import Level, Verdict, from_test_scale
-from cnnbench.judge.compare.judgement import Judgement
-from cnnbench.judge.metrics.measurement import (
+from cnnbench.judge.compare.judgement import Judgement, MedianStep, measured_again
+from cnnbench.judge.metrics import (
     BUS_BANDWIDTH,
     CONTEXT,
     KINDS,

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from cnnbench.base.charts import Axis, DistributionRow, Rows, key_of
-from cnnbench.base.document import Content, Row, Table, Text, numeric, table, writers
-from cnnbench.base.document.writers import table_lines
+from cnnbench.base.document import Content, Row, Table, Text, numeric, table, table_lines, text_of
 from cnnbench.base.text import code, count, markdown, number, number_of, percent
 from cnnbench.judge.explain.causes import causes, significant_causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
@@ -177,7 +176,7 @@ def rows_table(explanation: Explanation, most: int = SHOWN, **layout: Any) -> Ta
 def table_text(explanation: Explanation, most: int = SHOWN) -> str:
     """Text for a terminal: answer, causes with evidence, rows, and other differences."""
     causes, *others = sections(explanation, most)
-    return writers.text_of([[explanation.answer, *causes], *others])
+    return text_of([[explanation.answer, *causes], *others])
 
 
 def sections(explanation: Explanation, most: int = SHOWN) -> list[list[Content]]:

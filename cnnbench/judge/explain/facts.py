@@ -13,7 +13,7 @@ from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import NONE, binary, first_few, integer, number, percent
 from cnnbench.judge.compare.comparability import Difference, Group, differences
 from cnnbench.judge.compare.configuration import REDUCING, UPDATING, Configuration, allowed, expand
-from cnnbench.judge.metrics.measurement import readable_fact
+from cnnbench.judge.metrics import readable_fact
 from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.profiles import (
     FORWARD,

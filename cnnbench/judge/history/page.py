@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
+from typing import ClassVar
 
+from cnnbench.base import terminal as tables
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, Lines, draw
 from cnnbench.base.document import (
     Answer,
@@ -17,24 +23,456 @@ from cnnbench.base.document import (
     TableCell,
     Text,
     numeric,
+    render_report,
     table,
-    writers,
+    text_of,
 )
-from cnnbench.base.levels import MIN_SERIES
-from cnnbench.base.stats import median
+from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
+from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import Progress
 from cnnbench.base.text import count, first_few, integer, number_of
-from cnnbench.judge.history import formats
-from cnnbench.judge.history.formats import HistoryDocument, is_commit, linked
+from cnnbench.judge.compare.configuration import IMPORTED, imported_text
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
     LevelChange,
+    SharedOutlier,
     SharedStep,
     Trend,
+    shared_outliers,
+    shared_steps,
 )
+from cnnbench.judge.metrics import readable_fact
+from cnnbench.judge.metrics.rules import Rules
+from cnnbench.judge.report.exports import Figure, shared_labels
+from cnnbench.machine.repository import Commits
+from cnnbench.records.codec import ABSENT, HIDDEN, Document, computed, part, written
 from cnnbench.records.files import PICTURES
 from cnnbench.records.metric import Metric
+from cnnbench.records.result_files import SkippedFile
 from cnnbench.version import __version__
+
+# Writes the history as text, CSV, a JSON document, and figures for other programs.
+
+_MOST_FACTS = 4
+_MOST_SERIES = 2
+"""Maximum number of series that are named if a step occurs in only some of them."""
+
+
+@dataclass(frozen=True)
+class HistoryDocument(Document):
+    """Result of ``cnnbench history``, schema 1.
+
+    Attributes:
+      metric: name of the metric.
+      unit: unit of its values.
+      higher_is_better: whether higher values are better.
+      relative: whether changes are shares of the level before; otherwise they are differences.
+      series: all series. Each contains measurements of one configuration on one machine.
+      shared_steps: all steps of all series, grouped by the commit that explains them.
+      remarks: sentences about machines and commits, such as commits that are no longer on any
+        branch.
+      skipped: files that contain no valid record.
+      fail_on: words of --fail_on; absent without the flag.
+      failed_on: words of --fail_on whose steps set exit code 1; absent if there are none.
+      regressions: indices in `shared_steps` of regressions that were neither undone nor accepted.
+      accepted: indices in `shared_steps` of regressions that rules accept; absent without.
+      shared_outliers: outliers of all series, grouped by point.
+    """
+
+    kind: ClassVar[str] = "history"
+    schema: ClassVar[int] = 1
+    indented: ClassVar[bool] = True
+
+    metric: Metric = field(metadata=written(value=attrgetter("name"), form=str))
+    series: Sequence[Trend]
+    remarks: Sequence[str] = ()
+    skipped: Sequence[SkippedFile] = ()
+    fail_on: tuple[str, ...] = field(default=(), metadata={**written(if_any=True), **ABSENT})
+    rules: Rules = field(default_factory=Rules, metadata=HIDDEN)
+
+    unit = part("metric.unit", str, before="series")
+    higher_is_better = part("metric.higher_is_better", bool, before="series")
+    relative = part("metric.relative", bool, before="series")
+
+    @cached_property
+    @computed(before="remarks")
+    def shared_steps(self) -> tuple[SharedStep, ...]:
+        """All steps of all series, grouped by the commit that explains them."""
+        return tuple(shared_steps(self.series))
+
+    @cached_property
+    @computed()
+    def regressions(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of regressions that were neither undone nor accepted."""
+        return tuple(place for place in self._standing(worse=True) if place not in self.accepted)
+
+    @cached_property
+    @computed(if_any=True, **ABSENT)
+    def accepted(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of regressions that rules accept in all of their series."""
+        return tuple(
+            place
+            for place in (self._standing(worse=True) if self.rules.accept else ())
+            if all(self._is_accepted(*pair) for pair in self.shared_steps[place].steps)
+        )
+
+    def _is_accepted(self, trend: Trend, step: LevelChange) -> bool:
+        ends = (step.last_good.name,), (step.first_bad.name,)
+        acceptance = self.rules.accepted(trend.series.configuration, self.metric, *ends)
+        return acceptance is not None and not acceptance.has_ended
+
+    @property
+    def failing_gains(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of gains that have not been undone, if they set exit code 1."""
+        return self._standing(worse=False) if "faster" in self.fail_on else ()
+
+    @property
+    @computed(before="regressions", if_any=True, **ABSENT)
+    def failed_on(self) -> tuple[str, ...]:
+        """The words of `fail_on` that name a step that has not been undone."""
+        failing = {"faster": self.failing_gains}
+        return tuple(word for word in self.fail_on if failing.get(word, self.regressions))
+
+    def _standing(self, worse: bool) -> tuple[int, ...]:
+        shared = enumerate(self.shared_steps)
+        return tuple(
+            place
+            for place, shared_step in shared
+            if shared_step.stands and shared_step.worse is worse
+        )
+
+    @cached_property
+    @computed()
+    def shared_outliers(self) -> tuple[SharedOutlier, ...]:
+        """Outliers of all series, grouped by point."""
+        return tuple(shared_outliers(self.series))
+
+
+def table_text(document: HistoryDocument, last: int = 0) -> str:
+    """The history as text: for each series, its last points (0: all) and its steps.
+
+    Steps that several series share, and remarks about commits, follow.
+    """
+    metric = document.metric
+    direction = "higher" if metric.higher_is_better else "lower"
+    head = Text(f"{metric.title}; {direction} is better", whole=True)
+    shared = [shared_step for shared_step in document.shared_steps if len(shared_step.steps) > 1]
+    texts = (
+        Text(f"{_sign(shared_step.steps[0][1])} {shared_text(shared_step, document)}", hanging=2)
+        for shared_step in shared
+    )
+    ends = [*texts, *(Text(remark, hanging=2) for remark in document.remarks)]
+    blocks = [_section(trend, metric, last) for trend in document.series]
+    return text_of([[head], *blocks, *([ends] if ends else [])])
+
+
+def _section(trend: Trend, metric: Metric, last: int) -> Section:
+    series = trend.series
+    hidden = max(0, len(series.points) - last) if last else 0
+    more = f"... {count(hidden, 'earlier point', 'earlier points')}; --last=0 lists all"
+    rows = (_row(trend, point, metric) for point in series.points[hidden:])
+    contents: list[Content] = [
+        Text(more, indent=2) if hidden else None,
+        table(rows, whole=True, missing="", has_head=False, indent=2),
+    ]
+    for point in series.empty:
+        error = point.runs[0].error[:120]
+        runs = count(len(point.runs), "run", "runs")
+        text = f"no value: {point.short}, {runs}{': ' if error else ''}{error}"
+        contents.append(Text(text, indent=2, whole=True))
+    for step in trend.steps:
+        contents.append(Text(f"{_sign(step)} {step_text(step, metric)}", indent=2, hanging=4))
+        if facts := facts_text(step):
+            contents.append(Text(f"changed there too: {facts}", indent=4, hanging=6))
+    if summary := outcome(trend, metric):
+        contents.append(Text(f"= {summary}", indent=2, hanging=4))
+    return Section.of("", f"{series.configuration} on {series.machine}", contents)
+
+
+def _row(trend: Trend, point: SeriesPoint, metric: Metric) -> Row:
+    cells = point_row(trend, point, metric)
+    failed = f", {point.failed} failed" if point.failed else ""
+    return {
+        **{title: cells[title] for title in ("started (UTC)", "point", metric.title, "range")},
+        "processes": f"n={number_of(point.values)}{failed}",
+        "mark": cells["mark"],
+    }
+
+
+def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str = "") -> Row:
+    """The table row of a point. For `commit_url`, see `linked`."""
+    value, *ends = (
+        metric.value_text(statistic(point.values) if point.values else None, unit=False)
+        for statistic in (median, min, max)
+    )
+    mark = _formats_mark(trend, point, metric)
+    return {
+        "configuration": trend.series.configuration,
+        "point": linked(point, commit_url),
+        metric.title: numeric(point.value if point.values else None, value),
+        "mark": TableCell(mark, tone=_TONES.get(mark[:1], "")),
+        "started (UTC)": TableCell(time_text(point), kinds="steady"),
+        "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
+        "processes": numeric(number_of(point.values), integer),
+        "failed": numeric(point.failed or None, integer),
+        "error": TableCell(point.runs[0].error if point.failed else "", kinds="prose"),
+        "machine": trend.series.machine,
+    }
+
+
+_TONES = {"-": "bad", "+": "good", "?": "unsure"}
+
+
+def _formats_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
+    """The mark of a point that begins a step or is an outlier; otherwise ""."""
+    marks = [
+        f"{_sign(step)} {'trend' if step.is_trend else 'step'} {metric.change_text(step.change)}"
+        for step in trend.steps
+        if step.first_bad is point
+    ]
+    marks += [
+        f"? outlier {metric.change_text(outlier.change)}"
+        for outlier in trend.outliers
+        if trend.series.points[outlier.index] is point
+    ]
+    return ", ".join(marks)
+
+
+def linked(point: SeriesPoint, commit_url: str) -> TableCell:
+    """Cell with a point's name. A commit is linked to `commit_url` with {commit} replaced."""
+    link = commit_url.replace("{commit}", point.name) if is_commit(point) else ""
+    return TableCell(point.short, link=link, kinds="code steady")
+
+
+def is_commit(point: SeriesPoint) -> bool:
+    """Whether the name of the point is a commit."""
+    return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
+
+
+_COMMIT = re.compile("[0-9a-f]{7,64}")
+
+
+def time_text(point: SeriesPoint) -> str:
+    """Text: the start of a point's first run."""
+    return point.started.strftime("%Y-%m-%d %H:%M")
+
+
+def step_text(step: LevelChange, metric: Metric) -> str:
+    """A sentence about a step."""
+    kind, *ends = (
+        ("worse", "last good", "first bad")
+        if step.worse
+        else ("better", "last without", "first with")
+    )
+    change = metric.change_text(step.change)
+    before = metric.value_text(step.before.value, unit=False)
+    text = f"{kind}: {change} ({before} -> {metric.value_text(step.after.value)}); "
+    if step.is_trend:
+        text += f"a trend from {step.earliest.short} to {step.latest.short}"
+    else:
+        text += f"{ends[0]} {step.last_good.short}, {ends[1]} {step.first_bad.short}"
+        if step.earliest is not step.latest:
+            text += f" (95 %: between {step.range_start.short} and {step.latest.short})"
+    text += undone_text(step)
+    if step.slow is None:
+        return text
+    return f"{text}; {'then' if step.worse else 'before'} {step.slow.text}"
+
+
+def undone_text(step: LevelChange) -> str:
+    """Text: where a change was undone, beginning with a semicolon; "" if it was not undone."""
+    if step.stands:
+        return ""
+    return f"; undone at {step.undone.short}" if step.undone else "; undone since"
+
+
+def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
+    """Names some of all series: the only name, "all 5 series", or "3 of 5 series (a; b; c)"."""
+    names = [trend.series.configuration for trend in some]
+    if len(some) == 1:
+        return names[0]
+    if len(some) < len(trends):
+        return f"{len(some)} of {len(trends)} series ({first_few(names, _MOST_SERIES)})"
+    return "both series" if len(some) == 2 else f"all {len(some)} series"
+
+
+def changes_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
+    """Text: the smallest and the largest change; a single number if they are equal."""
+    ends = shared.smallest, shared.largest
+    texts = {metric.change_text(end) for end in ends}
+    return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
+
+
+def shared_text(shared: SharedStep, of: HistoryDocument) -> str:
+    """A sentence about steps that one commit explains, with the names of their series."""
+    (trend, step), *others = shared.steps
+    if not others:
+        return f"{trend.series.configuration}: {step_text(step, of.metric)}"
+    who = series_text([trend for trend, _ in shared.steps], of.series)
+    text = f"{'worse' if step.worse else 'better'} in {who} at {shared.first_bad.short}: "
+    text += changes_text(shared, of.metric)
+    last = {change.last_good.short for _, change in shared.steps}
+    if len(last) == 1:
+        text += f"; {'last good' if step.worse else 'last without'} {last.pop()}"
+    return text + undone_text(step)
+
+
+def _sign(step: LevelChange) -> str:
+    return "-" if step.worse else "+"
+
+
+def facts_text(step: LevelChange) -> str:
+    """Text: other facts that changed at a step; "" if there are none."""
+    shown = [
+        f"{fact.fact} {readable_fact(fact.fact, fact.before)} "
+        f"-> {readable_fact(fact.fact, fact.after)}"
+        for fact in step.facts[:_MOST_FACTS]
+    ]
+    more = len(step.facts) - _MOST_FACTS
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+
+
+def outcome(trend: Trend, metric: Metric) -> str:
+    """Text: why a series has no steps, and what noise could hide or imitate steps; or ""."""
+    parts = []
+    if not trend.enough:
+        points = count(trend.series.points, "point", "points")
+        parts = [points, f"steps are looked for from {MIN_SERIES} on"]
+    elif not trend.steps:
+        parts = ["no step"]
+    parts += noise_texts(trend, metric)
+    if trend.series.before:
+        parts.append(f"another network before: {trend.series.before}, not compared")
+    return "; ".join(parts)
+
+
+def noise_texts(trend: Trend, metric: Metric) -> list[str]:
+    """Texts about recognized noise. With such noise, finding a step needs more points."""
+    texts = []
+    states = trend.noise.states
+    if states and states.kind == TWO_MACHINES:
+        texts.append(
+            f"two machines: {metric.change_text(states.change)} on {', '.join(states.hosts)} "
+            f"({states.runs} of {states.total} runs); a step of about this size needs more points"
+        )
+    elif states:
+        texts.append(
+            f"noise of two states: {metric.change_text(states.change)} in {states.runs} of "
+            f"{states.total} runs, alternating; a step of about this size needs more points"
+        )
+    if correlation := trend.noise.correlation:
+        texts.append(
+            f"neighbouring points are correlated ({correlation:.1f}): a step needs more points, "
+            "and its place is less certain"
+        )
+    return texts
+
+
+def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) -> list[str]:
+    """Sentences about the machines, imports and commits of series. `commits` is from --git."""
+    machines: dict[str, set[str]] = {}
+    names: dict[str, None] = {}
+    for trend in trends:
+        for point in trend.series.points:
+            machines.setdefault(trend.series.machine, set()).add(point.name)
+            names |= {point.runs[0].commit: None} if point.runs[0].commit else {}
+    texts = []
+    if len(machines) > 1:
+        shares = (f"{count(len(at), 'point', 'points')} on {name}" for name, at in machines.items())
+        texts.append(
+            f"{len(machines)} machines are not compared with each other: {'; '.join(shares)}."
+        )
+    runs = (run for trend in trends for point in trend.series.points for run in point.runs)
+    if imported := imported_text(run.configuration.flags.get(IMPORTED) for run in runs):
+        texts.append(imported)
+    if commits is None:
+        return texts
+    for shared in shared_steps(trends):
+        texts += _branches(*shared.steps[0], metric, commits)
+    return [*texts, *commits.remarks([*names])]
+
+
+def _branches(trend: Trend, step: LevelChange, metric: Metric, commits: Commits) -> Iterator[str]:
+    """Text for a step between branches: the measurements of the merged branches, if any."""
+    before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
+    last = []
+    for parent in commits.parents(after):
+        within = [p for p in trend.series.points if commits.contains(parent, p.runs[0].commit)]
+        last += [max(within, key=lambda p: commits.places[p.runs[0].commit])] if within else []
+    name = step.first_bad.short
+    if len(last) > 1:
+        yield (
+            f"{name} is a merge. Before it, its branches had "
+            f"{' and '.join(f'{metric.value_text(p.value)} at {p.short}' for p in last)} "
+            f"({trend.series.configuration})."
+        )
+    elif commits.contains(after, before) is False:
+        yield (
+            f"{name} does not contain {step.last_good.short}, the point before it: the step is a "
+            "difference between two branches."
+        )
+
+
+_COLUMNS = (
+    *("configuration", "machine", "point", "commit", "started_at", "metric", "unit", "value"),
+    *("low", "high", "processes", "failed", "level", "step", "change", "worse", "stands"),
+    *("side", "repository", "dirty", "tensorflow_version", "outlier", "kind"),
+)
+
+
+def csv_text(document: HistoryDocument) -> str:
+    """CSV with a header and one row for each point. No cell is a formula."""
+    rows = (row for trend in document.series for row in _rows(trend, document.metric))
+    return tables.csv_text(_COLUMNS, rows)
+
+
+def _rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
+    steps = {step.index: step for step in trend.steps}
+    outliers = {outlier.index: outlier for outlier in trend.outliers}
+    for index, point in enumerate(trend.series.points):
+        step = steps.get(index)
+        yield (
+            trend.series.configuration,
+            trend.series.machine,
+            point.title,
+            point.runs[0].commit,
+            point.started.isoformat(),
+            metric.name,
+            metric.unit,
+            point.value,
+            min(point.values),
+            max(point.values),
+            number_of(point.values),
+            point.failed,
+            trend.fitted[index],
+            step is not None,
+            *(getattr(step, name, None) for name in ("change", "worse", "stands")),
+            point.origin.side or None,
+            point.origin.repository or None,
+            point.origin.dirty,
+            point.origin.tensorflow or None,
+            index in outliers,
+            getattr(step or outliers.get(index), "kind", None),
+        )
+
+
+def figures(document: HistoryDocument) -> list[Figure]:
+    """One figure for each point of each series, in order."""
+    return [
+        Figure(
+            metric=document.metric,
+            sample=ProcessValues(point.values),
+            configuration=point.runs[0].configuration,
+            origin=point.origin,
+            started=point.started,
+            point=point.name,
+            labels=shared_labels(run.labels for run in point.runs),
+            current=point.newest,
+        )
+        for trend in document.series
+        for point in trend.series.points
+    ]
+
 
 DOCUMENTS = {".html": "html", ".md": "markdown"}
 """Formats of pages by suffix of the file. Other suffixes mean pictures."""
@@ -65,7 +503,7 @@ def render(
     """The content of a page or picture; the suffix of the path determines the format."""
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
-        text = writers.render_report(page(document, commit_url), DOCUMENTS[suffix], progress)
+        text = render_report(page(document, commit_url), DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
     charts = _charts(document.series, document.metric)
     return draw.render(charts, suffix.lstrip("."), f"history of {document.metric.name}")
@@ -97,7 +535,7 @@ def page(document: HistoryDocument, commit_url: str = "") -> Report:
                 "Points",
                 [
                     f"{listed}--format=csv writes all." if len(points) > _MOST_LISTED else None,
-                    table(formats.point_row(*pair, metric, commit_url) for pair in newest),
+                    table(point_row(*pair, metric, commit_url) for pair in newest),
                 ],
                 folded=True,
             ),
@@ -148,15 +586,15 @@ def _verdict(document: HistoryDocument) -> Answer:
 
 
 def _texts(shared: Sequence[SharedStep], document: HistoryDocument) -> tuple[str, ...]:
-    return _first_texts([formats.shared_text(shared_step, document) for shared_step in shared])
+    return _first_texts([shared_text(shared_step, document) for shared_step in shared])
 
 
 def _outliers(document: HistoryDocument) -> list[Answer]:
     texts = []
     for outlier in document.shared_outliers:
-        who = formats.series_text([document.series[at] for at in outlier.series], document.series)
-        change = formats.changes_text(outlier, document.metric)
-        place = f"at {outlier.point.short}, {formats.time_text(outlier.point)} UTC"
+        who = series_text([document.series[at] for at in outlier.series], document.series)
+        change = changes_text(outlier, document.metric)
+        place = f"at {outlier.point.short}, {time_text(outlier.point)} UTC"
         texts.append(f"{who}: {change} {place}")
     text = count(document.shared_outliers, "outlier", "outliers")
     return [Answer("Outliers", text, "unsure", _first_texts(texts))] if texts else []
@@ -209,7 +647,7 @@ def _chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
         for level in trend.levels
         for place in (level.start, level.stop - 1)
     ]
-    texts = [formats.step_text(step, metric) for step in trend.steps]
+    texts = [step_text(step, metric) for step in trend.steps]
     share = metric.unit.startswith("share")
     axis = _axis(points)
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
@@ -230,7 +668,7 @@ def _chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
             ChartEvent(x=step.index - 0.5, label=text, mark=_mark(step), gain=not step.worse)
             for step, text in zip(trend.steps, texts, strict=True)
         ),
-        note="; ".join(filter(None, (*texts, formats.outcome(trend, metric)))),
+        note="; ".join(filter(None, (*texts, outcome(trend, metric)))),
     )
 
 
@@ -290,7 +728,7 @@ def _axis(points: Sequence[SeriesPoint]) -> Axis:
 def _hint(point: SeriesPoint, metric: Metric) -> str:
     values = count(point.values, "process", "processes")
     value = metric.value_text(point.value)
-    return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
+    return f"{point.short}, {time_text(point)} UTC: {value}, {values}"
 
 
 def _steps(document: HistoryDocument, commit_url: str) -> list[Content]:
@@ -305,7 +743,7 @@ def _steps(document: HistoryDocument, commit_url: str) -> list[Content]:
     noises = [
         f"{trend.series.configuration}: {noise}"
         for trend in document.series
-        for noise in formats.noise_texts(trend, metric)
+        for noise in noise_texts(trend, metric)
     ]
     return [
         table(rows) or "No step was found.",
@@ -331,8 +769,8 @@ def _step_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) 
         "last before": linked(step.last_good, commit_url),
         "first after": linked(step.first_bad, commit_url),
         "95 %: between": TableCell(likely, kinds="code steady"),
-        "measured (UTC)": TableCell(formats.time_text(step.first_bad), kinds="steady"),
-        "since": "stands" if step.stands else formats.undone_text(step).removeprefix("; "),
-        "changed there too": TableCell(formats.facts_text(step), kinds="prose"),
+        "measured (UTC)": TableCell(time_text(step.first_bad), kinds="steady"),
+        "since": "stands" if step.stands else undone_text(step).removeprefix("; "),
+        "changed there too": TableCell(facts_text(step), kinds="prose"),
         "machine": trend.series.machine,
     }

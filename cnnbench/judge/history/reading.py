@@ -52,7 +52,7 @@ from cnnbench.base.terminal import Progress, print_notice
 from cnnbench.errors import PathError
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.history.series import HistoryEntry
-from cnnbench.judge.metrics.measurement import Origin
+from cnnbench.judge.metrics import Origin
 from cnnbench.machine.cpu import usable_cpus
 from cnnbench.records import result_files
 from cnnbench.records.all_reduce import AllReduceRecord

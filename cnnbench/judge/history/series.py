@@ -25,7 +25,7 @@ from cnnbench.judge.compare.comparability import (
     revision_of,
 )
 from cnnbench.judge.compare.configuration import Configuration, Effect, fact, labels, measurements
-from cnnbench.judge.metrics.measurement import (
+from cnnbench.judge.metrics import (
     Measurement,
     Origin,
     fact_text,
@@ -103,7 +103,7 @@ class HistoryEntry:
 
     @property
     def kind(self) -> str:
-        """Kind of measurement; see `cnnbench.judge.metrics.measurement.KINDS`."""
+        """Kind of measurement; see `cnnbench.judge.metrics.KINDS`."""
         return self.configuration.kind
 
     @property

@@ -27,7 +27,7 @@ from cnnbench.base.slow_steps import SlowSteps, further_cost, shared_slow_steps
 from cnnbench.base.stats import grouped
 from cnnbench.judge.compare.configuration import Effect, fact
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
-from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy
+from cnnbench.judge.metrics import THROUGHPUT, Policy
 from cnnbench.records.codec import HIDDEN, INLINE, written
 from cnnbench.records.metric import Metric
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar, cast
 
 from cnnbench.base.text import unknown_key
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.judge.metrics.measurement import Policy
+from cnnbench.judge.metrics import Policy
 from cnnbench.machine.repository import GitError, commit_of, git
 from cnnbench.records.codec import ABSENT, OPTIONAL, decode, written
 from cnnbench.records.metric import METRICS, Metric

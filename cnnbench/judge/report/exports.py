@@ -24,7 +24,7 @@ from cnnbench.judge.compare.configuration import Configuration, label
 from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
-from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text, part_text
+from cnnbench.judge.metrics import Measurement, Origin, fact_text, part_text
 from cnnbench.judge.report.results import ReportSubject, RunGroup
 from cnnbench.records.codec import started
 from cnnbench.records.files import recognise

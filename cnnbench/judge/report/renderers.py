@@ -14,8 +14,16 @@ from functools import partial
 from typing import TextIO, TypeAlias
 from xml.etree import ElementTree as xml
 
-from cnnbench.base.document import Content, Section, TableCell, Text, numeric, table, writers
-from cnnbench.base.document.writers import markdown_row
+from cnnbench.base.document import (
+    Content,
+    Section,
+    TableCell,
+    Text,
+    markdown_row,
+    numeric,
+    table,
+    text_of,
+)
 from cnnbench.base.terminal import is_terminal
 from cnnbench.base.text import NONE, code, count, markdown, number_of, plain
 from cnnbench.judge.compare.comparability import unlike_text
@@ -29,7 +37,7 @@ from cnnbench.judge.compare.result import (
 )
 from cnnbench.judge.explain import explanation
 from cnnbench.judge.explain.explanation import markdown_body
-from cnnbench.judge.metrics.measurement import SPEEDS, THROUGHPUT
+from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
 from cnnbench.records.metric import ALL, Metric
 
 # Tables, words and numbers that all formats use.
@@ -270,7 +278,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 def table_text(comparison: Comparison, colour: bool = False) -> str:
     """The answer, advice, tables with reasons (worst rows first), and a summary."""
-    return writers.text_of(_table_sections(comparison), colour)
+    return text_of(_table_sections(comparison), colour)
 
 
 def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Content]]:

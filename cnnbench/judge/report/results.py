@@ -26,7 +26,7 @@ from cnnbench.judge.compare.comparability import (
 )
 from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.metrics.measurement import Machine, Measurement, Origin, titles
+from cnnbench.judge.metrics import Machine, Measurement, Origin, titles
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.repository import in_order
 from cnnbench.records.all_reduce import AllReduceRecord

@@ -43,9 +43,9 @@ from cnnbench.plan import make_plan as plan_run
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, declared, idle
 from cnnbench.plan.refusals import idle_reductions
 from cnnbench.plan.setup import check_all_reduce, model_gradients
-from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, registry, single
-from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, groups_of, process_of
-from cnnbench.variable_mgr.spec import CrossDeviceSpec, Packing
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, single
+from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, groups_of, process_of
+from cnnbench.variable_mgr.modes import CrossDeviceSpec, Packing
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -111,7 +111,7 @@ def check_peer(name: str, devices: Sequence[str]) -> None:
             "devices: its halves are equal, so it needs an even number"
         )
     if name == "nccl_all_reduce":
-        registry.create("nccl", ReduceContext(devices=tuple(devices)))
+        create("nccl", ReduceContext(devices=tuple(devices)))
 
 
 # The plan of a `cnnbench allreduce` run, and flags without effect. This part does not import

@@ -51,12 +51,12 @@ from cnnbench.lab.all_reduce import plan
 from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
 from cnnbench.records.all_reduce import Copying, Point
 from cnnbench.run.runtime.loading import uncollected
-from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, registry, single
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, single
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, groups_of
+from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, groups_of
 from cnnbench.variable_mgr.base import WorkerGroup
 from cnnbench.variable_mgr.gradients import make_stages, run_through, transposed
-from cnnbench.variable_mgr.spec import AggregationSpec, Packing
+from cnnbench.variable_mgr.modes import AggregationSpec, Packing
 
 # The data to reduce, and the check of the sums.
 
@@ -375,7 +375,7 @@ def usable(
     for name in names():
         try:
             with restored():
-                registry.create(name, place)
+                create(name, place)
             if name == "collective" and in_cluster:
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:

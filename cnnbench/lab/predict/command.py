@@ -12,7 +12,7 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
-from cnnbench.base.document import Content, Table, TableCell, Text, writers
+from cnnbench.base.document import Content, Table, TableCell, Text, text_of
 from cnnbench.base.terminal import print_result, print_warning, split_table
 from cnnbench.base.text import NONE, binary, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -43,9 +43,13 @@ from cnnbench.plan.setup import model_gradients
 from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, Output, write_plot
 from cnnbench.records.result_files import CsvTable, ResultFiles, load_run
-from cnnbench.variable_mgr.all_reduce.registry import Tensor
-from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, AllReduceSpec, parse_all_reduce_spec
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.all_reduce.spec import (
+    DTYPE_BYTES,
+    AllReduceSpec,
+    Tensor,
+    parse_all_reduce_spec,
+)
+from cnnbench.variable_mgr.modes import Packing
 
 _DEFAULT_MODEL = "resnet50"
 _TWO_LEVELS = ("nccl/xring", "nccl/rechd", "nccl/tree", "psgpu/xring")
@@ -193,7 +197,7 @@ def _print(model: Interconnect, step: TrainingStep, result: PredictionDocument) 
         step_table(result.rows) if step.step_seconds is not None else (),
         [fastest_table(result.fastest)],
     ]
-    print_result(writers.text_of(sections, mark="# "))
+    print_result(text_of(sections, mark="# "))
 
 
 _SMALLEST, _LARGEST = 1024, 1024**3

@@ -40,8 +40,12 @@ from cnnbench.base.text import nearest, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions
 from cnnbench.records.codec import one_of
-from cnnbench.variable_mgr.all_reduce import registry
-from cnnbench.variable_mgr.all_reduce.registry import (
+from cnnbench.variable_mgr.all_reduce import spec
+from cnnbench.variable_mgr.all_reduce.spec import (
+    DTYPE_BYTES,
+    LINE_BYTES,
+    AlgorithmSpec,
+    AllReduceSpec,
     Formula,
     Link,
     NodeLayout,
@@ -49,19 +53,13 @@ from cnnbench.variable_mgr.all_reduce.registry import (
     PathOf,
     ReductionPhase,
     Tensor,
-    ring_lap,
-    star_of,
-)
-from cnnbench.variable_mgr.all_reduce.spec import (
-    DTYPE_BYTES,
-    LINE_BYTES,
-    AlgorithmSpec,
-    AllReduceSpec,
     buckets_of,
     buffer_sizes,
     groups_of_small,
+    ring_lap,
+    star_of,
 )
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.modes import Packing
 
 # Cost formulas of all-reduce algorithms for one tensor and any number of devices.
 
@@ -338,7 +336,7 @@ FORMULAS: dict[str, Formula] = {
 
 def formulas() -> dict[str, Formula]:
     """`FORMULAS`, which do not need TensorFlow, and formulas of registered algorithms."""
-    return {**FORMULAS, **registry.costs(FORMULAS)}
+    return {**FORMULAS, **spec.costs(FORMULAS)}
 
 
 SPREAD = Formula(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, EPSILON, POWERS, REFUSES_FP16, SLOTS
-from cnnbench.optimizers.spec import OptimizerSpec
+from cnnbench.optimizers.registry import OptimizerSpec
 
 
 def moments(

@@ -15,7 +15,7 @@ from typing import Any
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, POWERS, REFUSES_FP16, SLOTS
 from cnnbench.optimizers.builtin.adamw import moments
 from cnnbench.optimizers.builtin.lars import norm, trust_ratio
-from cnnbench.optimizers.spec import Constant, OptimizerSpec
+from cnnbench.optimizers.registry import Constant, OptimizerSpec
 
 
 def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cnnbench.optimizers.builtin.momentum import MOMENTUM
-from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
+from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 
 
 def norm(tensor: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
+from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 
 
 def update(

@@ -1,6 +1,6 @@
 """Plain gradient descent, without momentum."""
 
-from cnnbench.optimizers.spec import OptimizerSpec
+from cnnbench.optimizers.registry import OptimizerSpec
 
 # In MLPerf, sgd has a momentum.
 MLPERF = {

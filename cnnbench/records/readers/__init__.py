@@ -1,1 +1,359 @@
-"""Readers of `cnnbench import`, one program each; see `cnnbench.records.reader`."""
+"""Readers of `cnnbench import`, one program each; see `cnnbench.records.readers`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cache, cached_property
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from cnnbench.base import plugins
+from cnnbench.base.files import read_file
+from cnnbench.base.text import FLAG as RESULT_LABEL
+from cnnbench.base.text import parse
+from cnnbench.errors import UsageError
+from cnnbench.records import readers
+from cnnbench.records.codec import is_amount
+from cnnbench.records.run import BENCHMARKS, Imported, RunRecord, Subject
+
+# Readers for result files of other programs, which `cnnbench import` converts to records.
+#
+# A reader is a function of a `ResultFile` with `@register_reader`, in a module of
+# `cnnbench.records.readers` or in a plug-in. It never guesses: values that the file does not
+# contain remain unknown in the record. If a reader does not understand a line or a value, it calls
+# `ResultFile.skip`, which reports it.
+
+ENTRY_POINT_GROUP = "cnnbench.readers"
+
+Line: TypeAlias = "tuple[int, str]"
+"""Line number (from 1), and text without the line end."""
+
+# Line prefixes: "[1,0]<stdout>:" by mpirun --tag-output, and the time by kubectl logs --timestamps.
+_PREFIX = re.compile(r"(?:\[\d+,(\d+)\](?:<std(?:out|err)>)?: ?)?(?:(\d{4}-\d\d-\d\dT[\d:.]+Z) )?")
+# Log lines of TensorFlow, absl, glog and Python's warnings, which are mixed with the output.
+_LOGGED = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]*: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
+    r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|.*\.py:\d+: \w*Warning: |"
+    r"Instructions for updating:"
+)
+_MOST_SHOWN = 60
+
+
+class Skipped(NamedTuple):
+    """A place in a file that a reader does not understand; `line` is 0 for the whole file."""
+
+    path: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"{self.path}: line {self.line}" if self.line else self.path
+        return f"{where}: {self.reason}"
+
+
+@dataclass
+class ResultFile:
+    """A file that is read.
+
+    Attributes:
+      path: its path.
+      data: its content.
+      labels: text as of --result_label, for the records.
+      skipped: what was not understood.
+      others: paths of further files that are part of the same results.
+    """
+
+    path: str
+    data: bytes
+    labels: str = ""
+    skipped: list[Skipped] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of the content. The names of the records contain it."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def changed_at(self) -> str:
+        """Time of the file's last change (ISO 8601, UTC): the end of the process that wrote it, or
+        later.
+        """
+        return datetime.fromtimestamp(os.stat(self.path).st_mtime, timezone.utc).isoformat()
+
+    @property
+    def lines(self) -> Iterator[Line]:
+        """All lines, with invalid bytes replaced."""
+        text = self.data.decode("utf-8-sig", "replace")
+        return enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+
+    def processes(self) -> Iterator[tuple[Sequence[Line], str]]:
+        """Lines of each process, without prefixes, logs of libraries and empty lines.
+
+        Also returns the time of the first line, ISO 8601; "" if lines have no time.
+        """
+        by_rank: dict[str, list[Line]] = {}
+        times: dict[str, str] = {}
+        is_logged: dict[str, bool] = {}
+        for number, whole in self.lines:
+            match = _PREFIX.match(whole)
+            assert match is not None  # The pattern matches even an empty text.
+            rank, text = match[1] or "", whole[match.end() :].rstrip()
+            times.setdefault(rank, match[2] or "")
+            lines = by_rank.setdefault(rank, [])
+            if _LOGGED.match(text):
+                is_logged[rank] = True
+            # Continuation of a log line.
+            elif text and not (is_logged.get(rank) and text[:2] == "  "):
+                is_logged[rank] = False
+                lines.append((number, text))
+        yield from ((lines, times[rank]) for rank, lines in by_rank.items())
+
+    def skip(self, line: int, text: str, reason: str = "is not understood") -> None:
+        """Reports a line that was not understood or, with `line` 0, a value of the whole file."""
+        shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+        self.skipped.append(Skipped(self.path, line, f"{shown!r} {reason}"))
+
+    def run(
+        self,
+        program: str,
+        config: Mapping[str, Any],
+        *,
+        started_at: str = "",
+        status: str = "ok",
+        part: int = 1,
+        environment: Mapping[str, Any] | None = None,
+        **imported: Any,
+    ) -> RunRecord:
+        """The record of a run of a network.
+
+        Args:
+          program: program that wrote the file.
+          config: known flags. Those that name a configuration are None if they are not known.
+          started_at: ISO 8601; "": `changed_at`.
+          status: "ok", or "interrupted" if the results are not complete.
+          part: number of the process in the file, from 1.
+          environment: known facts.
+          **imported: further attributes of `Imported`, and of `RunRecord` such as `batch`.
+        """
+        unknown = {
+            **{"model": None, "batch_size": None, "precision": None},
+            **{"num_gpus": None, "device": None, "variable_update": None},
+        }
+        return self._record(
+            program,
+            {**unknown, **config},
+            started_at,
+            status,
+            part,
+            environment,
+            Subject(),
+            **imported,
+        )
+
+    def benchmark(
+        self,
+        program: str,
+        name: str,
+        value: object,
+        unit: str,
+        part: int,
+        *,
+        parameters: Mapping[Any, Any] | None = None,
+        environment: Mapping[str, Any] | None = None,
+        subject: Subject | None = None,
+        started_at: str | None = None,
+    ) -> Iterator[RunRecord]:
+        """The record of a benchmark without a network. Empty if the value is not an amount.
+
+        Args:
+          program: program that wrote the file.
+          name: name of the benchmark.
+          value: its value in one process; less is better.
+          unit: unit of the value: "s", "bytes" or "number".
+          part: number of the value in the file, from 1.
+          parameters: parameters of the benchmark by name.
+          environment: facts, None where unknown.
+          subject: the measured code.
+          started_at: ISO 8601, without an offset in UTC; None: `changed_at`.
+        """
+        if not isinstance(value, (int, float)) or not is_amount(value):
+            self.skip(0, name, f"has no value: {value!r}")
+            return
+        kind = next(kind for kind, of in BENCHMARKS.items() if of == unit)
+        config = {"benchmark": name}
+        config |= {f"parameter_{key}": str(value) for key, value in (parameters or {}).items()}
+        known = {key: value for key, value in (environment or {}).items() if value is not None}
+        yield self._record(
+            program,
+            config,
+            _in_utc(started_at),
+            "ok",
+            part,
+            known,
+            subject or Subject(),
+            kind=kind,
+            values={kind: float(value)},
+        )
+
+    def json(self) -> Any:
+        """The JSON value in the file. Accepts asv's infinities. ValueError if the content is not
+        JSON.
+        """
+        return json.loads(self.data)
+
+    def _record(
+        self,
+        program: str,
+        config: Mapping[str, Any],
+        started_at: str,
+        status: str,
+        part: int,
+        environment: Mapping[str, Any] | None,
+        subject: Subject,
+        **imported: Any,
+    ) -> RunRecord:
+        known = {key: imported.pop(key) for key in ("batch", "placement") if key in imported}
+        labels = {RESULT_LABEL: self.labels} if self.labels else {}
+        config = {**config, "imported_from": program, **labels}
+        return RunRecord(
+            run_id=f"{program}-{self.sha256[:20]}-{part}",
+            started_at=started_at or self.changed_at,
+            status=status,
+            command=(),
+            config=config,
+            environment=environment or {},
+            subject=subject.labelled(parse(self.labels)),
+            imported=Imported(
+                program=program,
+                file=os.path.basename(self.path),
+                sha256=self.sha256,
+                part=part,
+                skipped_lines=tuple(line.line for line in self.skipped if line.line),
+                **imported,
+            ),
+            **known,
+        )
+
+
+def _in_utc(time: str | None) -> str:
+    """Adds the UTC offset to a time without one; "" if the time is unknown."""
+    try:
+        moment = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
+    except ValueError:
+        return ""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).isoformat()
+
+
+Read: TypeAlias = "Callable[[ResultFile], Iterable[RunRecord]]"
+_R = TypeVar("_R", bound=Read)
+
+
+class Reader(NamedTuple):
+    """A reader.
+
+    Attributes:
+      name: name of the program, as in --reader.
+      pattern: regular expression that matches the beginning of its files only.
+      read: makes the records of a file.
+    """
+
+    name: str
+    pattern: re.Pattern[bytes]
+    read: Read
+
+
+READERS: dict[str, Reader] = {}
+"""All readers by name. A file is read by the first reader whose pattern matches."""
+
+
+def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
+    """Decorator that makes a function of a `ResultFile` a reader.
+
+    Args:
+      name: name of the program.
+      pattern: regular expression that is searched in the first 64 KiB of a file; ^ matches at every
+        line.
+
+    Raises:
+      UsageError: the name is already registered, or the pattern is invalid.
+    """
+
+    def register(read: _R) -> _R:
+        if not str(read.__module__).startswith(f"{__name__}."):
+            load_readers()  # cnnbench's own readers are registered first.
+        plugins.check_name("a reader", name)
+        if name in READERS:
+            raise UsageError(f"reader {name!r} is registered already; choose another name")
+        try:
+            compiled = re.compile(pattern, re.MULTILINE)
+        except (re.error, TypeError) as error:
+            raise UsageError(
+                f"reader {name!r}: {pattern!r} is not a regular expression: {error}"
+            ) from None
+        checked = plugins.checked(read, Iterable[RunRecord], ("file",))
+        READERS[name] = Reader(name, compiled, checked)
+        return read
+
+    return register
+
+
+@cache
+def load_readers() -> None:
+    """Registers cnnbench's own readers. Plug-ins register theirs."""
+    for module in plugins.modules_of(readers):
+        importlib.import_module(f"{__name__}.{module}")
+
+
+_BEGINNING = 1 << 16
+
+
+def read_results(
+    path: str, labels: str = "", reader: str = ""
+) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
+    """The records of a file, and the lines that were not understood.
+
+    Args:
+      path: path of the file.
+      labels: text as of --result_label, for the records.
+      reader: name of the reader; "" means the first one whose pattern matches.
+
+    Raises:
+      PathError: the file cannot be read.
+    """
+    load_readers()
+    plugins.load_entry_points(ENTRY_POINT_GROUP)
+    file = ResultFile(path, read_file(path), labels)
+    beginning = file.data[:_BEGINNING]
+    fitting = (reader for reader in READERS.values() if reader.pattern.search(beginning))
+    chosen = READERS[reader] if reader else next(fitting, None)
+    if chosen is None:
+        return (), (Skipped(path, 0, "no reader knows this kind of file"),)
+    try:
+        with plugins.reported(UsageError):
+            records = tuple(chosen.read(file))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        if plugins.origin("reader", chosen.name) is not None:
+            raise
+        what = f"is not a complete file of {chosen.name}: {type(error).__name__}: {error}"
+        return (), (*file.skipped, Skipped(path, 0, what))
+    if not records and not file.skipped and not file.others:
+        return (), (Skipped(path, 0, f"contains no complete result of {chosen.name}"),)
+    return records, tuple(file.skipped)
+
+
+plugins.add_kind(
+    plugins.Kind(
+        flag="reader",
+        noun="reader",
+        call="cnnbench.records.readers.register_reader(name, pattern)",
+        table=lambda: READERS,
+        prepare=load_readers,
+    )
+)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
-from cnnbench.records.reader import ResultFile, register_reader
+from cnnbench.records.readers import ResultFile, register_reader
 from cnnbench.records.run import RunRecord, Subject
 
 PROGRAM = "asv"

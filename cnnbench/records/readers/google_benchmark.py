@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from cnnbench.base.stats import grouped
-from cnnbench.records.reader import ResultFile, register_reader
+from cnnbench.records.readers import ResultFile, register_reader
 from cnnbench.records.run import RunRecord
 
 PROGRAM = "google-benchmark"

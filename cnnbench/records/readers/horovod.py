@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cnnbench.records.codec import is_amount
-from cnnbench.records.reader import Line, ResultFile, register_reader
+from cnnbench.records.readers import Line, ResultFile, register_reader
 from cnnbench.records.run import Batch, PrintedSpeed, RunRecord
 
 PROGRAM = "horovod"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean
 
-from cnnbench.records.reader import ResultFile, register_reader
+from cnnbench.records.readers import ResultFile, register_reader
 from cnnbench.records.run import RunRecord
 
 PROGRAM = "pyperf"

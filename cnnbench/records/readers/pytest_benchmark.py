@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cnnbench.records.reader import ResultFile, register_reader
+from cnnbench.records.readers import ResultFile, register_reader
 from cnnbench.records.run import RunRecord, Subject
 
 PROGRAM = "pytest-benchmark"

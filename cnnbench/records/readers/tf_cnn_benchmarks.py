@@ -16,7 +16,7 @@ from typing import Any
 
 from cnnbench.base.files import parse_json, read_file
 from cnnbench.records.codec import is_amount
-from cnnbench.records.reader import Line, ResultFile, register_reader
+from cnnbench.records.readers import Line, ResultFile, register_reader
 from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
 PROGRAM = "tf_cnn_benchmarks"

@@ -47,8 +47,8 @@ from cnnbench.run.driver.describe import describe, describe_built, header, run_f
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.activity import Doing, ProcessProgress
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
+from cnnbench.run.runtime.supervisor import Doing, ProcessProgress
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from cnnbench.run.step.train_step import CoordinatedStep, StepResult, TrainStep
 from cnnbench.run.step.update import Optimizer, UpdateCounter
 from cnnbench.variable_mgr import create
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
+from cnnbench.variable_mgr.modes import VariableMgrSpec
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-from cnnbench.variable_mgr.spec import VariableMgrSpec
 from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr, StrategyVariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 

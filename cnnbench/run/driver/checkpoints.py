@@ -25,8 +25,7 @@ from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.spec import ModelSpec, VariableSpec, grouped, of_role, resolve
-from cnnbench.optimizers.registry import OPTIMIZERS
-from cnnbench.optimizers.spec import AVERAGE
+from cnnbench.optimizers.registry import AVERAGE, OPTIMIZERS
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files
 from cnnbench.records.files import resolve_saved_model

@@ -19,8 +19,8 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.cluster import PATIENCE, PERIOD, Ending, JobConnections, Watchdog, connect_job
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.activity import Doing, ProcessProgress
 from cnnbench.run.runtime.loading import without_info_lines
+from cnnbench.run.runtime.supervisor import Doing, ProcessProgress
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from cnnbench.run.driver.step_loop import LoopTimer
 from cnnbench.run.driver.training import Training
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.activity import Doing
+from cnnbench.run.runtime.supervisor import Doing
 from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.tracing import TracedFunction
 from cnnbench.variable_mgr import towers as tower_variable
@@ -320,7 +320,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
         files_of_probes = outputs.trace_file, outputs.tfprof_file, outputs.profile_layers
         if any((*files_of_probes, outputs.partitioned_graph_file_prefix)):
             # Imported late, because it loads readers of profiles, which few runs need.
-            from cnnbench.run.driver.probes import make_probes
+            from cnnbench.run.driver.observers import make_probes
 
             probes += make_probes(plan, step.graph, run.output.messages)
         training = Training(

@@ -39,7 +39,7 @@ from typing import Generic, NamedTuple, TypeVar
 from cnnbench.base.interrupts import obey
 from cnnbench.data.pipeline import ReadEvents
 from cnnbench.errors import BenchmarkError, first_line
-from cnnbench.run.runtime.activity import Doing, time_limit
+from cnnbench.run.runtime.supervisor import Doing, time_limit
 
 # Executes and times steps without making the device wait.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cnnbench.records.run import RunRecord
-    from cnnbench.run.driver.probes import Probe
+    from cnnbench.run.driver.observers import Probe
     from cnnbench.run.observe.operations import RanOperation, WallTimes, XPlane
 
 
@@ -75,7 +75,7 @@ class StepProfiler:
 
     @contextmanager
     def _profiled(self, step: int) -> Iterator[None]:
-        from cnnbench.run.driver.probes import profiling
+        from cnnbench.run.driver.observers import profiling
         from cnnbench.run.observe.operations import allocations, sorted_operations, wall_times
 
         def use(planes: tuple[XPlane, ...]) -> None:

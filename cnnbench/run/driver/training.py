@@ -38,11 +38,11 @@ from cnnbench.run.driver.step_loop import (
     StepTime,
     Stuck,
 )
-from cnnbench.run.runtime.activity import Doing
+from cnnbench.run.runtime.supervisor import Doing
 from cnnbench.run.step.train_step import StepResult, TrainStep
 
 if TYPE_CHECKING:
-    from cnnbench.run.driver.probes import Probe
+    from cnnbench.run.driver.observers import Probe
 
 _SILENT = 60.0  # seconds of a warm-up without a terminal
 

@@ -51,7 +51,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.base.job import cpu_of, is_cpu
-from cnnbench.optimizers.spec import AVERAGE, OptimizerSpec
+from cnnbench.optimizers.registry import AVERAGE, OptimizerSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.step.tower import (
     Factor,

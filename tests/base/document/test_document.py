@@ -10,11 +10,12 @@ from cnnbench.base.document import (
     Text,
     docstring_first,
     interval,
+    lines_of,
     numeric,
     table,
-    writers,
+    table_lines,
+    text_of,
 )
-from cnnbench.base.document.writers import table_lines
 from cnnbench.base.text import code, percent
 
 ROWS = [
@@ -55,7 +56,7 @@ def test_a_docstring_introduces_contents_if_there_are_some():
 
 def test_sections_are_apart_and_heads_have_no_commas():
     noted = table(ROWS, title="Times", notes=("slow", ""), indent=2)
-    found = writers.text_of([["first", None], [], [noted], Section.of("", "Last", ["end"])])
+    found = text_of([["first", None], [], [noted], Section.of("", "Last", ["end"])])
     assert found.splitlines() == [
         *("first", "", "Times"),
         "  layer   A ms   share",
@@ -71,7 +72,7 @@ def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch
     words = "one two three four five six seven eight nine ten"
     texts = [Text(words, indent=1, hanging=4), Text(words, whole=True)]
     wide = [{"name": "x" * 30, "a": numeric(1.0), "b": numeric(2.0)}]
-    found = writers.lines_of([texts, [table(wide, spare=("a",))]])
+    found = lines_of([texts, [table(wide, spare=("a",))]])
     assert found[:3] == [" one two three four five six seven eight", "    nine ten", words]
     assert found[-1] == "omitted for lack of width: a"
     assert max(len(line) for line in found if line != words) <= 40
@@ -80,14 +81,14 @@ def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch
 @pytest.mark.parametrize(("tone", "code"), [("good", "32"), ("bad", "31;1"), ("", "")])
 def test_a_colour_repeats_the_tone_of_a_first_cell(tone, code):
     sections = [[table([{"verdict": TableCell("- slower", tone=tone), "name": "a"}])]]
-    *_, row = writers.lines_of(sections, colour=True)
+    *_, row = lines_of(sections, colour=True)
     assert row == (f"\x1b[{code}m- slower\x1b[0m  a" if code else "- slower  a")
-    assert "\x1b" not in writers.text_of(sections)
+    assert "\x1b" not in text_of(sections)
 
 
 def test_records_cannot_control_the_terminal_or_the_markdown():
     hostile = [{"na\x1b[31mme": "a|b\x07\n# c", "n": numeric(1.0)}]
-    shown = writers.text_of([["x\x1b[31m\ny", table(hostile)]])
+    shown = text_of([["x\x1b[31m\ny", table(hostile)]])
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == 3
     assert table_lines(table(ROWS), code) == [

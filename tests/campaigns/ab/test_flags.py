@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cnnbench.campaigns.ab.side import Side, check
-from cnnbench.campaigns.processes.commands import RunSummary
+from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.errors import UsageError
 
 PLUGIN = """

@@ -8,7 +8,7 @@ import pytest
 
 from cnnbench.campaigns.ab import side as turns
 from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.processes.commands import _reason_against_turns
+from cnnbench.campaigns.processes.child import _reason_against_turns
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from cnnbench.base.text import library_lines
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, blank_record, judge
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.commands import RunSummary
+from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord

@@ -11,7 +11,7 @@ import pytest
 
 from cnnbench.base.terminal import csv_of
 from cnnbench.campaigns import strategies
-from cnnbench.campaigns.processes.commands import RunSummary
+from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.campaigns.strategies import StrategiesSession, StrategyCase
 from cnnbench.records.campaigns import (
     APART,

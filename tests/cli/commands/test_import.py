@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.reader import read_results
+from cnnbench.records.readers import read_results
 from cnnbench.records.result_files import load_records
 
 # Standard output of the ancestor itself; see the README there.

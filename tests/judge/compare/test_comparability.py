@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cnnbench.campaigns.processes.commands import environment_identity
+from cnnbench.campaigns.processes.child import environment_identity
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.comparability import check_facts

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from cnnbench.judge.compare import Policy, Verdict, compare_records
-from cnnbench.judge.compare.disturbance import (
+from cnnbench.judge.compare.judgement import (
     disturbance_text,
     log_cpu_time_ratio,
     mostly_disturbed,

@@ -6,7 +6,7 @@ import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.metrics.measurement import median_step_text
+from cnnbench.judge.metrics import median_step_text
 from cnnbench.judge.report.renderers import render
 
 

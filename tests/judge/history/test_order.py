@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.judge.history import METRICS, trend
-from cnnbench.judge.history.formats import HistoryDocument, figures
+from cnnbench.judge.history.page import HistoryDocument, figures
 from cnnbench.judge.report import exports
 from cnnbench.records.run import Subject
 

@@ -17,7 +17,7 @@ from cnnbench.base.document import Charts
 from cnnbench.base.levels import RecognizedNoise
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
-from cnnbench.judge.history.formats import HistoryDocument, csv_text, figures, table_text
+from cnnbench.judge.history.page import HistoryDocument, csv_text, figures, table_text
 from cnnbench.judge.report import exports, render
 from cnnbench.records.run import Subject
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Verdict, compare_records, judge
-from cnnbench.judge.metrics.measurement import Origin, machine_name, titles, varying
+from cnnbench.judge.metrics import Origin, machine_name, titles, varying
 from cnnbench.judge.report.exports import frame
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.results import gather as report_of

@@ -4,7 +4,7 @@ import pytest
 
 from cnnbench.flags import FLAGS
 from cnnbench.judge.compare.configuration import FACTS, GROUPS, PATTERNS, fact
-from cnnbench.judge.metrics.measurement import DEFAULT_METRICS, KINDS, THROUGHPUT, Policy, judged
+from cnnbench.judge.metrics import DEFAULT_METRICS, KINDS, THROUGHPUT, Policy, judged
 from cnnbench.machine import facts
 from cnnbench.records.metric import BOUNDS, HISTORY, METRICS
 from cnnbench.records.metrics.figures import accuracy, startup, throughput

@@ -18,7 +18,7 @@ from cnnbench.lab.all_reduce.session import AllReduceBench
 from cnnbench.machine import checks
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.run.driver.membership import Membership
-from cnnbench.variable_mgr.all_reduce import registry
+from cnnbench.variable_mgr.all_reduce import spec
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -70,7 +70,7 @@ def algorithm(monkeypatch):
         def factory(context):
             return lambda tensors, index: function(tensors, context.devices, index)
 
-        monkeypatch.setitem(registry._registered, name, (factory, None))
+        monkeypatch.setitem(spec._registered, name, (factory, None))
 
     return add
 

@@ -14,7 +14,7 @@ from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, 
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
 from cnnbench.plan.place import notices
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.modes import Packing
 
 JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
 TEXT = (Path(__file__).parents[3] / "docs" / "all_reduce_benchmark.md").read_text("utf-8")

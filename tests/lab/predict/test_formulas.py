@@ -3,9 +3,14 @@
 import pytest
 
 from cnnbench.lab.predict.predict import FORMULAS, Interconnect, NotPredictedError
-from cnnbench.variable_mgr.all_reduce.registry import Link, ReductionPhase, Tensor, names
-from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.all_reduce.spec import (
+    Link,
+    ReductionPhase,
+    Tensor,
+    names,
+    parse_all_reduce_spec,
+)
+from cnnbench.variable_mgr.modes import Packing
 
 MIB = 1 << 20
 # Powers of two, so that the sums below are exact.

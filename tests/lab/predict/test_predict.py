@@ -10,9 +10,8 @@ from cnnbench.lab.predict.predict import (
     fastest_by_size,
     predict,
 )
-from cnnbench.variable_mgr.all_reduce.registry import Link, Tensor
-from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
-from cnnbench.variable_mgr.spec import Packing
+from cnnbench.variable_mgr.all_reduce.spec import Link, Tensor, parse_all_reduce_spec
+from cnnbench.variable_mgr.modes import Packing
 
 NETWORK = Interconnect(Link("test", 1e-5, 1e-9, 1e-12))
 STEP = TrainingStep("toy", (Tensor(1 << 20),) * 2, Packing(), "float32", 0.5, 32)

@@ -14,7 +14,7 @@ from cnnbench.base.job import Job, Task
 from cnnbench.base.rendezvous import OK, REFUSED, SILENT
 from cnnbench.run import cluster as watchdog
 from cnnbench.run.cluster import Ending, Watchdog
-from cnnbench.run.runtime.activity import LONG, Doing, ProcessProgress, StallDetector
+from cnnbench.run.runtime.supervisor import LONG, Doing, ProcessProgress, StallDetector
 
 pytestmark = pytest.mark.timeout(60)
 

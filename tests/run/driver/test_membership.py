@@ -21,7 +21,7 @@ from cnnbench.run import cluster
 from cnnbench.run.cluster import JobConnections
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import Interrupts, Membership
-from cnnbench.run.runtime.activity import Doing
+from cnnbench.run.runtime.supervisor import Doing
 from cnnbench.run.runtime.tensorflow import Devices
 
 

@@ -16,7 +16,7 @@ from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.all_reduce.spec import buckets_of, buffer_sizes
 from cnnbench.variable_mgr.gradients import FlatLayout, factors, make_stages
-from cnnbench.variable_mgr.spec import AggregationSpec
+from cnnbench.variable_mgr.modes import AggregationSpec
 
 VECTOR = ((64,), tf.float32)
 

@@ -20,7 +20,7 @@ from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.gradients import make_stages
-from cnnbench.variable_mgr.spec import AggregationSpec
+from cnnbench.variable_mgr.modes import AggregationSpec
 
 COUNTS = (1, 2, 3, 4, 8)
 DTYPES = (tf.float32, tf.float16, tf.bfloat16, tf.float64)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr import all_reduce
-from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, registry, single
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, single, spec
 from cnnbench.variable_mgr.all_reduce.algorithms.copy import CopyToOneDevice
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
@@ -22,12 +22,12 @@ def test_every_file_registers_the_name_it_bears(make_context):
         # Some cannot work on CPUs; that is a reason of theirs, not a missing name.
         with contextlib.suppress(ValueError):
             all_reduce.create(name, make_context(8))
-    assert set(registry._registered) == set(all_reduce.names())
+    assert set(spec._registered) == set(all_reduce.names())
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch, call):
-    monkeypatch.setattr(registry.algorithms, "__path__", [str(tmp_path / "gone")])
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(spec.algorithms, "__path__", [str(tmp_path / "gone")])
+    monkeypatch.setattr(spec, "_registered", {})
     flags = ("--device=cpu", "--num_gpus=2", "--variable_update=replicated")
     err = call(*flags, "--all_reduce_spec=copy", code=4).err
     reason = f"{tmp_path}/gone: cannot be read: No such file or directory; reinstall cnnbench"

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.job import Task
-from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
+from cnnbench.variable_mgr.all_reduce import ReduceContext, spec
 from cnnbench.variable_mgr.all_reduce.reducer import TwoLevel
 from cnnbench.variable_mgr.all_reduce.spec import groups_of
 
@@ -153,7 +153,7 @@ def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
 
             return [add(device) for device in self._devices]
 
-    registry.register("waiting")(Waiting)
+    spec.register("waiting")(Waiting)
     devices = cpu_devices[:5]
     groups = groups_by(devices, (2, 3))
     algorithm = TwoLevel("waiting", "xring", context_of(devices), groups, 1)

@@ -7,7 +7,7 @@ import pytest
 from cnnbench.base.job import Job, Task
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import strategies
-from cnnbench.variable_mgr.spec import CrossDeviceSpec
+from cnnbench.variable_mgr.modes import CrossDeviceSpec
 
 SIMPLE = CrossDeviceSpec(ops="reduction_to_one_device")
 

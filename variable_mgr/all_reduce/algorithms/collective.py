@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.algorithms.nccl import kernel_exists
-from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of, register
 from cnnbench.variable_mgr.gradients import on_devices, traced_graph
 
 # Number of reductions in which a device takes part at the same time. Each active collective blocks

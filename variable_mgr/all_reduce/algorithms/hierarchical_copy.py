@@ -8,8 +8,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.reducer import send_along
-from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import add_up
 
 # Pairs of GPUs in different halves that are connected by NVLink.

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 
 # Dtypes that TensorFlow's kernel supports; not bfloat16 (TensorFlow 2.21).
 _DTYPES = (tf.float16, tf.float32, tf.float64)

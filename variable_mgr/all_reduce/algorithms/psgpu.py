@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import Shuffle
-from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 
 
 @register("psgpu")

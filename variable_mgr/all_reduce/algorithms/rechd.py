@@ -10,8 +10,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.reducer import Cut
-from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import concat
 
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along
-from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, groups_of
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, groups_of, register
 from cnnbench.variable_mgr.gradients import add_up
 
 

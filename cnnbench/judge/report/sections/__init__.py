@@ -8,7 +8,7 @@ from typing import Any
 from cnnbench.base.document import Answer, Content, Report, Section
 from cnnbench.base.text import count, counted, first_few, integer
 from cnnbench.judge.compare.configuration import IMPORTED, imported_text
-from cnnbench.judge.metrics.measurement import readable_fact, short_commit
+from cnnbench.judge.metrics import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import campaigns, profiles, quantities, runs, scaling
 from cnnbench.judge.report.sections import campaigns as baseline

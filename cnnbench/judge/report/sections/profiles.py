@@ -28,7 +28,7 @@ from cnnbench.base.document import (
     docstring_first,
     numeric,
     table,
-    writers,
+    text_of,
 )
 from cnnbench.base.stats import grouped
 from cnnbench.base.terminal import natural_key
@@ -141,7 +141,7 @@ def table_text(document: Roofline, title: str, most: int) -> str:
             f"{number(document.unprofiled_step_seconds * 1e3)} ms",
         ),
     )
-    return writers.text_of(contents)
+    return text_of(contents)
 
 
 def chart(roofline: Roofline, title: str) -> Lines:

@@ -26,7 +26,7 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import ProcessValues, grouped
 from cnnbench.base.text import first_few, integer, number, percent
-from cnnbench.judge.metrics.measurement import Policy, median_step_text
+from cnnbench.judge.metrics import Policy, median_step_text
 from cnnbench.judge.report.results import (
     MOST_DRAWN,
     ReportSubject,

@@ -29,7 +29,7 @@ from cnnbench.base.stats import FEWEST_FOR_P99, grouped, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count, integer, number, percent
 from cnnbench.judge.compare.configuration import Effect, fact
-from cnnbench.judge.metrics.measurement import fact_text, machine_name, readable_fact
+from cnnbench.judge.metrics import fact_text, machine_name, readable_fact
 from cnnbench.judge.report.results import (
     MOST_LISTED,
     ReportSubject,
