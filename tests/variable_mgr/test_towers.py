@@ -69,8 +69,8 @@ def test_an_error_of_the_merge_ends_all(run):
 @pytest.mark.parametrize(
     ("points", "words"),
     [
-        (("a", "ab"), "its end, tower 1 to b"),
-        (("ab", "a"), "b, tower 1 to its end"),
+        (("a", "ab"), "its end, tower 1 reached b"),
+        (("ab", "a"), "b, tower 1 reached its end"),
         (("a", "b"), "tower 0 reached a, tower 1 reached b"),
     ],
 )

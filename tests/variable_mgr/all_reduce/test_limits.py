@@ -46,7 +46,7 @@ def refusal(check, *args) -> str | None:
         ),
         ("collective", MIXED, {}, "of one kind, and .*CPU:0 is not"),
         ("nccl", MIXED, {}, "only on GPUs, and .*CPU:0 is not a GPU"),
-        ("nccl", TWO_PROCESSES, {}, "one process, and these are in 2: .*task:0, .*task:1; use two"),
+        ("nccl", TWO_PROCESSES, {}, "one process, but these are in 2: .*task:0, .*task:1; use two"),
         (
             *("hierarchical_copy", devices("GPU", 8), {"network_topology": "torus"}),
             "'torus'.*dgx1, gcp_v100",
