@@ -116,6 +116,7 @@ def test_messages_clear_the_progress_line_first(monkeypatch):
     stream = Terminal()
     messages = Messages(stream, started(stream))
     before = stream.getvalue()
+    monkeypatch.setattr(terminal, "_silenced", set())
     messages.notice("two\nlines::error::pwn\x1b[2J \udcff")
     messages.warning("noisy machine", "load")
     monkeypatch.setattr(terminal, "_silenced", {"steal"})

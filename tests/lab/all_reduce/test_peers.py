@@ -34,7 +34,7 @@ def test_additions_are_where_tensorflow_puts_them(name, additions, cpu_devices):
 @pytest.mark.parametrize(
     ("name", "devices", "words"),
     [
-        ("nccl_all_reduce", [("localhost", 0), ("localhost", 0)], "GPUs only"),
+        ("nccl_all_reduce", [("localhost", 0), ("localhost", 0)], "only on GPUs"),
         ("reduction_to_one_device", [("worker", 0), ("worker", 1)], "one process"),
     ],
 )

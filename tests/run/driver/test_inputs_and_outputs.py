@@ -280,7 +280,7 @@ def test_without_training_there_is_no_second_head(headed):
         ("net.auxiliary(net.logits(x), 0)", "auxiliary head must be above 0, not 0"),
         (
             "if net.training: net.auxiliary(net.logits(x), 0.4)\n        x = net.affine(x, 3)",
-            "other variables outside of training, such as affine0/bias; build an auxiliary",
+            "different variables outside of training, such as affine0/bias; build an auxiliary",
         ),
         ("net.auxiliary(net.affine(x, 3), 0.4)", r"logits of shape \(11,\) per example, not \(3,"),
     ],
