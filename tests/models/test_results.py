@@ -71,7 +71,7 @@ COLUMN = "must return a float32 tensor [n], a value per example"
         (LOSS, "return outputs", f"Probe.loss() {COLUMN}, not a float32 tensor [3, 1001]"),
         (LOSS, "return outputs[:2, 0]", f"Probe.loss() {COLUMN}, not a float32 tensor [2]"),
         (LOSS, "return outputs[0, 0]", f"Probe.loss() {COLUMN}, not a float32 tensor []"),
-        (LOSS, "return labels", f"Probe.loss() {COLUMN}, not a int64 tensor [3]"),
+        (LOSS, "return labels", f"Probe.loss() {COLUMN}, not an int64 tensor [3]"),
         (METRICS, "return None", "Probe.metrics() must return a Mapping, not None"),
         (
             METRICS,
