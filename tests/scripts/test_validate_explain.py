@@ -41,7 +41,7 @@ def test_plants_and_like_sides_are_counted(pool, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "lenet again: nothing named in 20 of 20, 4 processes",
         "lenet kernel: named first in 20 of 20, 4 processes",
-        "lenet, each side against itself: a cause named in 0 of 60",
+        "lenet, each side against itself: a cause named in 0 of 9",
         "lenet: 0 processes were repeated, because others used CPUs",
     ]
 
