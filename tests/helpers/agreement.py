@@ -37,9 +37,11 @@ _MARK = re.compile(f"([{chr(_FIRST)}-{chr(_LAST)}]|{_END})")
 _RESULTS = ("cnnbench.judge.", "cnnbench.records.profiles", "cnnbench.records.campaigns")
 _RESULTS += ("cnnbench.base.levels", "cnnbench.base.stats", "cnnbench.campaigns.bisect")
 _RESULTS += ("cnnbench.campaigns.tune.session", "cnnbench.campaigns.tune.bench")
-_NO_RESULTS = ("cnnbench.judge.compare.configuration", "cnnbench.judge.compare.judgement")
+_NO_RESULTS = ("cnnbench.judge.compare.configuration",)
 _MEASURED = ("ProfiledPart", "ProfiledSpan", "ProfiledLayer", "Primitive", "StepProfile")
 """Classes of measurements: what is computed from them begins as a value of a result."""
+_INPUTS = ("_Draws",)
+"""Classes of random draws, which are no results."""
 
 _MOST_ITEMS = 400
 
@@ -206,7 +208,7 @@ def _classes_of_results() -> Iterator[type]:
         if name.startswith(_RESULTS) and name not in _NO_RESULTS:
             for one in vars(module).values():
                 if isinstance(one, type) and one.__module__ == name:
-                    if one.__name__ in _MEASURED:
+                    if one.__name__ in (*_MEASURED, *_INPUTS):
                         continue
                     yield from [one] if dataclasses.is_dataclass(one) else []
 

@@ -79,6 +79,8 @@ class MetricResult:
       accepted: the commit whose regression the rules accept; absent if there is none.
       confirmation: the judgement of a second experiment about this change; absent without.
       policy: constants of the test.
+      confidence: confidence level of its interval (0.98: 98 %). Absent if its test has the whole
+        significance level of the policy.
     """
 
     judgement: Judgement = field(metadata=INLINE)
@@ -101,6 +103,13 @@ class MetricResult:
     def verdict(self) -> Verdict:
         """The outcome."""
         return self.judgement.verdict
+
+    @property
+    @computed(before="asked", **ABSENT)
+    def confidence(self) -> float | None:
+        """Confidence level of the interval; None if the test has the whole level."""
+        share = self.policy.share
+        return None if share is None else 1 - self.policy.alpha * share
 
     @property
     @computed(before="asked")

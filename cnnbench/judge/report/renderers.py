@@ -96,11 +96,10 @@ def ending(comparison: Comparison) -> str:
 
 def confidence(comparison: Comparison) -> str:
     """Confidence of the intervals as text: "96 %", or "96 to 98 %" if rules divide the level."""
-    results = [result for entry in comparison.entries for result in entry.results]
-    shares = {
-        1.0 if result.policy.share is None else result.policy.share for result in results
-    } or {1.0}
-    levels = (1 - comparison.policy.alpha * share for share in (max(shares), min(shares)))
+    usual = comparison.policy.confidence
+    own = (result.confidence for entry in comparison.entries for result in entry.results)
+    all_levels = [usual if level is None else level for level in own] or [usual]
+    levels = (min(all_levels), max(all_levels))
     return f"{' to '.join(dict.fromkeys(f'{100 * level:.4g}' for level in levels))} %"
 
 
