@@ -372,8 +372,9 @@ def get_model(name: str, dataset: str) -> Model:
         factory = _factories.get(key)
     if factory is None:
         raise FlagError("model", name, _unknown(name, dataset))
-    origin = plugins.origin("model_plugin", key) or f"--model={name}"
-    with plugins.reported(UsageError, origin), plugins.running(origin):
+    plugin = plugins.origin("model_plugin", key)
+    origin = plugin or f"--model={name}"
+    with plugins.reported(UsageError, origin), plugins.running(origin, of_plugin=bool(plugin)):
         model = factory()
         if not isinstance(model, Model):
             raise UsageError(f"its factory made a {type(model).__name__}, not a cnnbench Model")
