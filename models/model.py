@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import importlib
 import math
@@ -373,8 +374,8 @@ def get_model(name: str, dataset: str) -> Model:
     if factory is None:
         raise FlagError("model", name, _unknown(name, dataset))
     plugin = plugins.origin("model_plugin", key)
-    origin = plugin or f"--model={name}"
-    with plugins.reported(UsageError, origin), plugins.running(origin, of_plugin=bool(plugin)):
+    block = plugins.running(plugin) if plugin else contextlib.nullcontext()
+    with plugins.reported(UsageError, plugin or f"--model={name}"), block:
         model = factory()
         if not isinstance(model, Model):
             raise UsageError(f"its factory made a {type(model).__name__}, not a cnnbench Model")

@@ -1,4 +1,4 @@
-"""The registry of the modes of `--variable_update`.
+"""The modes of `--variable_update`, and the specifications of variable managers.
 
 Flags, checks, notices, the header, memory estimates, docs/modes.md and `cnnbench strategies` use
 the properties in `Mode`.
@@ -336,9 +336,9 @@ plugins.add_kind(
 )
 
 
-# Specifications from which a `VariableMgr` is created. They are plain data, without TensorFlow.
+# Specifications from which a `VariableMgr` is created. They do not import TensorFlow.
 
-# Specification of gradient aggregation: plain data, without TensorFlow.
+# Specification of gradient aggregation.
 
 # Each pack has its own reduction, and TensorFlow needs minutes to start thousands of reductions.
 MOST_PACKS = 500
@@ -442,7 +442,7 @@ class AggregationSpec(Packing):
         )
 
 
-# Reduction of a MirroredStrategy: plain data, without TensorFlow.
+# Reduction of a MirroredStrategy.
 
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
 COLLECTIVE = ("auto", "ring")
@@ -509,7 +509,7 @@ def refuse_devices(ops: str, count: int, *, on_gpu: bool, shared_cards: bool = F
         )
 
 
-# Configuration of a variable manager: plain data, without TensorFlow.
+# Configuration of a variable manager.
 
 REDUCTIONS = ("mean", "sum")
 PARAMETER_DEVICES = ("cpu", "towers")

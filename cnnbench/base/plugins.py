@@ -279,8 +279,8 @@ _CHECKED = "_cnnbench_checked"  # attribute of functions that `checked` returned
 
 
 @contextlib.contextmanager
-def running(name: str, *, of_plugin: bool = True) -> Iterator[None]:
-    """Marks a block that runs only code of a plug-in or, without `of_plugin`, a built-in network.
+def running(name: str) -> Iterator[None]:
+    """Marks a block that runs only code of a plug-in.
 
     Afterwards, restores the working directory, because later paths may be relative, and ends
     processes that the code has forked. During the block, `runs` returns the name, even in a parent
@@ -293,7 +293,7 @@ def running(name: str, *, of_plugin: bool = True) -> Iterator[None]:
     _running_blocks.append(block)
     try:
         with block:
-            for enter in _around if of_plugin else ():
+            for enter in _around:
                 block.enter_context(enter())
             yield
     except Exception as error:

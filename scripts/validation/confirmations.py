@@ -109,14 +109,11 @@ def _cells(found: Sequence[Sums]) -> list[str]:
 
 def judged(found: Mapping[Case, Sums]) -> list[Requirement]:
     """At most `LIMIT` of equal sides fail, and `POWER` of regressions are found, when confirmed."""
-    equal = {noise: one for (noise, truth), one in found.items() if not truth}
-    rates = {
-        noise: one
-        for noise, one in equal.items()
-        if surely_above(one["confirmed"], one["experiments"], LIMIT)
-    }
+    equal = {noise: sums for (noise, truth), sums in found.items() if not truth}
     bad = "; ".join(
-        f"{noise}: {percent_of(_share(one, 'confirmed'))}" for noise, one in rates.items()
+        f"{noise}: {percent_of(_share(sums, 'confirmed'))}"
+        for noise, sums in equal.items()
+        if surely_above(sums["confirmed"], sums["experiments"], LIMIT)
     )
     largest = percent_of(max(_share(one, "confirmed") for one in equal.values()))
     text = f"confirmed: equal sides fail in at most {percent_of(LIMIT)}"

@@ -1,6 +1,6 @@
 """The all-reduce specification, its sizes, and the limits of algorithms.
 
-spec      = algorithm (":" limit ":" algorithm)*
+    spec      = algorithm (":" limit ":" algorithm)*
     algorithm = name ["/" name] ["#" shards]
     limit     = integer ["K" | "M" | "G" | "T"]        powers of 1024, in bytes
 

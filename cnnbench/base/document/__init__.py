@@ -1,7 +1,7 @@
 """Content of outputs, independent of the format: sections with texts, tables and charts.
 
-A command creates sections from its result. `cnnbench.base.document` writes sections as text
-for a terminal, and whole reports as HTML or Markdown.
+A command creates sections from its result. `text_of` writes sections as text for a terminal, and
+`render_report` writes whole reports as HTML or Markdown.
 """
 
 from __future__ import annotations
@@ -305,14 +305,14 @@ def table_lines(block: Table, names: Callable[[str], str] = markdown) -> list[st
         markdown_row(["--:" if number else "---" for number in aligned]),
         *(
             markdown_row(
-                [_writers_cell(cell, markdown if number else names) for cell, number in pairs]
+                [_markdown_cell(cell, markdown if number else names) for cell, number in pairs]
             )
             for pairs in (zip(cells, aligned, strict=True) for cells in block.rows)
         ),
     ]
 
 
-def _writers_cell(cell: TableCell, escape: Callable[[str], str]) -> str:
+def _markdown_cell(cell: TableCell, escape: Callable[[str], str]) -> str:
     text = f"{_MARKS.get(cell.tone, '')}{NONE if cell.text == NONE else escape(cell.text)}"
     return f"[{text}]({cell.link})" if cell.link else text
 

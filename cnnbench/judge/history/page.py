@@ -1,4 +1,4 @@
-"""Writes a history as a page or picture, with a chart of levels and steps for each series."""
+"""Writes a history as text, CSV and JSON, and as a page or picture with a chart for each series."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str 
         metric.value_text(statistic(point.values) if point.values else None, unit=False)
         for statistic in (median, min, max)
     )
-    mark = _formats_mark(trend, point, metric)
+    mark = _point_mark(trend, point, metric)
     return {
         "configuration": trend.series.configuration,
         "point": linked(point, commit_url),
@@ -223,7 +223,7 @@ def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str 
 _TONES = {"-": "bad", "+": "good", "?": "unsure"}
 
 
-def _formats_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
+def _point_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
     """The mark of a point that begins a step or is an outlier; otherwise ""."""
     marks = [
         f"{_sign(step)} {'trend' if step.is_trend else 'step'} {metric.change_text(step.change)}"

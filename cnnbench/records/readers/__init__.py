@@ -1,4 +1,4 @@
-"""Readers of `cnnbench import`, one program each; see `cnnbench.records.readers`."""
+"""Readers of `cnnbench import`: one module for each program, found by `load_readers`."""
 
 from __future__ import annotations
 
