@@ -388,19 +388,11 @@ def compare_records(
     matched = match_groups(known[0], known[1], patterns)
     named = labels(group.configuration for group, _ in matched)
     chosen = [_metrics(group.configuration, named, metrics, rules) for group, _ in matched]
-    # Tests that count share alpha if there are several metrics, and so do kinds of measurements.
-    deciding = [
-        (group.configuration.kind, metric.name)
-        for (group, _), (_, asked) in zip(matched, chosen, strict=True)
-        for metric in asked
-        if group.configuration.kind not in CONTEXT
-    ]
-    divides = rules.divides or len({name for _, name in deciding}) > 1
-    kinds = len({kind for kind, _ in deciding})
     drafts = []
-    for (group, other), own in zip(matched, chosen, strict=True):
-        key, kind = group.configuration.key, group.configuration.kind
-        shared = (own[1] if divides and kind not in CONTEXT else (), kinds)
+    for (group, other), own, shared in zip(
+        matched, chosen, _shared(matched, chosen, rules), strict=True
+    ):
+        key = group.configuration.key
         of: tuple[Any, ...] = (*own, shared, policy, patterns, paired, plan, rules, named[key])
         drafts.append(_draft(group, other, alike.get(key), *of))
     entries = [_with_accepted(entry, rules) for entry in _judged(drafts, policy)]
@@ -422,6 +414,32 @@ def compare_records(
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
         skipped=tuple(skipped),
     )
+
+
+def _shared(
+    matched: Sequence[tuple[Group, Group]],
+    chosen: Sequence[tuple[Sequence[Metric], Sequence[Metric]]],
+    rules: Rules,
+) -> Iterator[tuple[Sequence[Metric], int]]:
+    """For each configuration, the metrics that share alpha, and the number of kinds.
+
+    See `Rules.policy`. Tests that count share alpha if there are several metrics, and so do kinds
+    of measurements.
+
+    Args:
+      chosen: results of `_metrics`.
+    """
+    kinds = [group.configuration.kind for group, _ in matched]
+    deciding = [
+        (kind, metric.name)
+        for kind, (_, asked) in zip(kinds, chosen, strict=True)
+        for metric in asked
+        if kind not in CONTEXT
+    ]
+    divides = rules.divides or len({name for _, name in deciding}) > 1
+    number = len({kind for kind, _ in deciding})
+    for kind, (_, asked) in zip(kinds, chosen, strict=True):
+        yield (asked if divides and kind not in CONTEXT else ()), number
 
 
 def _metrics(
