@@ -155,7 +155,9 @@ def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> 
     """The measurement of an ended process."""
     process.require(subject.status)
     reading = subject.read(process, record)
-    reading = dataclasses.replace(reading, peak_bytes=process.peak_bytes)
+    reading = dataclasses.replace(
+        reading, peak_bytes=process.peak_bytes, process_seconds=process.seconds
+    )
     if not in_turn:
         return reading
     # The process's own measurement includes the time for which it was stopped.

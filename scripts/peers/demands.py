@@ -78,7 +78,7 @@ class Demand:
 
 
 def against(
-    other: str, bound: float, attribute: str = "images_per_sec", text: str = "", **how: Any
+    other: str, bound: float | None, attribute: str = "images_per_sec", text: str = "", **how: Any
 ) -> Demand:
     """An attribute over that of another subject, ``name`` or ``name:dtype`` as in --only."""
     name, _, dtype = other.partition(":")

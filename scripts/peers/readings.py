@@ -49,11 +49,12 @@ class Reading:
       step_seconds: Duration of every timed step.
       flops_per_image: FLOPs per image, of training or inference, by the model's own count.
       flops_per_sec: Rate of a bare matrix product.
-      seconds: A single duration: of a start, of a command.
+      seconds: A single duration: of a start, of a command, until the end of the last step.
       bare_steps_per_sec: Steps per second of the same step without the harness.
       bytes_first: Resident memory after warm-up.
       bytes_last: Resident memory after the last step.
       peak_bytes: The most resident memory of the process from its start to its end.
+      process_seconds: Duration of the process, from its start to its end.
       versions: Versions of the software that did the work, as ``name version`` words.
       document: Document with the figures of reductions alone and of emulated GPUs.
     """
@@ -67,6 +68,7 @@ class Reading:
     bytes_first: int | None = None
     bytes_last: int | None = None
     peak_bytes: int | None = None
+    process_seconds: float | None = None
     versions: str = ""
     document: Any = None
 
@@ -153,7 +155,7 @@ _PLACE = tuple(field.name for field in dataclasses.fields(Measurement) if field.
 _VALUES = (
     *("batch", "images_per_sec", "mean_images_per_sec", "median_step_seconds"),
     *("achieved_flops_per_sec", "seconds", "steps_per_sec", "bare_steps_per_sec"),
-    *("bytes_first", "bytes_last", "peak_bytes", "versions"),
+    *("bytes_first", "bytes_last", "peak_bytes", "process_seconds", "versions"),
 )
 COLUMNS = (*_PLACE, "steps", *_VALUES)
 
@@ -295,6 +297,20 @@ def read_first_step(finished: Process, _: Path) -> Reading:
     if first is None:
         raise ValueError("it printed no line for step 1")
     return Reading(seconds=first.seconds)
+
+
+def until_last_step(read: Reader) -> Reader:
+    """A reader that adds the seconds from the start of the process to the line of its last step."""
+
+    def read_seconds(finished: Process, path: Path) -> Reading:
+        reading = read(finished, path)
+        steps = steps_of(finished.lines)
+        if not steps:
+            raise ValueError("it printed no line of a step")
+        seconds = steps[max(steps)].seconds
+        return dataclasses.replace(reading, seconds=seconds, flops_per_image=None)
+
+    return read_seconds
 
 
 def read_first_line(finished: Process, _: Path) -> Reading:

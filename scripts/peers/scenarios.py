@@ -40,6 +40,7 @@ from peers.readings import (
     read_loop,
     read_record,
     read_reductions,
+    until_last_step,
 )
 
 CHILDREN = Path(__file__).resolve().parent / "children"
@@ -448,6 +449,26 @@ def _startup(options: Options) -> Subjects:
         yield cnnbench(options, name, word, quick, read=read_duration, status=status)
 
 
+def _process(options: Options) -> Subjects:
+    """Whole processes: start, warm-up, timed steps and exit."""
+
+    def less_time(other: str, bound: float | None) -> tuple[Demand, Demand]:
+        return (
+            against(other, bound, "seconds", "start to last step, ", at_most=True),
+            against(other, None, "process_seconds", "start to exit, ", at_most=True),
+        )
+
+    subjects = (
+        trained(options, "cnnbench", *less_time("ancestor", 0.8), *less_time("torch", None)),
+        trained(options, "library", "--conv_gradients=library", *less_time("ancestor", 1.0)),
+        peer(options, "torch_steps"),
+        ancestor(options),
+    )
+    for subject in subjects:
+        # Not in turns: they begin after the first step, and the start is measured too.
+        yield dataclasses.replace(subject, read=until_last_step(subject.read), group="")
+
+
 def _memory(options: Options) -> Subjects:
     steps = options.memory_batches
     # Compared with the memory after a tenth of the steps: evaluations have memory of their own.
@@ -698,6 +719,7 @@ SCENARIOS: dict[str, Callable[[Options], Subjects]] = {
     "strategies": _strategies,
     "overhead": _overhead,
     "startup": _startup,
+    "process": _process,
     "memory": _memory,
     "observed": _observed,
     "gradients": _gradients,

@@ -297,6 +297,17 @@ def test_demands_are_of_subjects_that_exist(scenario):
                 "coordinator": {"--batch_size=8", "--workers=4", "--strategy=coordinator"},
             },
         ),
+        (
+            "process",
+            ("--batches=20", "--warmup=2"),
+            {
+                "": {"--model=resnet50", "--batch_size=8"},
+                "cnnbench": {"--num_batches=20", "--num_warmup_batches=2"},
+                "library": {"--num_batches=20", "--conv_gradients=library"},
+                "ancestor": {"--num_batches=20", "--num_warmup_batches=2"},
+                "torch": {"--batches=20", "--warmup=2"},
+            },
+        ),
         ("host", ("--batch_size=16",), {"Keras fit on 8 GPUs": {"8", "--batch_size=16"}}),
     ],
 )
@@ -344,6 +355,46 @@ def test_a_reading_at_two_steps_and_of_a_start():
     assert readings.read_duration(ended, Path()).seconds == 9.0
     with pytest.raises(ValueError, match="nothing"):
         readings.read_first_line(Process(status=0), Path())
+
+
+def test_seconds_until_the_last_step_and_until_the_exit(peers, tmp_path):
+    """The other figures of the reading stay; the process's own duration is at least as long."""
+    lines = [*(Line(float(n), f"{n}\timages/sec: 3") for n in (1, 2, 3)), Line(4.0, "total")]
+    read = readings.until_last_step(lambda process, path: Reading(8, (1.0,), versions="x 1"))
+    ended = Process(status=0, seconds=9.0, lines=lines)
+    assert read(ended, Path()) == Reading(8, (1.0,), seconds=3.0, versions="x 1")
+    with pytest.raises(ValueError, match="no line of a step"):
+        read(Process(status=0, lines=lines[3:]), Path())
+
+    file = tmp_path / "process.csv"
+    flags = ("--scenarios=process", "--rounds=2", "--only=cnnbench,library", "--turn_seconds=0.5")
+    status, lines, _ = peers(*flags, f"--csv={file}")
+    assert status == 0
+    found = [line for line in lines if line.startswith("process cnnbench fp32 2 32.00 250.00 ms ")]
+    assert len(found) == 1
+    assert found[0].endswith(" s")
+    with file.open(newline="") as rows:
+        written = list(csv.DictReader(rows))
+    assert [row["subject"] for row in written] in (
+        ["cnnbench", "library", "library", "cnnbench"],
+        ["library", "cnnbench", "cnnbench", "library"],
+    )
+    for row in written:
+        assert 0 < float(row["seconds"]) < float(row["process_seconds"])
+
+
+@pytest.mark.parametrize(
+    ("subject", "other", "bound"),
+    [("cnnbench", "ancestor", 0.8), ("library", "ancestor", 1.0), ("cnnbench", "torch", None)],
+)
+def test_ratios_of_the_time_of_whole_processes(subject, other, bound):
+    demands = {demand.text: demand for demand in demands_of(options("--scenarios=process"))}
+    taken = Reading(seconds=6.0, process_seconds=9.0), Reading(seconds=8.0, process_seconds=10.0)
+    pair = f"{subject} fp32 / {other} fp32"
+    to_last_step = demands[f"start to last step, {pair}"]
+    assert (to_last_step.figure(*taken), to_last_step.bound) == (0.75, bound)
+    assert to_last_step.at_most
+    assert demands[f"start to exit, {pair}"].figure(*taken) == 0.9
 
 
 REDUCTIONS = {
