@@ -6,18 +6,20 @@ each gradient for each CPU kernel library. The choice depends only on shape, dty
 set, never on a measurement in the run, so two runs on similar machines compute identically. All
 forms compute the same sums, but in different orders.
 
-Forms of the gradient of the images, with stride 1:
+Forms of the gradient of the images:
 
 * turned: a convolution of the upstream gradient with the kernel rotated by 180 degrees, whose
-  input and output channels are exchanged. SAME padding with odd sides stays SAME; VALID padding
-  becomes k - 1 zeros on each side.
+  input and output channels are exchanged. With stride s, a pixel of the images meets only every
+  s-th row and column of the kernel. Which ones depends on the remainders of its row and column
+  modulo s. One convolution computes the pixels of all s x s remainders, as channels.
 
-Forms of the gradient of the kernel, with stride 1:
+Forms of the gradient of the kernel:
 
 * exchanged: a convolution of the images with the upstream gradient as its kernel. The channels of
-  the images are its batch, and the batch is its input channels.
-* product: for 1 x 1 kernels, the product of the transposed pixels with the upstream pixels.
-* patches: a product with the image's patches written out.
+  the images are its batch, and the batch is its input channels. Its dilation is the stride.
+* product: for 1 x 1 kernels with stride 1, the product of the transposed pixels with the upstream
+  pixels.
+* patches: with stride 1, a product with the image's patches written out.
 
 Gradients get the sizes of images and kernels as constants. TensorFlow's own gradients read the
 shape of the images in the graph. This prevents the graph optimizer from fusing the batch norm and
@@ -46,7 +48,7 @@ _STEP = [1, 1, 1, 1]
 
 
 class Convolution(NamedTuple):
-    """Properties of a convolution with stride 1 that determine which form is fastest.
+    """Properties of a convolution that determine which form is fastest.
 
     Attributes:
       size: height and width of the kernel.
@@ -55,6 +57,7 @@ class Convolution(NamedTuple):
       filters: channels of the result.
       padding: "SAME" or "VALID".
       bits: bits per number, 16 or 32.
+      stride: rows and columns.
     """
 
     size: tuple[int, int]
@@ -63,20 +66,22 @@ class Convolution(NamedTuple):
     filters: int
     padding: str
     bits: int
+    stride: tuple[int, int]
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the kernel is 1 x 1."""
-        return self.size == (1, 1)
+        """Whether the kernel is 1 x 1, with stride 1."""
+        return self.size == self.stride == (1, 1)
 
     @property
     def is_centred(self) -> bool:
         """Whether padding keeps the image size, with the same number of zeros on opposite sides."""
-        return self.padding == "SAME" and self.size[0] % 2 == self.size[1] % 2 == 1
+        odd = self.size[0] % 2 == self.size[1] % 2 == 1
+        return self.padding == "SAME" and odd and self.stride == (1, 1)
 
 
 class Forms(NamedTuple):
-    """Forms in which a convolution with stride 1 and its two gradients are computed.
+    """Forms in which a convolution and its two gradients are computed.
 
     Attributes:
       output: "product" computes a 1 x 1 convolution, and both its gradients, as matrix products.
@@ -102,7 +107,11 @@ def _eigen_avx2(shape: Convolution) -> Forms:
     batch size 4 took 1.06 times as long.) Product reaches 1.0 to 1.6.
 
     In bfloat16, turned reaches 4 to 25 and exchanged 9 to 19, with a tenth of the rounding error.
+    With stride 2, turned reaches 8 to 15 and exchanged 7 to 23 there. In float32, neither gains.
     """
+    if shape.stride != (1, 1):
+        gains = shape.bits == 16 and shape.stride[0] == shape.stride[1]
+        return Forms(to_images="turned", to_kernel="exchanged") if gains else LIBRARY
     if not (shape.is_centred or shape.padding == "VALID"):
         return LIBRARY
     if shape.is_pointwise:
@@ -136,7 +145,7 @@ def _onednn_avx512(shape: Convolution) -> Forms:
     narrow = shape.bits == 16
     if shape.is_pointwise:
         return Forms("product" if narrow else "library", to_kernel="product")
-    patched = narrow and shape.size == (3, 3) and shape.padding == "SAME" and max(shape.image) <= 7
+    patched = narrow and shape.size == (3, 3) and shape.is_centred and max(shape.image) <= 7
     return Forms(to_kernel="patches" if patched else "library")
 
 
@@ -171,9 +180,9 @@ class Products:
         how: dict[str, Any] = {"strides": strides, "padding": padding}
         shape = Convolution(
             *(tuple(kernel.shape[:2]), tuple(images.shape[1:3]), images.shape[3], kernel.shape[3]),
-            *(padding, 8 * images.dtype.size),
+            *(padding, 8 * images.dtype.size, (strides[1], strides[2])),
         )
-        forms = self._forms(shape) if self._forms and strides == _STEP else LIBRARY
+        forms = self._forms(shape) if self._forms else LIBRARY
         if forms.output == "product":
             product = tf.linalg.matmul(_rows(images), tf.reshape(kernel, kernel.shape[2:]))
             return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
@@ -221,14 +230,41 @@ def _library_to_images(images: Any, kernel: Any, upstream: Any, **how: Any) -> A
     )
 
 
-def _rotate_kernel(
-    images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
-) -> Any:
-    height, width = kernel.shape[:2]
-    turned = kernel if height == width == 1 else tf.reverse(kernel, [0, 1])
-    turned = tf.transpose(turned, [0, 1, 3, 2])
-    zeros = (0, 0) if padding == "SAME" else (height - 1, width - 1)
-    return _convolved(upstream, turned, padding, zeros)
+def _turned(images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str) -> Any:
+    """Computes with stride s only the rows and columns from the first to the last of the images.
+
+    A row of the padded images is s * q + r. Row q of the result has the rows of all r as channels.
+    """
+    stride = strides[1]
+    zeros, starts = [], []
+    for image, side in zip(images.shape[1:3], kernel.shape[:2], strict=True):
+        size, before = _along(image, side, stride, padding)
+        taps, last = -(-side // stride), (before + image - 1) // stride
+        zeros.append((taps - 1 - before // stride, last + 1 - size))
+        starts.append(before % stride)
+    gradient = _convolved(upstream, _turned_kernel(kernel, stride), zeros)
+    if stride == 1:
+        return gradient
+    (down, right), (height, width) = starts, images.shape[1:3]
+    pixels = tf.nn.depth_to_space(gradient, stride)
+    return pixels[:, down : down + height, right : right + width]
+
+
+def _turned_kernel(kernel: Any, stride: int) -> Any:
+    """The kernel of the convolution that computes the gradient of the images.
+
+    Its shape is ``[ceil(h / stride), ceil(w / stride), filters, stride * stride * channels]``.
+    """
+    height, width, channels, filters = kernel.shape
+    if stride == 1:
+        turned = kernel if height == width == 1 else tf.reverse(kernel, [0, 1])
+        return tf.transpose(turned, [0, 1, 3, 2])
+    taps = [-(-side // stride) for side in (height, width)]
+    missing = [(0, stride * taps[0] - height), (0, stride * taps[1] - width), (0, 0), (0, 0)]
+    parts = tf.pad(kernel, missing) if height % stride or width % stride else kernel
+    parts = tf.reshape(parts, [taps[0], stride, taps[1], stride, channels, filters])
+    parts = tf.transpose(tf.reverse(parts, [0, 2]), [0, 2, 5, 1, 3, 4])
+    return tf.reshape(parts, [*taps, filters, stride * stride * channels])
 
 
 def _library_to_kernel(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
@@ -239,10 +275,15 @@ def _library_to_kernel(images: Any, kernel: Any, upstream: Any, **how: Any) -> A
 
 def _exchanged(images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str) -> Any:
     height, width = kernel.shape[:2]
+    zeros = []
+    for image, side, stride in zip(images.shape[1:3], (height, width), strides[1:3], strict=True):
+        size, before = _along(image, side, stride, padding)
+        zeros.append((before, max(0, (size - 1) * stride + side - before - image)))
     by_channel = tf.transpose(images, [3, 1, 2, 0])
     by_pixel = tf.transpose(upstream, [1, 2, 0, 3])
-    zeros = (height // 2, width // 2) if padding == "SAME" else (0, 0)
-    return tf.transpose(_convolved(by_channel, by_pixel, "VALID", zeros), [1, 2, 0, 3])
+    gradient = tf.transpose(_convolved(by_channel, by_pixel, zeros, strides), [1, 2, 0, 3])
+    # Rows and columns of the images that no window reaches add taps.
+    return gradient if strides == _STEP else gradient[:height, :width]
 
 
 def _product(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
@@ -264,7 +305,7 @@ def _patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
 
 _TO_IMAGES: Mapping[str, Callable[..., Any]] = {
     "library": _library_to_images,
-    "turned": _rotate_kernel,
+    "turned": _turned,
 }
 _TO_KERNEL: Mapping[str, Callable[..., Any]] = {
     **{"library": _library_to_kernel, "exchanged": _exchanged},
@@ -272,15 +313,29 @@ _TO_KERNEL: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _convolved(images: Any, kernel: Any, padding: str, zeros: tuple[int, int]) -> Any:
-    """A convolution with stride 1, after `zeros` rows and columns are added on each side."""
-    if any(zeros):
-        (down, right), padding = zeros, "EXPLICIT"
-        explicit = [0, 0, down, down, right, right, 0, 0]
-    else:
-        explicit = []
+def _along(image: int, side: int, stride: int, padding: str) -> tuple[int, int]:
+    """Along one dimension: size of a convolution's result, and zeros before the images."""
+    if padding == "VALID":
+        return (image - side) // stride + 1, 0
+    size = -(-image // stride)
+    return size, max(0, (size - 1) * stride + side - image) // 2
+
+
+def _convolved(
+    images: Any, kernel: Any, zeros: list[tuple[int, int]], dilations: list[int] = _STEP
+) -> Any:
+    """A convolution with stride 1 of images to which zeros are added.
+
+    Args:
+      zeros: rows above and below, then columns left and right of the images.
+    """
+    (above, below), (left, right) = zeros
+    explicit = [0, 0, above, below, left, right, 0, 0]
+    how = {"padding": "EXPLICIT", "explicit_paddings": explicit} if any(explicit) else {}
     return tf.raw_ops.Conv2D(
-        input=images, filter=kernel, strides=_STEP, padding=padding, explicit_paddings=explicit
+        **{"input": images, "filter": kernel, "padding": "VALID", **how},
+        strides=_STEP,
+        dilations=dilations,
     )
 
 

@@ -21,8 +21,8 @@ def normal(*shape, seed, dtype=tf.float32):
     return tf.constant(values.astype(np.float32), dtype)
 
 
-def conv(images, kernel, kernels="onednn-avx512"):
-    return Products(kernels).conv(images, kernel, [1, 1, 1, 1], "SAME")
+def conv(images, kernel, kernels="onednn-avx512", stride=(1, 1), padding="SAME"):
+    return Products(kernels).conv(images, kernel, [1, *stride, 1], padding)
 
 
 ROUNDING = {tf.float32: 1e-6, tf.bfloat16: 5e-3, tf.float16: 1e-3}
@@ -47,36 +47,41 @@ def check(function, reference, *given, rounding):
 
 SIZES = [(1, 1), (3, 3), (5, 5), (1, 7), (7, 1)]
 SHAPES = [(2, 7, 7, 25), (3, 9, 8, 6), (1, 7, 33, 4)]
+PADDINGS = ["SAME", "VALID"]
+NARROW = [tf.bfloat16, tf.float16]
 
 
 @pytest.mark.parametrize(
-    ("kernels", "dtype", "size", "padding", "shape"),
+    ("kernels", "dtype", "size", "padding", "shape", "stride"),
     [
         *covering_pairs(
-            sorted(FORMS), [tf.float32], [*SIZES, (2, 2), (4, 3)], ["SAME", "VALID"], SHAPES
+            sorted(FORMS), [tf.float32], [*SIZES, (2, 2), (4, 3)], PADDINGS, SHAPES, [(1, 1)]
         ),
         # TensorFlow's own gradients, which other cases have, add up in 16 bits.
+        *covering_pairs(["eigen-avx2"], NARROW, SIZES, PADDINGS, SHAPES, [(1, 1)]),
         *covering_pairs(
-            ["eigen-avx2"], [tf.bfloat16, tf.float16], SIZES, ["SAME", "VALID"], SHAPES
+            ["eigen-avx2"], NARROW, [*SIZES, (2, 2), (4, 3)], PADDINGS, SHAPES, [(2, 2), (3, 3)]
         ),
     ],
 )
-def test_results_and_gradients_are_those_of_the_convolution(kernels, dtype, size, padding, shape):
+def test_results_and_gradients_are_those_of_the_convolution(
+    kernels, dtype, size, padding, shape, stride
+):
     images = normal(*shape, dtype=dtype, seed=1)
     kernel = normal(*size, shape[3], 4, dtype=dtype, seed=2)
     check(
-        lambda x, k: Products(kernels).conv(x, k, [1, 1, 1, 1], padding),
-        lambda x, k: tf.nn.conv2d(x, k, 1, padding),
+        lambda x, k: conv(x, k, kernels, stride, padding),
+        lambda x, k: tf.nn.conv2d(x, k, stride, padding),
         *(images, kernel),
         rounding=ROUNDING[dtype],
     )
 
 
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("kernels", ["library", "eigen-avx2"])
 def test_convolutions_take_strides(padding, kernels):
     check(
-        lambda x, k: Products(kernels).conv(x, k, [1, 2, 3, 1], padding),
+        lambda x, k: conv(x, k, kernels, (2, 3), padding),
         lambda x, k: tf.nn.conv2d(x, k, (2, 3), padding),
         *(normal(2, 9, 8, 3, seed=1), normal(3, 2, 3, 4, seed=2)),
         rounding=1e-6,
@@ -176,6 +181,25 @@ def test_kernels_and_shape_decide_which_gradients_are_the_librarys(
         form = tf.TensorSpec([count, *shape[1:]], dtype)
         found = gradient_operations(partial(conv, kernels=kernels), form, kernel)
         assert found & LIBRARY == own
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "stride", "own"),
+    [
+        ("eigen-avx2", tf.bfloat16, (2, 2), set()),
+        ("eigen-avx2", tf.float16, (2, 2), set()),
+        ("eigen-avx2", tf.bfloat16, (1, 2), LIBRARY),
+        ("eigen-avx2", tf.float32, (2, 2), LIBRARY),
+        # With stride 1, these are products.
+        ("onednn-avx512", tf.bfloat16, (2, 2), LIBRARY),
+    ],
+)
+@pytest.mark.parametrize("side", [1, 3])
+def test_a_stride_decides_which_gradients_are_the_librarys(kernels, dtype, stride, own, side):
+    for padding in PADDINGS:
+        function = partial(conv, kernels=kernels, stride=stride, padding=padding)
+        form = tf.TensorSpec([None, 7, 7, 3], dtype)
+        assert gradient_operations(function, form, (side, side, 3, 4)) & LIBRARY == own
 
 
 def test_every_measured_kind_of_kernels_has_forms():

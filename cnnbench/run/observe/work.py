@@ -123,7 +123,7 @@ _DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 # Operations that rearrange inputs and result, for gradients that are computed in a different form.
-_LAYOUT = ("Transpose", "ReverseV2")
+_LAYOUT = ("Transpose", "ReverseV2", "Pad", "ConcatV2", "StridedSlice", "DepthToSpace")
 _KINDS = (
     (re.compile("BatchNorm"), "batch norm"),
     (re.compile("Relu"), "ReLU"),
@@ -270,7 +270,7 @@ class Works:
             return False
         if _PRODUCT.search(plain):
             return not any(self._is_kernel(tensor) for tensor in operation.inputs)
-        if plain in _LAYOUT:
+        if plain in (*_LAYOUT, "Reshape"):
             users = [
                 consumer
                 for consumer in operation.outputs[0].consumers()
