@@ -180,8 +180,10 @@ class _Meeting:
             for task in work:
                 task.cancel()
             server.close()
-        here, cards = self._own.namespace, self._reached.values()
-        local = frozenset(c.pid for c in cards if here is not None and c.namespace == here)
+        namespace, cards = self._own.namespace, self._reached.values()
+        local = frozenset(
+            c.pid for c in cards if namespace is not None and c.namespace == namespace
+        )
         return JobConnections(reserved, self._lines, local)
 
     # Calls to the port of this process.
@@ -425,14 +427,14 @@ class Ending(NamedTuple):
 class _Peer:
     """State of the connection to another task.
 
-    `line` is None after it was closed; `standing` is None without a training loop.
+    `line` is None after it was closed; `progress` is None without a training loop.
     """
 
     line: socket.socket | None
     heard: float
     up: bool = False
     ended: bool = False
-    standing: ProcessProgress | None = None
+    progress: ProcessProgress | None = None
     received: bytes = b""
     unsent: bytes = b""
 
@@ -461,7 +463,7 @@ class Watchdog:
         period: float = PERIOD,
         leave: Callable[[int], object] = os._exit,
         spares: Callable[[Task, str], bool] = lambda task, state: False,
-        look: Callable[[], ProcessProgress] | None = None,
+        read_progress: Callable[[], ProcessProgress] | None = None,
         stall_timeout: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[str, float], str] = probe,
@@ -474,8 +476,8 @@ class Watchdog:
             record and print.
           leave: ends the process without clean-up. `sys.exit` would wait for the main thread.
           spares: function of a task and its state (from `probe`): whether the job continues without
-            the task. Its loss is then only recorded in `gone`.
-          look: see `StallDetector`; None for a process without a training loop.
+            the task. Its loss is then only recorded in `lost_tasks`.
+          read_progress: see `StallDetector`; None for a process without a training loop.
         """
         self._job = job
         self._lost = lost
@@ -483,17 +485,19 @@ class Watchdog:
         self._leave = leave
         self._spares = spares
         self._stall_timeout = stall_timeout
-        self._progress = None if look is None else StallDetector(look, stall_timeout)
+        self._progress = (
+            None if read_progress is None else StallDetector(read_progress, stall_timeout)
+        )
         self._clock = clock
         self._ask = ask
-        self.gone: dict[Task, str] = {}
+        self.lost_tasks: dict[Task, str] = {}
         self._peers: dict[Task, _Peer] = {}
         self._reasons: dict[Task, str] = {}  # reasons that failing tasks have sent
         self._selector = selectors.DefaultSelector()
         self._up = False
         self._own: ProcessProgress | None = None
         self._missed: dict[Task, int] = {}
-        self._begun = self._ticked = self._gap = self._gap_end = 0.0
+        self._start = self._ticked = self._gap = self._gap_end = 0.0
         self._stopped = threading.Event()
         self._once = threading.Lock()
         self._changed = threading.Condition()
@@ -506,10 +510,10 @@ class Watchdog:
 
     def open(self, lines: Mapping[Task, socket.socket]) -> None:
         """Takes over the connections. Does not start the thread that calls `tick` and `listen`."""
-        self._begun = self._ticked = self._clock()
+        self._start = self._ticked = self._clock()
         for task, line in lines.items():
             line.setblocking(False)
-            self._peers[task] = _Peer(line, self._begun)
+            self._peers[task] = _Peer(line, self._start)
             self._selector.register(line, selectors.EVENT_READ, task)
 
     def up(self, *, all_others: bool = False) -> None:
@@ -628,7 +632,7 @@ class Watchdog:
         if gap >= self._longest_gap:
             self._gap, self._gap_end = gap, now
             # The messages that arrived while this process was stopped have not been read yet.
-            self._begun += gap
+            self._start += gap
             for peer in self._peers.values():
                 peer.heard += gap
             if self._progress is not None:
@@ -703,8 +707,8 @@ class Watchdog:
             with self._changed:
                 peer.up = peer.up or bool(message["up"])
                 self._changed.notify_all()
-            standing = message["standing"]
-            peer.standing = None if standing is None else ProcessProgress.read(standing)
+            progress = message["standing"]
+            peer.progress = None if progress is None else ProcessProgress.read(progress)
 
     def _close(self, peer: _Peer) -> None:
         with self._changed:
@@ -720,13 +724,13 @@ class Watchdog:
     def _has_ended(self, task: Task) -> bool:
         """Whether a task has ended or failed, or has no connection to report it."""
         line = self._peers.get(task) or self._peers.get(self._job.chief)
-        known = task in self._reasons or task in self.gone
+        known = task in self._reasons or task in self.lost_tasks
         return known or line is None or line.ended or line.line is None
 
     # Verdicts.
 
     def _find_lost(self, now: float) -> None:
-        watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.gone}
+        watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.lost_tasks}
         suspects = [
             task
             for task, peer in watched.items()
@@ -751,13 +755,13 @@ class Watchdog:
                 self._changed.notify_all()
             return
         for task in [task for task, state in lost.items() if self._spares(task, state)]:
-            self.gone[task] = one_line(f"{self._job.address(task)}: {lost.pop(task)}")
+            self.lost_tasks[task] = one_line(f"{self._job.address(task)}: {lost.pop(task)}")
         if any(task in suspects for task in lost):
             lost = self.explained(lost)
-            self.gone |= lost
+            self.lost_tasks |= lost
             self._report(f"lost {listed(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
-        if late and now - self._begun >= self._patience:
+        if late and now - self._start >= self._patience:
             states = failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
             missing = listed(self._job, {task: states.get(task, NOT_STARTED) for task in late})
             self._report(f"waited {self._patience:g} s for {missing}")
@@ -765,16 +769,20 @@ class Watchdog:
     def _find_stalled(self) -> None:
         if self._own is None or not self._job.is_chief:
             return
-        standings = {self._job.task: self._own}
-        standings |= {t: p.standing for t, p in self._peers.items() if p.standing is not None}
+        progress_by_task = {self._job.task: self._own}
+        progress_by_task |= {
+            t: p.progress for t, p in self._peers.items() if p.progress is not None
+        }
         loops = self._job.num_workers if self._job.client_per_worker else 1
-        if len(standings) < loops or not all(standing.stalled for standing in standings.values()):
+        if len(progress_by_task) < loops or not all(
+            progress.stalled for progress in progress_by_task.values()
+        ):
             return
         # If one loop drives all towers, the worker for which it waits is reported.
         by_name = {str(task): task for task in self._job.tasks}
-        stalled = blamed(standings)
+        stalled = blamed(progress_by_task)
         tasks = {
-            by_name.get(standing.task, task): str(standing) for task, standing in stalled.items()
+            by_name.get(progress.task, task): str(progress) for task, progress in stalled.items()
         }
         even = "; all are at the same step" if len(stalled) > 1 else ""
         stuck = f"stuck: {listed(self._job, tasks)}{even}"

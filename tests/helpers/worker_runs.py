@@ -292,8 +292,8 @@ def worker():
         steps = flags.pop("reads", 0)
         with delay():
             results.append(labels_read(flags, steps) if steps else outcome(flags))
-        Membership.meet = lambda self: None
-        Membership.join = lambda self, devices: devices
+        Membership.connect = lambda self: None
+        Membership.connect_tensorflow = lambda self, devices: devices
     Path(f"result{number}.json").write_text(json.dumps(results))
     if ended:  # as the last run ended: the other workers may still be in its last step
         end(ended[0][0], *ended[-1][1])

@@ -335,12 +335,14 @@ class AllReduceBench:
         Returns the devices for each number of devices per worker.
         """
         settings = self.plan.run.machine.of_task(self.plan.job)
-        self._watch.add_peers(self._membership.meet())
+        self._watch.add_peers(self._membership.connect())
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():
             load_tensorflow()
-            devices = self._membership.join(runtime.configure(settings, self.plan.job))
+            devices = self._membership.connect_tensorflow(
+                runtime.configure(settings, self.plan.job)
+            )
             # TensorFlow creates the devices when the first operation runs.
             self._add(environment=facts.collect())
         for notice in devices.notices:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.step_profile import StepProfiler
 
 
-# TensorFlow's message if there is no memory for a copy on a device.
+# TensorFlow's message if a device lacks memory for a copy.
 _NO_ROOM = "Dst tensor is not initialized"
 
 
@@ -110,7 +110,8 @@ class BenchmarkCNN(Run):
             raise FlagError(
                 "job_name", job.task.job, f"{job.task} serves; start it as a command, cnnbench"
             )
-        tell, lost = messages.notice, partial(self._lost_another, tell_error=messages.error)
+        tell = messages.notice
+        lost = partial(self._write_failure_record, tell_error=messages.error)
         if not job.is_chief:
             # Only the chief prints and writes; a worker prints its own fatal error.
             plan = without_outputs(plan)
@@ -124,7 +125,7 @@ class BenchmarkCNN(Run):
             ResultFiles(plan.outputs.result_json, plan.outputs.result_csv, RUNS),
         )
         facts = plan.agreed if job.in_cluster else {}
-        self.membership = Membership(plan, tell, lost, facts, look=self._standing)
+        self.membership = Membership(plan, tell, lost, facts, read_progress=self._progress)
         self.measurements = measurements or Measurements(command=command)
         self.measurements.update_config(**config)
         self.measurements.explicit_flags = plan.explicit_flags
@@ -132,7 +133,8 @@ class BenchmarkCNN(Run):
         self.measurements.subject = repository.of_work(config)
         self.measurements.target = plan.length.target
         self.measurements.publish()
-        if plan.place.asynchronous:  # records need workers too, and these are not shared
+        if plan.place.asynchronous:
+            # A record needs the updates of all workers, which are not in the shared memory.
             self.measurements.keep_private()
         self.watch: Watch | None = None
         self._use: UseSampler | None = None
@@ -179,9 +181,9 @@ class BenchmarkCNN(Run):
             # wait.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_all, self.sources, seconds)
-            stack.callback(check_written, messages.warning)  # after a UsageError
-            stack.callback(self._end_samples)
+            stack.callback(check_written, messages.warning)  # also after a UsageError
             self._use = UseSampler(measurements.use_samples.append)
+            stack.callback(self._use.close)
             explain = partial(_as_benchmark_error, self.plan)
             with self.membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
                 with plugins.reported(UsageError):  # until a step has run
@@ -199,7 +201,7 @@ class BenchmarkCNN(Run):
                 }.get(self.plan.work, scenarios.train)
                 try:
                     total = scenario(self, built)
-                finally:  # not in `_end`: the watchdog's thread must not wait for a library
+                finally:  # not in `_end`, because the watchdog's thread must not wait for a library
                     facts = environment.with_loaded_libraries(measurements.environment)
                     measurements.environment = facts
                 self._note_peak_memory()
@@ -209,9 +211,9 @@ class BenchmarkCNN(Run):
                 if built.group is not None:
                     built.group.total(0)  # waits until the chief has measured
                 obey()
-                # before this process waits for the end of the other processes
+                # The record is written before this process waits for the end of the others.
                 record = self._end("ok")
-            self._tell(record)
+            tell_notices(record, messages)
             # The last line of a successful run, printed after its results are written.
             if total is not None:
                 self.output.console.footer(total)
@@ -254,7 +256,7 @@ class BenchmarkCNN(Run):
         gpus = plan.machine.flags.device != "cpu"
         self.watch = Watch(gpus=gpus, starts_with_others=turns.taken, use=self._use)
         settings = plan.machine.of_task(plan.place.job)
-        self.watch.add_peers(self.membership.meet())
+        self.watch.add_peers(self.membership.connect())
         if plan.saves_into is not None and plan.place.job.is_chief:
             # Called after the handshake, so that the other processes are informed of an error.
             self._check_steps_left(plan.saves_into)
@@ -265,7 +267,8 @@ class BenchmarkCNN(Run):
             tf = load_tensorflow()
             seconds = time.perf_counter() - start + early_import_seconds()
             measurements.import_seconds = seconds
-            devices = self.membership.join(runtime.configure(settings, plan.place.job))
+            devices = runtime.configure(settings, plan.place.job)
+            devices = self.membership.connect_tensorflow(devices)
         for notice in devices.notices:
             messages.notice(notice)
         self._check_devices(devices)
@@ -333,10 +336,10 @@ class BenchmarkCNN(Run):
         """Refuses a run that needs too much memory; warns of a run that may need too much."""
         needed = preflight.estimate(self.plan, kind)
         self.measurements.note(estimated_memory_bytes=needed.total)
-        there = preflight.memory_of(self.plan, kind)
-        if there is not None:
+        memory = preflight.memory_of(self.plan, kind)
+        if memory is not None:
             try:
-                warning = preflight.check(needed, there, self.plan, refuse=kind == "cpu")
+                warning = preflight.check(needed, memory, self.plan, refuse=kind == "cpu")
             except FlagError as error:
                 if self.measurements.halves_batch:
                     raise OutOfMemoryError(str(error)) from error
@@ -348,7 +351,7 @@ class BenchmarkCNN(Run):
         for condition in conditions:
             self.output.messages.warning(str(condition), condition.id)
 
-    def _standing(self) -> ProcessProgress:
+    def _progress(self) -> ProcessProgress:
         """Progress of the run, for the watchdog's thread."""
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
@@ -362,7 +365,7 @@ class BenchmarkCNN(Run):
         batches = sum(source.batches for source in sources)
         return ProcessProgress(str(task), warm_up + timed, last, doing, batches)
 
-    def _lost_another(self, message: str, tell_error: Callable[[str], None]) -> None:
+    def _write_failure_record(self, message: str, tell_error: Callable[[str], None]) -> None:
         """Writes the record before the watchdog ends this process.
 
         Runs in the watchdog's thread.
@@ -386,17 +389,14 @@ class BenchmarkCNN(Run):
         if measurements.placement is not None and measurements.measured.peak_memory_bytes is None:
             measurements.note(peak_memory_bytes=runtime.peak_memory(measurements.placement.kind))
 
-    def _end_samples(self) -> None:
-        if self._use is not None:
-            self._use.close()
-
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         """Writes the record once. Later errors do not change the measurements."""
         measurements = self.measurements
         if measurements.written and self.record is not None:
             return self.record
         self._note_peak_memory()
-        self._end_samples()
+        if self._use is not None:
+            self._use.close()
         conditions: Sequence[ConditionNote] = ()
         if self.watch is not None:
             conditions = self.watch.during()
@@ -405,7 +405,7 @@ class BenchmarkCNN(Run):
             if not self.plan.length.eval_steps:
                 measurements.note(**self.watch.energy)
         if status == "failed":
-            measurements.lost_workers += self.membership.gone().keys()
+            measurements.lost_workers += self.membership.lost_tasks().keys()
         skipped = SkippedRecords.together(source.skipped() for source in self.sources)
         measurements.skipped_records = skipped if skipped.count else None
         self.record = record = measurements.record(status, error)
@@ -421,13 +421,10 @@ class BenchmarkCNN(Run):
             if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":
-            self._tell(record)
+            tell_notices(record, self.output.messages)
             # The error that ended the run is being raised, and is more important.
             check_written(self.output.messages.warning)
         return record
-
-    def _tell(self, record: RunRecord) -> None:
-        tell_notices(record, self.output.messages)
 
 
 def _as_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:

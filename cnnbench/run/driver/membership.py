@@ -26,10 +26,12 @@ from cnnbench.run.runtime.turns import Turns
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
 
-# A long time, because after a successful run all other processes are alive, but may be slow.
+# Maximum wait for the other processes after a successful run: they are alive, but may be slow.
 _DISMISSAL_SECONDS = 60.0
-_FAILURE_SECONDS = 5.0  # for the others to fail for the same reason, and to name it
-_LOOK_SECONDS = 10.0  # here, only the progress of this process is watched
+# Time for the other processes to fail for the same reason and to report it.
+_FAILURE_SECONDS = 5.0
+# Interval of checks for a stall in a process without a job.
+_STALL_CHECK_SECONDS = 10.0
 _CHECK_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _LINGER_SECONDS = 10.0
@@ -39,12 +41,12 @@ class Membership:
     """Connections of this process with the other processes of its job.
 
     Args:
-      setup: contains the job. In it, this process runs a step (as chief, worker or only process),
+      plan: contains the job. In it, this process runs a step (as chief, worker or only process),
         or serves.
       tell: prints a line about missing tasks.
       lost: see `Watchdog`.
       facts: versions and flags that must be equal in all processes.
-      look: returns the progress of this process; None if progress is not supervised.
+      read_progress: returns the progress of this process; None if progress is not supervised.
 
     Attributes:
       activity: current activity of the loop in this process, which the watchdog reads.
@@ -53,42 +55,44 @@ class Membership:
 
     def __init__(
         self,
-        setup: RunPlan,
+        plan: RunPlan,
         tell: Callable[[str], None],
         lost: Callable[[str], None],
         facts: Mapping[str, str],
-        look: Callable[[], ProcessProgress] | None = None,
+        read_progress: Callable[[], ProcessProgress] | None = None,
     ) -> None:
         self.activity = Doing.START
         self.turns = Turns()
-        self._job = job = setup.place.job
-        self._setup = setup
+        self._job = job = plan.place.job
+        self._plan = plan
         self._facts = facts
         self._tell = tell
-        look_seconds = min(_LOOK_SECONDS, setup.params.stall_timeout / 4)
+        check_seconds = min(_STALL_CHECK_SECONDS, plan.params.stall_timeout / 4)
         # The watchdog may end a command of cnnbench, but not a program that runs it as a library.
-        stalls = look is not None and setup.params.stall_timeout > 0 and supervisor.state.program
+        stalls = (
+            read_progress is not None and plan.params.stall_timeout > 0 and supervisor.state.program
+        )
 
         def spares(task: Task, state: str) -> bool:
             evaluates = self.activity is Doing.EVALUATION and task == job.workers[0]
-            return setup.place.tolerates_loss_of(task, state) and not evaluates
+            return plan.place.tolerates_loss_of(task, state) and not evaluates
 
         self._watchdog = (
             Watchdog(
                 job,
                 lost,
-                patience=max(setup.params.cluster_timeout, PATIENCE),
-                period=PERIOD if job.in_cluster else look_seconds,
+                patience=max(plan.params.cluster_timeout, PATIENCE),
+                period=PERIOD if job.in_cluster else check_seconds,
                 leave=supervisor.leave,
                 spares=spares,
-                look=look,
-                stall_timeout=setup.params.stall_timeout,
+                read_progress=read_progress,
+                stall_timeout=plan.params.stall_timeout,
             )
             if job.in_cluster or stalls
             else None
         )
-        self._met: JobConnections | None = None
-        self._joined = False
+        self._connections: JobConnections | None = None
+        self._tensorflow_connected = False
         self._culprits: dict[Task, str] = {}
 
     @contextmanager
@@ -100,7 +104,7 @@ class Membership:
         finally:
             self.activity = before
 
-    def meet(self) -> Collection[int]:
+    def connect(self) -> Collection[int]:
         """Waits for all processes, then starts the watchdog. Call it before TensorFlow is loaded.
 
         Returns:
@@ -110,27 +114,27 @@ class Membership:
           BenchmarkError: a process is missing, or has different flags.
         """
         if self._job.in_cluster:
-            timeout = self._setup.params.cluster_timeout
-            self._met = connect_job(self._job, self._facts, timeout, self._tell)
+            timeout = self._plan.params.cluster_timeout
+            self._connections = connect_job(self._job, self._facts, timeout, self._tell)
         if self._watchdog is not None:
-            self._watchdog.start(None if self._met is None else self._met.lines)
-        return () if self._met is None else self._met.local
+            self._watchdog.start(None if self._connections is None else self._connections.lines)
+        return () if self._connections is None else self._connections.local
 
-    def join(self, devices: runtime.Devices) -> runtime.Devices:
+    def connect_tensorflow(self, devices: runtime.Devices) -> runtime.Devices:
         """Connects TensorFlow, which must be configured; returns the devices of the run.
 
         Raises:
           BenchmarkError: a process or a device is missing.
         """
-        if self._watchdog is None or self._met is None:
+        if self._watchdog is None or self._connections is None:
             return devices
         # Stays open until TensorFlow's server listens, so that no other program uses the port.
-        with self._met.port:
+        with self._connections.port:
             if self._job.client_per_worker:
                 self._watchdog.up_together()
-                with supervisor.connecting(self._setup.params.cluster_timeout):
+                with supervisor.connecting(self._plan.params.cluster_timeout):
                     self._connect_worker(devices.job)
-                self._joined = True
+                self._tensorflow_connected = True
             else:
                 devices = self._connect_chief(devices)
                 self._watchdog.up(all_others=True)
@@ -144,9 +148,9 @@ class Membership:
         import tensorflow as tf
 
         job = devices.job
-        wait_up(job, self._setup.params.cluster_timeout, self._tell)
+        wait_up(job, self._plan.params.cluster_timeout, self._tell)
         try:
-            if self._setup.place.coordinated:
+            if self._plan.place.coordinated:
                 from cnnbench.variable_mgr import strategies  # late: it loads TensorFlow
 
                 strategies.parameter_server(job)
@@ -172,7 +176,7 @@ class Membership:
                 "every worker needs --num_gpus of them"
             )
         supervisor.state.connected = True
-        self._joined = True
+        self._tensorflow_connected = True
         return devices._replace(job=job)
 
     def _connect_worker(self, job: Job) -> None:
@@ -188,21 +192,21 @@ class Membership:
             raise BenchmarkError(
                 f"{job.task}: {reason} workers run steps of their own, make them in its functions"
             ) from error
-        there = {device.name for device in tf.config.list_logical_devices()}
-        missing = [device for device in job.tower_devices if device not in there]
+        visible = {device.name for device in tf.config.list_logical_devices()}
+        missing = [device for device in job.tower_devices if device not in visible]
         if missing:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
     def serve(self) -> Ending:
         """Loads TensorFlow and serves the chief until the chief reports the end of the run."""
-        self.meet()
-        assert self._met is not None
+        self.connect()
+        assert self._connections is not None
         assert self._watchdog is not None
         chief = self._job.chief
         try:
-            settings = self._setup.machine.of_task(self._job)
+            settings = self._plan.machine.of_task(self._job)
             runtime.export_environment(settings)
-            with self._met.port, without_info_lines():
+            with self._connections.port, without_info_lines():
                 server = runtime.start_server(settings, self._job)
             self._watchdog.up()
             self._tell(f"serving {chief} ({self._job.address(chief)})")
@@ -221,15 +225,15 @@ class Membership:
         del server
         return chief_ending
 
-    def gone(self) -> dict[str, str]:
+    def lost_tasks(self) -> dict[str, str]:
         """Lost tasks with the reasons."""
-        lost = {} if self._watchdog is None else dict(self._watchdog.gone)
+        lost = {} if self._watchdog is None else self._watchdog.lost_tasks
         return {str(task): why for task, why in {**lost, **self._culprits}.items()}
 
     def failure(self, error: BaseException) -> BenchmarkError | None:
         """An error that names the lost process, if its loss explains an error of TensorFlow."""
-        if not self._joined:
-            return None  # a failed handshake must not wait for the import of TensorFlow
+        if not self._tensorflow_connected:
+            return None  # a failed handshake must not import TensorFlow, which takes seconds
         import tensorflow as tf
 
         unreachable = (
@@ -243,7 +247,7 @@ class Membership:
         if own:
             return BenchmarkError(own)
         lost = culprits(self._job, error)
-        # this error names the cause, unless a process is lost
+        # An error of cnnbench already names the cause, unless a process is lost.
         if not isinstance(error, unreachable):
             lost = {task: state for task, state in lost.items() if state != NAMED}
         if self._watchdog is not None:

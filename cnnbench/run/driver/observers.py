@@ -61,7 +61,7 @@ from cnnbench.version import __version__
 # Callbacks that run outside timed steps: summaries and logs.
 
 
-class Moment(NamedTuple):
+class TrainingState(NamedTuple):
     """State of a training after a step of the warm-up or after a timed step.
 
     Attributes:
@@ -86,12 +86,12 @@ class Observer:
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
         """The row of a timed step was printed; the first step is 1. `metrics` is as in `Moment`."""
 
-    def due(self, global_step: int) -> bool:
+    def pauses_after(self, global_step: int) -> bool:
         """Whether `paused` must be called after this step of the warm-up or of the timed loop."""
         del global_step
         return False
 
-    def paused(self, moment: Moment) -> None:
+    def paused(self, state: TrainingState) -> None:
         """Called while no step is running. It may take a long time."""
 
     def evaluating(self, global_step: int) -> None:
@@ -359,15 +359,16 @@ def _optimizer(plan: RunPlan) -> dict[str, Any]:
     }
     if rate.boundaries_epochs:
         settings["opt_learning_rate_decay_boundary_epochs"] = rate.boundaries_epochs
-    named = {
+    values = {
         **plan.numerics.constants,
         "base_rate": rate.base,
         "end_rate": plan.rates.schedule(plan.length.training_steps),
         "warmup_epochs": rate.warmup_epochs,
         "weight_decay": plan.params.weight_decay,
     }
-    own = optimizer.mlperf.items()
-    return settings | {key: named[of] if isinstance(of, str) else of for key, of in own}
+    for key, value in optimizer.mlperf.items():
+        settings[key] = values[value] if isinstance(value, str) else value
+    return settings
 
 
 # TensorBoard summaries of training and evaluations, by --summary_verbosity.
@@ -502,14 +503,14 @@ class TrainingSummaries(_Summaries):
         if self._verbosity >= _GRADIENTS:
             self._last_gradients = step.last_gradients()
 
-    def due(self, global_step: int) -> bool:
+    def pauses_after(self, global_step: int) -> bool:
         """Every --save_summaries_steps global steps."""
         return global_step % self._every == 0
 
-    def paused(self, moment: Moment) -> None:
+    def paused(self, state: TrainingState) -> None:
         """Writes scalars, and statistics that only summaries need."""
-        step = moment.global_step
-        for tag, value in self._scalars(moment).items():
+        step = state.global_step
+        for tag, value in self._scalars(state).items():
             self._file.scalar(tag, value, step)
         if self._verbosity >= _GRADIENTS:
             gradients, batch = self._last_gradients()
@@ -523,12 +524,12 @@ class TrainingSummaries(_Summaries):
                         self._file.images("images", _values(part), step)
         self._file.flush()
 
-    def _scalars(self, moment: Moment) -> dict[str, float]:
+    def _scalars(self, state: TrainingState) -> dict[str, float]:
         scalars = {
-            "learning_rate": moment.learning_rate,
-            self._loss: moment.loss,
-            "images_per_sec": moment.images_per_sec,
-            **{f"metrics/{name}": value for name, value in moment.metrics.items()},
+            "learning_rate": state.learning_rate,
+            self._loss: state.loss,
+            "images_per_sec": state.images_per_sec,
+            **{f"metrics/{name}": value for name, value in state.metrics.items()},
             "loss_scale": self._step.loss_scale.value,
         }
         return {tag: value for tag, value in scalars.items() if value is not None}

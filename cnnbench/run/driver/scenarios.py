@@ -36,8 +36,8 @@ from cnnbench.run.driver.observers import (
     BenchmarkLog,
     EvaluationSummaries,
     MLPerfLog,
-    Moment,
     Observer,
+    TrainingState,
     TrainingSummaries,
 )
 from cnnbench.run.driver.step_loop import LoopTimer
@@ -94,13 +94,13 @@ class ReplicaCheck(Observer):
         del steps
         self._check(global_step)
 
-    def due(self, global_step: int) -> bool:
+    def pauses_after(self, global_step: int) -> bool:
         """Every --check_replica_consistency global steps."""
         return global_step % self._every == 0
 
-    def paused(self, moment: Moment) -> None:
+    def paused(self, state: TrainingState) -> None:
         """Checks the weights after a step. ReplicaDivergenceError if copies differ."""
-        self._check(moment.global_step)
+        self._check(state.global_step)
 
     def _check(self, global_step: int) -> None:
         differing = np.array([flags.numpy() for flags in self._differing()])
@@ -122,18 +122,19 @@ class ReplicaCheck(Observer):
         own = b"".join(map(_digest, self._variables)) + bytes([differs_here])
         of_workers = [(values[:-1], bool(values[-1])) for values in self._workers.gather(own)]
         first = of_workers[0][0]
-        begun = f"replicas diverged by global step {global_step}: "
+        beginning = f"replicas diverged by global step {global_step}: "
         for index, variable in enumerate(self._variables):
             part = slice(index * _DIGEST_BYTES, (index + 1) * _DIGEST_BYTES)
-            others = [str(i) for i, (of, _) in enumerate(of_workers) if of[part] != first[part]]
-            if others:
-                named = f"worker{'s' * (len(others) > 1)} {', '.join(others)}"
+            workers = [str(i) for i, (of, _) in enumerate(of_workers) if of[part] != first[part]]
+            if workers:
+                names = f"worker{'s' * (len(workers) > 1)} {', '.join(workers)}"
                 return ReplicaDivergenceError(
-                    f"{begun}{variable.name} on {named} differs from worker 0"
+                    f"{beginning}{variable.name} on {names} differs from worker 0"
                 )
         worse = [str(i) for i, (_, differs) in enumerate(of_workers) if differs]
         if worse:
-            return ReplicaDivergenceError(f"{begun}copies differ within worker {', '.join(worse)}")
+            text = f"copies differ within worker {', '.join(worse)}"
+            return ReplicaDivergenceError(beginning + text)
         return None
 
     def _compare(self) -> list[tf.Tensor]:
@@ -155,7 +156,7 @@ class ReplicaCheck(Observer):
 
     def _error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
         """Names the first variable that differs; `differing` has shape [towers - 1, variables]."""
-        index, *others = np.flatnonzero(differing.any(axis=0))
+        index, *other_variables = np.flatnonzero(differing.any(axis=0))
         variable = self._variables[index]
         towers = [int(tower) + 1 for tower in np.flatnonzero(differing[:, index])]
         first = variable.primary.numpy()
@@ -166,10 +167,10 @@ class ReplicaCheck(Observer):
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(copy.astype(np.float64) - first.astype(np.float64))
             largest = max(largest, float(np.max(gap)))
-        named = f"tower{'s' * (len(towers) > 1)} {', '.join(map(str, towers))}"
-        more = f"; {len(others)} more variables differ" if others else ""
+        names = f"tower{'s' * (len(towers) > 1)} {', '.join(map(str, towers))}"
+        more = f"; {len(other_variables)} more variables differ" if other_variables else ""
         return ReplicaDivergenceError(
-            f"replicas diverged by global step {global_step}: {variable.name} on {named} differs "
+            f"replicas diverged by global step {global_step}: {variable.name} on {names} differs "
             f"from tower 0 in {elements} of {first.size} values, by at most {number(largest)}{more}"
         )
 
@@ -418,7 +419,7 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
     done: str | None = None
     while True:
         obey()
-        end.look()  # before the search: no checkpoint follows the end
+        end.update_status()  # before the search: no checkpoint follows the end
         path = files.latest(train_dir)
         if path is None:
             run.output.console.lines(f"Checkpoint not found in {train_dir}")
@@ -477,7 +478,7 @@ class TrainingEnd:
         self._since = time.monotonic()
         self._before, self._status, self._is_new = "", "", False
 
-    def look(self) -> None:
+    def update_status(self) -> None:
         """Reads whether the training continues."""
         self._before, self._status = self._status, files.training_status(self._folder)
         self._is_new |= self._status == files.RUNNING
@@ -488,8 +489,8 @@ class TrainingEnd:
 
     def seconds_left(self, pause: float) -> float:
         """Seconds until the next check for a checkpoint: `pause`, or less before the timeout."""
-        left = self._since + self._timeout - time.monotonic()
-        return min(pause, max(0.0, left)) if self._timeout else pause
+        remaining = self._since + self._timeout - time.monotonic()
+        return min(pause, max(0.0, remaining)) if self._timeout else pause
 
     def reason(self) -> str:
         """Why no further checkpoint is expected; "" if there may be one."""

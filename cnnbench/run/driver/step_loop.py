@@ -69,7 +69,7 @@ class StepTime(NamedTuple):
 
 
 def never(step: int) -> bool:
-    """Returns Returns False: no pause after this step."""
+    """Returns False: no pause after this step."""
     del step
     return False
 
@@ -156,7 +156,7 @@ class StepLoop(Generic[Handle, Values]):
                     handle = self.launch()
                 except Exception:
                     if before is not None:
-                        finish(step - self.together, before)  # launched, so it is measured
+                        finish(step - self.together, before)  # it was launched, so it is measured
                     raise
                 reading = threads.submit(self._read, handle, issued.set)
                 if before is not None:
@@ -171,7 +171,7 @@ class StepLoop(Generic[Handle, Values]):
                     start = StepTime.now()
                 issued.wait()
         finally:
-            threads.shutdown(wait=False)  # after an error, a GPU may never release them
+            threads.shutdown(wait=False)  # after an error, reads from a GPU may never return
         return steps
 
     def _read(self, handle: Handle, issued: Callable[[], None]) -> tuple[Values, StepTime]:
@@ -248,10 +248,11 @@ class _Outcome(NamedTuple):
     error: Exception | None = None
 
 
-class Stuck:
-    """Detects workers whose update does not end. Counts how often an update is seen in flight.
+class StuckDetector:
+    """Detects workers whose update does not end.
 
-    Therefore, times during which this process is stopped are excluded.
+    Adds up the time between calls in which the same update is in flight. The caller limits each of
+    these times, so that time during which this process was stopped is mostly excluded.
 
     Args:
       limit: seconds, as in `time_limit`.
@@ -265,18 +266,18 @@ class Stuck:
         self._experienced: set[str] = set()
         self._longest = 0.0
 
-    def look(self, under_way: Mapping[str, int], seconds: float) -> dict[str, float]:
+    def stuck_workers(self, in_flight: Mapping[str, int], seconds: float) -> dict[str, float]:
         """Seconds without progress, by name, for workers that are stuck.
 
         Args:
-          under_way: number of the current update, for each worker that has one.
+          in_flight: number of the current update, for each worker that has one.
           seconds: time since the previous call.
         """
         for (worker, number), waited in self._waited.items():
-            if under_way.get(worker) != number:
+            if in_flight.get(worker) != number:
                 self._longest = max(self._longest, waited if worker in self._experienced else 0.0)
                 self._experienced.add(worker)
-        self._waited = {key: self._waited.get(key, 0.0) + seconds for key in under_way.items()}
+        self._waited = {key: self._waited.get(key, 0.0) + seconds for key in in_flight.items()}
         return {
             worker: waited
             for (worker, _), waited in self._waited.items()
@@ -294,10 +295,10 @@ class AsyncLoop(Generic[Values]):
       workers: functions by name. A function runs the update with the given number, from 1, and
         returns its values. Each function is called in its own thread.
       lost: called for each lost worker, in the thread that runs the loop.
-      gone: returns workers that will never return from an update, such as those of stopped
+      lost_workers: returns workers that will never return from an update, such as those of stopped
         processes, and the reasons. It is called once a second.
-      stuck: finds workers that answer, but will never return from an update. It is also called once
-        a second.
+      stuck: finds workers that respond, but will never return from an update. It is also called
+        once a second.
       begin: called before a worker's first update, in the worker's thread.
     """
 
@@ -305,31 +306,31 @@ class AsyncLoop(Generic[Values]):
         self,
         workers: Mapping[str, Callable[[int], Values]],
         lost: Callable[[str, Exception], None],
-        gone: Callable[[], Mapping[str, str]] = dict,
-        stuck: Stuck | None = None,
+        lost_workers: Callable[[], Mapping[str, str]] = dict,
+        stuck: StuckDetector | None = None,
         begin: Callable[[], object] = lambda: None,
     ) -> None:
-        self._stuck = Stuck() if stuck is None else stuck
+        self._stuck = StuckDetector() if stuck is None else stuck
         self._begin_thread = begin
         self._workers = dict(workers)
-        self._tell_lost = lost
-        self._gone = gone
-        self._asked = 0.0
+        self._report_lost = lost
+        self._lost_workers = lost_workers
+        self._last_check = 0.0
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
         # State of the current call of `run`; guarded by `_changed`.
         self._running = 0  # number of the current call of `run`; threads of earlier calls end
         self._limit = self._next = 0
-        self._again: list[int] = []
-        self._under_way: dict[str, int] = {}
+        self._to_repeat: list[int] = []
+        self._in_flight: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self._pause_due: Callable[[int], bool] = never
         self._pauses: set[int] = set()
-        self._met = False
+        self._all_started = False
 
     @property
-    def left(self) -> tuple[str, ...]:
+    def remaining(self) -> tuple[str, ...]:
         """Names of the workers that are not lost."""
         return tuple(name for name in self._workers if name not in self._errors)
 
@@ -382,16 +383,16 @@ class AsyncLoop(Generic[Values]):
         with self._changed:
             self._running += 1
             self._limit, self._next = steps, 1
-            self._again.clear()
-            self._under_way.clear()
+            self._to_repeat.clear()
+            self._in_flight.clear()
             self._pauses.clear()
             self._pause_due = pause_due
-            if not self._met and steps >= len(self.left):
-                self._met = True
-                self._first = {name: number for number, name in enumerate(self.left, 1)}
+            if not self._all_started and steps >= len(self.remaining):
+                self._all_started = True
+                self._first = {name: number for number, name in enumerate(self.remaining, 1)}
                 self._next = len(self._first) + 1
                 self._find_pauses(1, len(self._first))
-        for name in self.left:
+        for name in self.remaining:
             arguments = name, self._running
             threading.Thread(target=self._work, args=arguments, daemon=True).start()
 
@@ -415,8 +416,8 @@ class AsyncLoop(Generic[Values]):
                 self._outcomes.put(_Outcome(worker, StepTime(0.0, 0.0), error=error))
                 return
             with self._changed:
-                if self._running != run or self._under_way.pop(worker, None) != number:
-                    return  # abandoned
+                if self._running != run or self._in_flight.pop(worker, None) != number:
+                    return  # the loop has ended, or the worker was given up
                 self._outcomes.put(_Outcome(worker, StepTime.now(), values))
 
     def _take(self, worker: str, run: int) -> int | None:
@@ -427,15 +428,15 @@ class AsyncLoop(Generic[Values]):
                     return None
                 number = self._available(worker)
                 if number is not None:
-                    self._under_way[worker] = number
+                    self._in_flight[worker] = number
                     return number
                 self._changed.wait()
 
     def _available(self, worker: str) -> int | None:
         if self._first.get(worker, self._limit + 1) <= self._limit:
             return self._first.pop(worker)
-        if self._again and self._again[0] <= self._limit:
-            return self._again.pop(0)
+        if self._to_repeat and self._to_repeat[0] <= self._limit:
+            return self._to_repeat.pop(0)
         if self._next > self._limit:
             return None
         number = self._next
@@ -447,31 +448,31 @@ class AsyncLoop(Generic[Values]):
         """Waits for and returns the next completed update; removes workers that fail."""
         while True:
             obey()
-            passed = time.monotonic() - self._asked
+            passed = time.monotonic() - self._last_check
             if passed >= _ASK_SECONDS:
-                self._asked += passed
-                for worker, why in self._gone().items():
+                self._last_check += passed
+                for worker, why in self._lost_workers().items():
                     self._lose(worker, ConnectionError(why))
                 with self._changed:
-                    under_way = dict(self._under_way)
-                for worker, seconds in self._stuck.look(
-                    under_way, min(passed, 2 * _ASK_SECONDS)
+                    in_flight = dict(self._in_flight)
+                for worker, seconds in self._stuck.stuck_workers(
+                    in_flight, min(passed, 2 * _ASK_SECONDS)
                 ).items():
-                    self._is_stuck(worker, seconds)
+                    self._handle_stuck_worker(worker, seconds)
             try:
                 outcome = self._outcomes.get(timeout=_ASK_SECONDS)
             except queue.Empty:
                 continue
             if outcome.error is None:
                 return outcome
-            self._failed(outcome.worker, outcome.error)
+            self._handle_failure(outcome.worker, outcome.error)
 
-    def _is_stuck(self, worker: str, seconds: float) -> None:
+    def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
         doing = Doing.INPUT if worker in self._stuck.waits() else Doing.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
         self._lose(worker, TimeoutError(reason))
 
-    def _failed(self, worker: str, error: Exception) -> None:
+    def _handle_failure(self, worker: str, error: Exception) -> None:
         if isinstance(error, BenchmarkError):
             raise error
         self._lose(worker, error)
@@ -481,14 +482,14 @@ class AsyncLoop(Generic[Values]):
             if worker in self._errors:
                 return
             self._errors[worker] = error
-            for number in (self._under_way.pop(worker, None), self._first.pop(worker, None)):
+            for number in (self._in_flight.pop(worker, None), self._first.pop(worker, None)):
                 if number is not None:
-                    self._again = sorted([*self._again, number])
+                    self._to_repeat = sorted([*self._to_repeat, number])
             self._changed.notify_all()
-        if not self.left:
+        if not self.remaining:
             reasons = "; ".join(f"{name}: {first_line(why)}" for name, why in self._errors.items())
             raise BenchmarkError(f"all workers are lost: {reasons}") from error
-        self._tell_lost(worker, error)
+        self._report_lost(worker, error)
 
 
 class CoordinatedLoop(AsyncLoop[Values]):
@@ -500,7 +501,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
     Args:
       slots: functions by name, each of which runs one update. All may be in flight at the same
         time.
-      lost, gone: see `AsyncLoop`; their arguments and results are workers.
+      lost, lost_workers: see `AsyncLoop`; their arguments and results are workers.
       stuck: see `AsyncLoop`. It is used for slots, but its `waits` are those of workers.
     """
 
@@ -509,24 +510,24 @@ class CoordinatedLoop(AsyncLoop[Values]):
         slots: Mapping[str, Callable[[int], Values]],
         workers: Sequence[str],
         lost: Callable[[str, Exception], None],
-        gone: Callable[[], Mapping[str, str]] = dict,
-        stuck: Stuck | None = None,
+        lost_workers: Callable[[], Mapping[str, str]] = dict,
+        stuck: StuckDetector | None = None,
     ) -> None:
-        super().__init__(slots, lost, gone, stuck)
-        self._there = list(workers)
+        super().__init__(slots, lost, lost_workers, stuck)
+        self._remaining_workers = list(workers)
 
-    def _is_stuck(self, worker: str, seconds: float) -> None:
+    def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
         """Ends the loop, because only TensorFlow knows which worker runs the update of a slot."""
         waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
-        named = ", ".join(waits) or f"one of {', '.join(self._there)}"
+        suspects = ", ".join(waits) or f"one of {', '.join(self._remaining_workers)}"
         doing = Doing.INPUT if waits else Doing.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
-        error = BenchmarkError(f"stuck: {named}: {reason}")
+        error = BenchmarkError(f"stuck: {suspects}: {reason}")
         self._give_up(error)
         raise error
 
-    def _failed(self, worker: str, error: Exception) -> None:
-        del worker  # a slot stands for no worker
+    def _handle_failure(self, worker: str, error: Exception) -> None:
+        del worker  # a slot, which does not determine a worker
         self._give_up(error)
         raise error
 
@@ -536,10 +537,10 @@ class CoordinatedLoop(AsyncLoop[Values]):
             self._errors = dict.fromkeys(self._workers, error)
 
     def _lose(self, worker: str, error: Exception) -> None:
-        if worker not in self._there:
+        if worker not in self._remaining_workers:
             return
-        self._there.remove(worker)
-        if not self._there:
+        self._remaining_workers.remove(worker)
+        if not self._remaining_workers:
             self._give_up(error)
             raise BenchmarkError(f"all workers are lost: {worker}: {first_line(error)}") from error
-        self._tell_lost(worker, error)
+        self._report_lost(worker, error)

@@ -29,14 +29,14 @@ from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import DisplayInterval, Run
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
-from cnnbench.run.driver.observers import Moment, Observer
+from cnnbench.run.driver.observers import Observer, TrainingState
 from cnnbench.run.driver.step_loop import (
     AsyncLoop,
     CoordinatedLoop,
     LoopTimer,
     StepLoop,
     StepTime,
-    Stuck,
+    StuckDetector,
 )
 from cnnbench.run.runtime.supervisor import Doing
 from cnnbench.run.step.train_step import StepResult, TrainStep
@@ -44,7 +44,8 @@ from cnnbench.run.step.train_step import StepResult, TrainStep
 if TYPE_CHECKING:
     from cnnbench.run.driver.observers import Probe
 
-_SILENT = 60.0  # seconds of a warm-up without a terminal
+# Without a progress bar, a warm-up prints a line after this many seconds.
+_SILENT_SECONDS = 60.0
 
 
 class LoopProgress(NamedTuple):
@@ -59,9 +60,9 @@ ENDINGS: Mapping[str, Callable[[float, LoopProgress], bool]] = {
 }
 """Flags that end the timed loop after a step. The condition depends on the flag's value."""
 
-# Why a worker requests the end of the loop: the number of a flag in ENDINGS, from 1, or an
-# interrupt. Only the chief requests it because of a flag. So the sum over the workers is at least
-# the number of an interrupt if a worker was interrupted.
+# A worker that requests the end of the loop sends a number: the position of a flag in ENDINGS, from
+# 1, or this number for an interrupt. Only the chief sends positions of flags. So the sum over the
+# workers is at least the number of an interrupt if any worker was interrupted.
 _INTERRUPTED = 1.0 + len(ENDINGS)
 
 
@@ -115,21 +116,22 @@ class Training:
         self._probes = probes
         self._observers = observers
         self._interrupts = Interrupts(built.group)
-        self._together = run.plan.params.steps_per_execution
+        self._steps_per_execution = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.outputs.display_perf_ewma)
         self._display: DisplayInterval | None = None  # only in the timed loop
         self._timer = LoopTimer()
-        self.global_step = self._start = self._before_loop = global_step
+        self.global_step = self._start = self._steps_before_loop = global_step
         self._steps = 0
         self._last = StepValues(0.0, (), False)
         self._last_save = self._silent_since = time.monotonic()
-        self._unjudged: Evaluated | None = None
+        self._unjudged_evaluation: Evaluated | None = None
         self._stopped_early = False
-        self._ending = 0  # the place of the flag in ENDINGS that ends the loop, from 1
+        # Position in ENDINGS, from 1, of the flag that ends the loop; 0 if none does.
+        self._ending = 0
         values = (getattr(run.plan.params, flag) for flag in ENDINGS)
         self._limits = [
-            (place, value, ended)
-            for place, (value, ended) in enumerate(zip(values, ENDINGS.values(), strict=True), 1)
+            (position, value, ended)
+            for position, (value, ended) in enumerate(zip(values, ENDINGS.values(), strict=True), 1)
             if value is not None
         ]
 
@@ -143,7 +145,7 @@ class Training:
         run, membership = self._run, self._run.membership
         assert run.watch is not None
         with self._interrupts.shared():
-            if not steps:  # resumed after the last step
+            if not steps:  # the run was resumed after its last step
                 return self._finish(0.0, steps)
             loop = self._make_loop()
             for observer in self._observers:
@@ -158,27 +160,27 @@ class Training:
                 plan.network.model.metric_names if shown else (),
             )
             run.output.progress.start("training", steps, plan.length.global_batch)
-            waited = self._waited()
+            waited = self._input_wait_seconds()
             self._steps = steps
             with membership.doing(Doing.OTHERS):
-                membership.turns.wait()  # until the others have warmed up
+                membership.turns.wait()  # waits until the other processes have warmed up
             if membership.turns.taken:
                 run.measurements.begin_turn(membership.turns.seconds)
             with run.watch:
-                self._before_loop = self.global_step
+                self._steps_before_loop = self.global_step
                 self._timer = LoopTimer()
                 self._display = DisplayInterval(plan.outputs.display_every)
                 try:
                     steps = loop.run(steps, self._step_done, self._pause_due, self._pause)
-                    # With several processes, this would contact other processes, which may be lost.
+                    # In a job, this call would contact other processes, which may be lost.
                     if self._built.group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
                 finally:
                     spent = self._timer.loop()
                     run.measurements.set_loop_time(*spent)
-                    run.measurements.note(input_wait_seconds=self._waited() - waited)
+                    run.measurements.note(input_wait_seconds=self._input_wait_seconds() - waited)
                     run.output.progress.finish()
-            if self._built.lag and not plan.work.trains and self._together == 1:
+            if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
             membership.activity = Doing.END
             with membership.doing(Doing.OTHERS):
@@ -201,7 +203,7 @@ class Training:
         finally:
             progress.finish()
 
-    def _waited(self) -> float:
+    def _input_wait_seconds(self) -> float:
         """Seconds of waiting for input; the mean over workers that wait independently."""
         if not self._built.workers:
             return self._inputs.wait_seconds
@@ -210,26 +212,26 @@ class Training:
     def _make_loop(self) -> _Loop:
         steps, place = self._built.workers, self._run.plan.place
         if not steps:
-            return StepLoop(self._launch, self._read, self._built.lag, self._together)
+            return StepLoop(self._launch, self._read, self._built.lag, self._steps_per_execution)
         works = {name: partial(self._update, name, step) for name, step in steps.items()}
         names = [str(worker) for worker in place.job.workers]
-        gone = self._run.membership.gone
+        lost_tasks = self._run.membership.lost_tasks
 
         def waits() -> dict[str, float]:
             return {names[shard]: seconds for shard, seconds in self._inputs.waiting().items()}
 
-        stuck = Stuck(self._run.plan.params.stall_timeout, waits)
+        stuck = StuckDetector(self._run.plan.params.stall_timeout, waits)
         if place.coordinated:
-            return CoordinatedLoop(works, names, self._lost, gone, stuck)
-        return AsyncLoop(works, self._lost, gone, stuck, begin=use_own_executor)
+            return CoordinatedLoop(works, names, self._note_lost_worker, lost_tasks, stuck)
+        return AsyncLoop(works, self._note_lost_worker, lost_tasks, stuck, begin=use_own_executor)
 
     def _update(self, worker: str, step: TrainStep, number: int) -> tuple[StepValues, ...]:
         """Runs one update of an asynchronous worker. Called in the worker's thread."""
-        rate = self._run.plan.rates.schedule(self._before_loop + number - 1)
+        rate = self._run.plan.rates.schedule(self._steps_before_loop + number - 1)
         values = self._values(step(rate))
         return (values if values.worker else values._replace(worker=worker),)
 
-    def _lost(self, worker: str, error: Exception) -> None:
+    def _note_lost_worker(self, worker: str, error: Exception) -> None:
         self._run.measurements.lost_workers.append(worker)
         self._run.output.messages.warning(
             f"{worker} is lost; the others continue: {first_line(error)}", "workers"
@@ -246,30 +248,31 @@ class Training:
         steady = False
 
         # A probe is entered in the pause before its execution, and left in the pause after it.
-        begins = [(step - 1) // self._together * self._together for step, _ in self._probes]
-        edges = {edge for begin in begins for edge in (begin, begin + self._together)}
+        length = self._steps_per_execution
+        begins = [(step - 1) // length * length for step, _ in self._probes]
+        edges = {edge for begin in begins for edge in (begin, begin + length)}
 
         def pause(step: int) -> bool:
             nonlocal steady
-            looking.close()
+            probing.close()
             if step and self._pause_due(step) and self._pause(step):
                 return True
-            for begin, (_, look) in zip(begins, self._probes, strict=True):
+            for begin, (_, probe) in zip(begins, self._probes, strict=True):
                 if begin == step:
-                    looking.enter_context(look)
+                    probing.enter_context(probe)
             if step in warm_up.checks:
                 steady = steady_state(measurements.warmup_step_seconds).reached
                 if self._built.group is not None:
                     steady = self._built.group.decided(steady)
             return steady
 
-        def due(step: int) -> bool:
+        def pause_due(step: int) -> bool:
             return step in warm_up.checks or step in edges or self._pause_due(step)
 
         run.membership.activity = Doing.OTHERS if self._built.workers else Doing.STEP
-        with ExitStack() as looking:
+        with ExitStack() as probing:
             pause(0)
-            loop.run(warm_up.most, self._warmup_done, due, pause)
+            loop.run(warm_up.most, self._warmup_done, pause_due, pause)
         measurements.warmup_status = (
             "fixed" if not warm_up.auto else "steady" if steady else "limit"
         )
@@ -280,13 +283,13 @@ class Training:
 
     def _launch(self) -> StepResult:
         group = self._built.group
-        stop = float(self._reached()) if group is not None and group.is_chief else 0.0
+        stop = float(self._ending_reached()) if group is not None and group.is_chief else 0.0
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
             assert isinstance(self._step, TrainStep)  # with a group of workers
             self._step.request_stop(stop)
-        steps = range(self.global_step, self.global_step + self._together)
+        steps = range(self.global_step, self.global_step + self._steps_per_execution)
         result = self._step(*map(self._run.plan.rates.schedule, steps))
         self.global_step = steps.stop
         return result
@@ -294,18 +297,18 @@ class Training:
     def _warmup_done(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
         measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
         if measurements.first_step_seconds is None:
-            measurements.first_step_seconds = spent.seconds * self._together
+            measurements.first_step_seconds = spent.seconds * self._steps_per_execution
         losses, skipped = zip(
             *((step_values.loss, step_values.skipped) for step_values in values), strict=True
         )
         measurements.add_warmup_step(spent.seconds, *losses, skipped=skipped)
         # Warm-up steps have the numbers -W to -1, where W is their maximum number. The first timed
-        # step has number 1. with --warmup=auto.
+        # step has number 1.
         self._ended(step - 1 - most, values)
         shown = self._run.output.progress.update(step)
-        if not shown and time.monotonic() >= self._silent_since + _SILENT:
-            left = duration((most - step) * spent.seconds)
-            self._run.output.messages.notice(f"warm-up step {step} of {most}, {left} left")
+        if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:
+            remaining = duration((most - step) * spent.seconds)
+            self._run.output.messages.notice(f"warm-up step {step} of {most}, {remaining} left")
             self._silent_since = time.monotonic()
 
     def _step_done(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
@@ -313,7 +316,7 @@ class Training:
         if last.worker:
             measurements.updates.append((last.worker, last.staleness or 0))
         if measurements.first_step_seconds is None:
-            measurements.first_step_seconds = spent.seconds * self._together
+            measurements.first_step_seconds = spent.seconds * self._steps_per_execution
         losses, skipped = zip(
             *((step_values.loss, step_values.skipped) for step_values in values), strict=True
         )
@@ -323,14 +326,11 @@ class Training:
         self._speed.add(spent.seconds)
         self._ended(step, values)
         assert self._display is not None
-        if self._display.is_over(step) or step == self._together:
+        if self._display.is_over(step) or step == self._steps_per_execution:
             speed = self._speed.current()
             self._run.output.console.row(step, speed, last.loss, last.metrics)
             for observer in self._observers:
-                names = self._run.plan.network.model.metric_names
-                # no target without the flag
-                metrics = dict(zip(names, last.metrics, strict=False))
-                observer.displayed(step, speed.mean, metrics)
+                observer.displayed(step, speed.mean, self._metrics_by_name())
         self._run.output.progress.update(step)
 
     def _ended(self, step: int, values: Sequence[StepValues]) -> None:
@@ -349,60 +349,56 @@ class Training:
         self._ending = self._ending or int(values.stop)
         obey()
 
-    def _reached(self) -> int:
-        """The number in ENDINGS, from 1, of a flag that ends the loop now; 0 if none does.
+    def _ending_reached(self) -> int:
+        """Position in ENDINGS, from 1, of a flag that ends the loop now; 0 if none does.
 
-        Times are those of this process.
+        Uses the clock of this process.
         """
         if not self._limits or not self._steps:  # most runs read no clock here
             return 0
         loop = LoopProgress(self._timer.loop().wall, self._last.loss)
-        return next((place for place, value, ended in self._limits if ended(value, loop)), 0)
+        reached = (position for position, value, ended in self._limits if ended(value, loop))
+        return next(reached, 0)
 
     def _pause_due(self, step: int) -> bool:
         """Whether a pause is needed after this step of the warm-up or of the timed loop."""
-        global_step = self._before_loop + step
-        if self._built.group is None:  # with a group, a step tells all workers
-            self._ending = self._ending or self._reached()
+        executed = self._executed(step)
+        if self._built.group is None:  # workers of a group learn it from the results of a step
+            self._ending = self._ending or self._ending_reached()
         return (
             (self._ending > 0 and step < self._steps)
-            or self._evaluation_due(global_step)
-            or self._save_due(global_step)
+            or not self._run.plan.length.eval_steps.isdisjoint(executed)
+            or self._save_due(executed[-1])
             or (self._results is not None and self._results.ready)
-            or (step < self._steps and self._run.membership.turns.due())
-            or any(self._observer_due(observer, global_step) for observer in self._observers)
+            or (step < self._steps and self._run.membership.turns.is_over())
+            or any(any(map(observer.pauses_after, executed)) for observer in self._observers)
         )
 
-    def _execution_of(self, global_step: int) -> range:
-        """Global steps of the execution that ends with this step."""
-        return range(global_step - self._together + 1, global_step + 1)
-
-    def _evaluation_due(self, global_step: int) -> bool:
-        return not self._run.plan.length.eval_steps.isdisjoint(self._execution_of(global_step))
-
-    def _observer_due(self, observer: Observer, global_step: int) -> bool:
-        return any(map(observer.due, self._execution_of(global_step)))
+    def _executed(self, step: int) -> range:
+        """Global steps of the execution whose last step has this number in the current loop."""
+        last = self._steps_before_loop + step
+        return range(last - self._steps_per_execution + 1, last + 1)
 
     def _save_due(self, global_step: int) -> bool:
         if self._run.plan.saves_into is None:
             return False
         outputs = self._run.plan.outputs
         if outputs.save_model_steps:
-            return global_step % outputs.save_model_steps < self._together
+            return global_step % outputs.save_model_steps < self._steps_per_execution
         if outputs.save_model_secs:
             return time.monotonic() - self._last_save >= outputs.save_model_secs
         return False
 
     def _pause(self, step: int) -> bool:
-        global_step = self._before_loop + step
+        executed = self._executed(step)
         with self._run.membership.doing(Doing.PAUSE):
-            if self._save_due(global_step):
+            if self._save_due(executed[-1]):
                 self._save()
             if self._results is not None:
                 self._results.publish()
             for observer in self._observers:
-                if self._observer_due(observer, global_step):
-                    observer.paused(self._moment())
+                if any(map(observer.pauses_after, executed)):
+                    observer.paused(self._state())
             if self._ending and step < self._steps:
                 flag = [*ENDINGS][self._ending - 1]
                 self._run.measurements.ended_by = flag
@@ -410,9 +406,9 @@ class Training:
                     f"--{flag} ended the timed loop after {step} of {self._steps} steps"
                 )
                 return True
-            if step < self._steps and self._run.membership.turns.due():
+            if step < self._steps and self._run.membership.turns.is_over():
                 self._let_others()
-            if not self._evaluation_due(global_step):
+            if self._run.plan.length.eval_steps.isdisjoint(executed):
                 return False
             loop_seconds = self._timer.loop().wall if self._steps else None
             with self._timer.away():
@@ -431,15 +427,19 @@ class Training:
             waited = turns.wait()
         self._run.measurements.begin_turn(turns.seconds, *waited)
 
-    def _moment(self) -> Moment:
-        names = self._run.plan.network.model.metric_names
-        return Moment(
+    def _state(self) -> TrainingState:
+        return TrainingState(
             self.global_step,
             self._run.plan.rates.schedule(self.global_step - 1),
             self._last.loss,
-            dict(zip(names, self._last.metrics, strict=False)),
+            self._metrics_by_name(),
             self._speed.current().mean if self._steps else None,
         )
+
+    def _metrics_by_name(self) -> dict[str, float]:
+        """Metrics of the last step; empty if the step computes none."""
+        names = self._run.plan.network.model.metric_names
+        return dict(zip(names, self._last.metrics, strict=False))
 
     def _target_reached(self, loop_seconds: float | None) -> bool:
         """Evaluates, unless the previous evaluation has reached the target.
@@ -449,8 +449,8 @@ class Training:
         """
         plan, console = self._run.plan, self._run.output.console
         model, target = plan.network.model, plan.length.target
-        before, self._unjudged = self._unjudged, None
-        if before is None or target is None or not self._reaches(target, before.metrics):
+        before, self._unjudged_evaluation = self._unjudged_evaluation, None
+        if before is None or target is None or not self._reaches_target(target, before.metrics):
             console.lines(f"Running evaluation at global_step {self.global_step}")
             evaluated = self._evaluate(loop_seconds)
             if target is None:
@@ -461,10 +461,10 @@ class Training:
             }
             if target.metric not in metrics:
                 if plan.input.metrics_in_process:
-                    self._unjudged = evaluated
+                    self._unjudged_evaluation = evaluated
                     return False
                 metrics = evaluated.metrics
-            if not self._reaches(target, metrics):
+            if not self._reaches_target(target, metrics):
                 return False
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
         bound = "at most" if target.lower_is_better else "at least"
@@ -472,7 +472,7 @@ class Training:
         self._run.measurements.ended_by = "stop_at"
         return True
 
-    def _reaches(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
+    def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
         """Whether the chief's metrics reach the target. Those of another worker may differ."""
         reached, group = target.reached(metrics.get(target.metric)), self._built.group
         return reached if group is None else group.decided(reached)
@@ -486,7 +486,7 @@ class Training:
             observer.evaluating(self.global_step)
         with run.membership.doing(Doing.EVALUATION):
             first = job.workers[0]
-            if str(first) in (*run.measurements.lost_workers, *run.membership.gone()):
+            if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
                 # TensorFlow would wait for a stopped process without limit.
                 raise BenchmarkError(f"lost {named(job, first)}, which runs the evaluations")
             evaluated = evaluator.run(self.global_step, run.output.console, self._interrupts)
@@ -526,10 +526,12 @@ class Training:
     def _read(self, result: StepResult, events: ReadEvents) -> list[StepValues]:
         """Waits for the end of an execution, and returns the values of its steps."""
         on_host = self._step.on_host(result, events)
-        if self._together == 1:
+        if self._steps_per_execution == 1:
             return [self._values(on_host)]
         parts = [None if x is None else np.asarray(x) for x in tf.nest.flatten(on_host)]
-        rows = ([None if x is None else x[n] for x in parts] for n in range(self._together))
+        rows = (
+            [None if x is None else x[n] for x in parts] for n in range(self._steps_per_execution)
+        )
         return [self._values(tf.nest.pack_sequence_as(on_host, row)) for row in rows]
 
     def _values(self, result: StepResult) -> StepValues:

@@ -59,7 +59,7 @@ class Turns:
         """Whether this process takes turns with others."""
         return self._link is not None
 
-    def due(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the turn is over."""
         return self._link is not None and self._clock() >= self._end
 
@@ -75,7 +75,7 @@ class Turns:
         start, cpu = self._clock(), time.process_time()
         try:
             self._link.sendall(WAITS if steps_left else WAITS_AFTER_STEPS)
-            message = self._told(self._link)
+            message = self._receive(self._link)
         except ConnectionError:
             message = b""
         if not message:  # the process that assigns turns has ended
@@ -86,7 +86,7 @@ class Turns:
         return now - start, time.process_time() - cpu
 
     @staticmethod
-    def _told(link: socket.socket) -> bytes:
+    def _receive(link: socket.socket) -> bytes:
         """Reads the answer; b"" if the parent has ended."""
         link.settimeout(LONGEST_WAIT_SECONDS)
         while True:

@@ -56,7 +56,7 @@ class Process:
             self.messages.append,
             leave=self.leave,
             spares=spares,
-            look=look,
+            read_progress=look,
             stall_timeout=STALL,
             clock=lambda: cluster.now,
             ask=cluster.ask,
@@ -197,7 +197,7 @@ def test_a_process_that_has_said_why_it_ends_is_lost_for_that(cluster, victim):
         f"lost {job.named(victim)}: no space left"
     }
     asked_itself = job.chief if victim != CHIEF else others[0]
-    assert asked_itself.dog.gone == {victim: "no space left"}
+    assert asked_itself.dog.lost_tasks == {victim: "no space left"}
 
 
 def test_workers_that_fail_in_one_step_leave_when_all_have_said_why(cluster):
@@ -290,14 +290,14 @@ def test_the_end_waits_for_the_slow_and_not_for_the_stopped(cluster, fate, waits
     assert not job.chief.dog._all_ended()
     job.run(BOUND - 2 * TIMEOUT - 1)
     assert job.chief.dog._all_ended() != waits
-    assert (job.chief.messages, job.chief.dog.gone) == ([], {})
+    assert (job.chief.messages, job.chief.dog.lost_tasks) == ([], {})
 
 
 def test_the_others_go_on_without_a_task_that_is_spared(cluster):
     job = cluster(4, spares=lambda task, state: (task, state) == (OTHER, SILENT))
     job.processes[OTHER].stop()
     job.run(BOUND)
-    assert job.chief.dog.gone == {OTHER: f"w1:1: {SILENT}"}
+    assert job.chief.dog.lost_tasks == {OTHER: f"w1:1: {SILENT}"}
     job.processes[THIRD].end()
     job.run(BOUND)
     assert job.chief.messages == [f"lost {job.named(THIRD)}: {REFUSED}"]

@@ -13,7 +13,7 @@ from forked import until
 
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver import step_loop
-from cnnbench.run.driver.step_loop import AsyncLoop, CoordinatedLoop, StepTime, Stuck
+from cnnbench.run.driver.step_loop import AsyncLoop, CoordinatedLoop, StepTime, StuckDetector
 
 SECONDS = 20.0
 
@@ -123,7 +123,7 @@ def test_a_worker_that_fails_is_left_behind_and_its_update_made_by_another(at):
     assert sorted(number for _, number in workers.made) == list(range(1, 41))
     assert sum(name == "b" for _, _, name in done) == at
     assert workers.lost == [("b", "b is gone")]
-    assert workers.loop.left == ("a",)
+    assert workers.loop.remaining == ("a",)
     assert workers.run(5)[0] == 5
 
 
@@ -142,7 +142,7 @@ def test_what_cnnbench_refuses_ends_the_loop():
     loop = AsyncLoop({"a": update, "b": lambda number: number}, lambda *lost: None)
     with pytest.raises(BenchmarkError, match="no such record"):
         loop.run(1000, lambda *one: None)
-    assert loop.left == ("a", "b")
+    assert loop.remaining == ("a", "b")
 
 
 def test_an_error_of_the_caller_ends_the_threads():
@@ -201,25 +201,25 @@ def test_a_worker_that_hangs_can_be_given_up():
 
 class TestStuck:
     def test_one_that_does_not_end_is_found_and_others_are_not(self):
-        stuck = Stuck(10.0)
-        assert stuck.look({"a": 1, "b": 2}, 1.0) == {}
+        stuck = StuckDetector(10.0)
+        assert stuck.stuck_workers({"a": 1, "b": 2}, 1.0) == {}
         for number in range(3, 11):
-            assert stuck.look({"a": 100, "b": number}, 1.0) == {}
-        assert stuck.look({"a": 100, "b": 12}, 1.5) == {}
-        assert stuck.look({"a": 100, "b": 13}, 1.0) == {"a": 10.5}
+            assert stuck.stuck_workers({"a": 100, "b": number}, 1.0) == {}
+        assert stuck.stuck_workers({"a": 100, "b": 12}, 1.5) == {}
+        assert stuck.stuck_workers({"a": 100, "b": 13}, 1.0) == {"a": 10.5}
 
     def test_the_first_update_takes_longer_and_a_long_one_three_times_as_long_again(self):
-        stuck = Stuck(10.0)
-        assert stuck.look({"a": 1}, 99.0) == {}
-        assert stuck.look({"a": 1}, 2.0) == {"a": 101.0}
-        stuck = Stuck(10.0)
+        stuck = StuckDetector(10.0)
+        assert stuck.stuck_workers({"a": 1}, 99.0) == {}
+        assert stuck.stuck_workers({"a": 1}, 2.0) == {"a": 101.0}
+        stuck = StuckDetector(10.0)
         for number in (1, 2, 3):
-            stuck.look({"a": number}, 8.0)
-        assert stuck.look({"a": 4}, 23.0) == {}
-        assert stuck.look({"a": 4}, 2.0) == {"a": 25.0}
+            stuck.stuck_workers({"a": number}, 8.0)
+        assert stuck.stuck_workers({"a": 4}, 23.0) == {}
+        assert stuck.stuck_workers({"a": 4}, 2.0) == {"a": 25.0}
 
     def test_no_limit(self):
-        assert Stuck().look({"a": 1}, 1e9) == {}
+        assert StuckDetector().stuck_workers({"a": 1}, 1e9) == {}
 
     @pytest.fixture
     def soon(self, limits):
@@ -239,7 +239,7 @@ class TestStuck:
         loop = AsyncLoop(
             {"a": stuck, "b": update},
             lambda worker, error: told.append((worker, str(error))),
-            stuck=Stuck(0.3, lambda: waiting),
+            stuck=StuckDetector(0.3, lambda: waiting),
         )
         numbers = []
         assert loop.run(100, lambda step, seconds, values: numbers.append(step)) == 100
@@ -260,7 +260,7 @@ class TestStuck:
             {"slot": update},
             ["worker:0", "worker:1"],
             lambda worker, error: None,
-            stuck=Stuck(0.05, lambda: waiting),
+            stuck=StuckDetector(0.05, lambda: waiting),
         )
         with pytest.raises(BenchmarkError, match=r"stuck: worker:1: no progress .* its input"):
             loop.run(9, lambda *_: None)

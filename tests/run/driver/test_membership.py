@@ -68,14 +68,14 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
 
     joining = membership_in(job, Connecting)
     # They have met, and nobody watches.
-    joining._met = _silent(own)
+    joining._connections = _silent(own)
     joining._watchdog = SimpleNamespace(up=lambda **_: None, up_together=lambda: None)
     devices = Devices(job=job, numbers=(), intra_threads=0, inter_threads=0)
     if fails:
         with pytest.raises(BenchmarkError):
-            joining.join(devices)
+            joining.connect_tensorflow(devices)
     else:
-        assert joining.join(devices).job is job
+        assert joining.connect_tensorflow(devices).job is job
     assert not is_taken(port)
 
 
@@ -127,7 +127,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     own, other = f"localhost:{port}", answering if answers else "localhost:1"
     job = Job(task=Task("worker"), worker_hosts=(own, other))
     one = membership_in(job)
-    one._joined = True
+    one._tensorflow_connected = True
     one._watchdog.open({})
     text = "from /job:worker/replica:0/task:1: recvmsg:Connection reset by peer"
     error = cause = tf.errors.UnavailableError(None, None, text)
@@ -136,11 +136,11 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
         error.__cause__ = cause
     found = one.failure(error)
     if wrapped and answers:
-        assert (found, one.gone()) == (None, {})
+        assert (found, one.lost_tasks()) == (None, {})
         return
     state = rendezvous.NAMED if answers else rendezvous.REFUSED
     assert str(found) == f"lost worker:1 ({other}): {state}"
-    assert one.gone() == {"worker:1": state}
+    assert one.lost_tasks() == {"worker:1": state}
 
 
 class Alone:

@@ -180,7 +180,7 @@ class Every(Observer):
     def __init__(self, steps):
         self.steps, self.moments = steps, []
 
-    def due(self, global_step):
+    def pauses_after(self, global_step):
         return global_step % self.steps == 0
 
     def paused(self, moment):
@@ -293,7 +293,7 @@ class InTurn:
         self.script, self.steps = script, steps
         self.waits, self.last, self.within = [], 0, []
 
-    def due(self):
+    def is_over(self):
         return self.script.launched - self.last >= self.steps
 
     def wait(self, *, steps_left=True):

@@ -15,7 +15,7 @@ from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS
 def test_who_is_alone_never_waits():
     turns = Turns.joined({})
     assert not turns.taken
-    assert not turns.due()
+    assert not turns.is_over()
     assert turns.wait() == (0.0, 0.0)
 
 
@@ -41,9 +41,9 @@ def test_a_turn_lasts_as_long_as_the_parent_says():
     assert turns.wait()[0] == 3.0
     thread.join()
     assert said == [WAITS]
-    assert not turns.due()
+    assert not turns.is_over()
     now = 103.25
-    assert turns.due()
+    assert turns.is_over()
     with ours:
         ours.sendall(GO_ON)
         turns.wait(steps_left=False)
@@ -57,7 +57,7 @@ def test_without_its_parent_it_goes_on_alone():
     ours.close()
     turns.wait()
     assert not turns.taken
-    assert not turns.due()
+    assert not turns.is_over()
     assert turns.wait() == (0.0, 0.0)
 
 
