@@ -154,7 +154,7 @@ class Checkpoints:
         train independently continue with equal weights.
 
         Args:
-          path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
+          path: prefix of a checkpoint, as `files.latest` returns it.
 
         Raises:
           BenchmarkError: the checkpoint is unreadable, or it does not fit the variables of this
@@ -167,18 +167,18 @@ class Checkpoints:
             reason = f"{path} has no moving averages: it was written without --ema_decay"
             raise BenchmarkError(reason)
         stored.check({**model, _GLOBAL_STEP: self._global_step})
-        averages = {f"{name}/{AVERAGE}": one for name, one in averages_of(self._slots).items()}
-        others = {n: slot for n, slot in self._slots.items() if n not in averages}
-        slots = {_key("slots", name): slot.primary for name, slot in others.items()}
-        kept = {_key("slots", name): average.primary for name, average in averages.items()}
+        averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
+        other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
+        slots = {_key("slots", n): slot.primary for n, slot in other_slots.items()}
+        average_variables = {_key("slots", n): slot.primary for n, slot in averages.items()}
         scale = {_key("loss_scale", name): v for name, v in self._loss_scale.items()}
         before = stored.optimizer() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has(slots)
-        has_averages, has_scale = stored.has(kept), stored.has(scale)
-        broken = stored.read_into({_GLOBAL_STEP: self._global_step, **model})
+        has_averages, has_scale = stored.has(average_variables), stored.has(scale)
+        first_nonfinite = stored.read_into({_GLOBAL_STEP: self._global_step, **model})
         stored.read_into({**(slots if has_slots else {}), **(scale if has_scale else {})})
-        stored.read_into(kept if has_averages else {})
-        copied = (others if has_slots else {}) | (averages if has_averages else {})
+        stored.read_into(average_variables if has_averages else {})
+        copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
         self._manager.after_restore(copied.values())
         if not has_averages:
             start_averages(self._manager, self._slots)
@@ -203,10 +203,10 @@ class Checkpoints:
             notices.append(f"{path} has no loss scale; --fp16_loss_scale is its first value")
         if not self._in_sync:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
-        warning = f"{path} has values that are not finite, first in {_name(broken)}"
+        warning = f"{path} has values that are not finite, first in {_name(first_nonfinite)}"
         return Restored(
             *(global_step, examples, tuple(notices), stored.passed_over()),
-            warning=warning if broken else "",
+            warning=warning if first_nonfinite else "",
         )
 
     def _stored_key(self, name: str) -> str:
@@ -217,12 +217,16 @@ class Checkpoints:
 
     def _checkpoint(self) -> tf.train.Checkpoint:
         parts = {
-            "model": {name: self._here(facade.primary) for name, facade in self._variables.items()},
+            "model": {
+                name: self._on_host(facade.primary) for name, facade in self._variables.items()
+            },
             "global_step": self._global_step,
             "examples": self._examples,
         }
         if self._slots:
-            parts["slots"] = {name: self._here(slot.primary) for name, slot in self._slots.items()}
+            parts["slots"] = {
+                name: self._on_host(slot.primary) for name, slot in self._slots.items()
+            }
         if self._loss_scale:
             parts["loss_scale"] = self._loss_scale
         with tf.device(self._host or "CPU:0"):
@@ -232,7 +236,7 @@ class Checkpoints:
                 parts["passed_over"] = tf.Variable(self._passed_over, trainable=False)
         return tf.train.Checkpoint(**parts)
 
-    def _here(self, variable: tf.Variable) -> tf.Variable:
+    def _on_host(self, variable: tf.Variable) -> tf.Variable:
         """A variable with the same value in the process that writes the checkpoint."""
         if self._host in (None, variable.device):
             return variable
@@ -271,7 +275,7 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
 
     Args:
       scope: scope of the backbone, see `Model.backbone`.
-      path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
+      path: prefix of a checkpoint, as `files.latest` returns it.
 
     Raises:
       BenchmarkError: the checkpoint is unreadable, or it does not fit the layers of the backbone.
@@ -421,21 +425,23 @@ _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)"
 def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -> dict[str, str]:
     """Keys of tf_cnn_benchmarks by key. FlagError if the layers are not those of the network."""
     matches = filter(None, map(_OLD_NAME.fullmatch, shapes))
-    there = {(m[1], int(m[2]), m[3]): m[0] for m in matches}
-    found, layers = {_GLOBAL_STEP: "global_step"}, defaultdict[str, dict[str, int]](dict)
+    unmatched = {(m[1], int(m[2]), m[3]): m[0] for m in matches}
+    keys, layers = {_GLOBAL_STEP: "global_step"}, defaultdict[str, dict[str, int]](dict)
     for variable in spec.variables:
         layer, _, name = variable.name.rpartition("/")
         kind = layer.rpartition("/")[2].rstrip("0123456789")
         number = layers[kind].setdefault(layer, len(layers[kind]))
         name = {"bias": "biases", "kernel": "weights" if kind == "affine" else name}.get(name, name)
-        old = there.pop((kind, number, name), "")
+        old = unmatched.pop((kind, number, name), "")
         if shapes.get(old) != list(variable.shape):
-            there[kind, number, name] = variable.name
-        found[_key("model", variable.name)] = old
-    if there:
+            unmatched[kind, number, name] = variable.name
+        keys[_key("model", variable.name)] = old
+    if unmatched:
         problem = f"is of tf_cnn_benchmarks, but none of --model={spec.name} that can be read"
-        raise FlagError("train_dir", path, f"{problem} (docs/migrating.md): {min(there.values())}")
-    return found
+        raise FlagError(
+            "train_dir", path, f"{problem} (docs/migrating.md): {min(unmatched.values())}"
+        )
+    return keys
 
 
 # --export_dir: network and weights as a SavedModel that does not need cnnbench.
@@ -481,10 +487,12 @@ class Exporter:
                 for name, source in self._sources.items()
             }
         signature = {
-            one.name: tf.TensorSpec(
-                [None, *one.sizes], "float32" if one.is_real else one.dtype, name=one.name
+            element.name: tf.TensorSpec(
+                [None, *element.sizes],
+                "float32" if element.is_real else element.dtype,
+                name=element.name,
             )
-            for one in self._elements
+            for element in self._elements
         }
         try:
             traced = tf.function(self._serve, autograph=False)

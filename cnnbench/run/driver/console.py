@@ -185,11 +185,11 @@ def notices(record: RunRecord) -> Iterator[tuple[str, str]]:
             yield f"skipped {rest} more records, {skipped.count} in all", "examples"
     if record.status != "ok":
         return
-    asked = record.batch and record.batch.requested_per_device
-    if record.batch and asked:
+    requested = record.batch and record.batch.requested_per_device
+    if record.batch and requested:
         used = record.batch.per_device
         fits = f"{used} images per device fit" if used > 1 else "1 image per device fits"
-        yield f"--find_batch_size: {fits} into memory, {asked} were asked for", ""
+        yield f"--find_batch_size: {fits} into memory, {requested} were asked for", ""
     summary = record.summary()
     for metric in SUMMARY.values():
         line = None if metric.line is None else metric.line(summary)
@@ -197,8 +197,8 @@ def notices(record: RunRecord) -> Iterator[tuple[str, str]]:
             yield line, ""
     if record.input_stages:
         rates = {stage.name: stage.examples_per_sec for stage in record.input_stages}
-        *parts, (_, whole) = rates.items()
-        yield f"the input pipeline without training reads {number(whole)} images/s", ""
+        *parts, (_, pipeline_rate) = rates.items()
+        yield f"the input pipeline without training reads {number(pipeline_rate)} images/s", ""
         if parts:
             stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
             yield f"the pipeline up to each of its stages, in images/s: {stages}", ""
@@ -237,37 +237,37 @@ def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
     return [line]
 
 
-def _steady_state_notice(record: RunRecord, found: SteadyState) -> tuple[str, str]:
+def _steady_state_notice(record: RunRecord, steady: SteadyState) -> tuple[str, str]:
     """Text about the start of the steady state, and the name of the warning, if it is one."""
-    if found.start is None:
+    if steady.start is None:
         text = "step times reached no steady state"
-        if len(found.levels) > 1:
-            before, last = found.levels[-2:]
-            place = _place(record, found, last.start)
+        if len(steady.levels) > 1:
+            before, last = steady.levels[-2:]
+            place = _place(record, steady, last.start)
             text += f": the last change, {_change(before, last)}, came at {place}"
         return f"{text}; a longer run or a quieter machine would give a clearer result", "steady"
-    if not found.unsteady_timed_steps:
-        where = _place(record, found, found.start)
+    if not steady.unsteady_timed_steps:
+        where = _place(record, steady, steady.start)
         return f"step times are steady from {where} on", ""
-    unsteady = found.unsteady_timed_steps * record.steps_per_execution
+    unsteady = steady.unsteady_timed_steps * record.steps_per_execution
     text = (
-        f"step times are steady only from {_place(record, found, found.start)} on, after "
+        f"step times are steady only from {_place(record, steady, steady.start)} on, after "
         f"{unsteady} of {record.steps} timed steps"
     )
-    earlier = [level for level in found.levels if level.stop <= found.start]
-    if found.shape is Shape.SLOWDOWN and earlier:
-        text += f", and slower than before: {_change(earlier[-1], found.levels[-1])}"
+    earlier = [level for level in steady.levels if level.stop <= steady.start]
+    if steady.shape is Shape.SLOWDOWN and earlier:
+        text += f", and slower than before: {_change(earlier[-1], steady.levels[-1])}"
     elif record.warmup_status == "fixed":
         needed = record.warmup_steps + unsteady
         text += f"; --num_warmup_batches={needed} or --warmup=auto would leave them out"
     return text, "steady"
 
 
-def _place(record: RunRecord, found: SteadyState, index: int) -> str:
-    together = record.steps_per_execution
-    if index < found.warmup_steps:
-        return f"warm-up step {index * together + 1}"
-    return f"step {(index - found.warmup_steps) * together + 1}"
+def _place(record: RunRecord, steady: SteadyState, index: int) -> str:
+    per_execution = record.steps_per_execution
+    if index < steady.warmup_steps:
+        return f"warm-up step {index * per_execution + 1}"
+    return f"step {(index - steady.warmup_steps) * per_execution + 1}"
 
 
 def _change(before: StepTimeLevel, after: StepTimeLevel) -> str:

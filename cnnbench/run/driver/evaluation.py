@@ -98,7 +98,7 @@ class Evaluator:
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
-            rows += [_counted(of_tower) for of_tower in collected if of_tower]
+            rows += [_without_padding(of_tower) for of_tower in collected if of_tower]
             if interval.is_over(batch):
                 now = time.perf_counter()
                 images = self._manager.num_towers * self.inputs.spec.batch_per_device
@@ -109,7 +109,7 @@ class Evaluator:
         elapsed = time.perf_counter() - start
         # Prefetching would slow down the training that continues.
         self.inputs.close()
-        return self._evaluated(totals, _together(rows), elapsed, global_step)
+        return self._evaluated(totals, _concatenated(rows), elapsed, global_step)
 
     def _evaluated(
         self, totals: list[float], rows: Rows, elapsed: float, global_step: int
@@ -122,7 +122,7 @@ class Evaluator:
             if rows:
                 np.savez(packed, **rows)
             gathered = workers.gather(packed.getvalue())
-            rows = _together([np.load(io.BytesIO(part)) for part in gathered if part])
+            rows = _concatenated([np.load(io.BytesIO(part)) for part in gathered if part])
         *sums, loss, count = totals
         if not count:
             raise DataError("no example of the validation subset could be used")
@@ -184,11 +184,11 @@ class Evaluator:
         return tf.reduce_sum(columns, axis=1), rows
 
 
-def _together(rows: Sequence[Mapping[str, Any]]) -> Rows:
+def _concatenated(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]} if rows else {}
 
 
-def _counted(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+def _without_padding(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
     """Rows of one tower's batch on the host, without padding."""
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)

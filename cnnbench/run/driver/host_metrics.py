@@ -52,7 +52,7 @@ class HostMetrics:
         May raise the exceptions of the computation.
         """
         done: Future[dict[str, float]] = Future()
-        done.set_result(_computed(self._model, rows))
+        done.set_result(_compute_metrics(self._model, rows))
         return done
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class InProcess(HostMetrics):
     """
 
     def __init__(self, model: str, dataset: str, files: Sequence[tuple[str, str]] = ()) -> None:
-        self._named = (model, dataset, files)
+        self._arguments = (model, dataset, files)
         # A separate thread waits for the process.
         self._thread = ThreadPoolExecutor(1, "host-metrics")
         self._lock = threading.Lock()
@@ -107,14 +107,18 @@ class InProcess(HostMetrics):
                 # The run handles Ctrl-C and ends this process.
                 start_new_session=True,
             )
-        found, errors = process.communicate(pickle.dumps((self._named, dict(rows))))
+        output, errors = process.communicate(pickle.dumps((self._arguments, dict(rows))))
         with self._lock:
             self._process = None
         if process.returncode != 0:
-            raise BenchmarkError(_why(self._named[0], process.returncode, errors.decode()))
-        if not found:
-            raise BenchmarkError(f"{_why(self._named[0], 0, errors.decode())} before its result")
-        metrics: dict[str, float] = json.loads(found)
+            raise BenchmarkError(
+                _failure_text(self._arguments[0], process.returncode, errors.decode())
+            )
+        if not output:
+            raise BenchmarkError(
+                f"{_failure_text(self._arguments[0], 0, errors.decode())} before its result"
+            )
+        metrics: dict[str, float] = json.loads(output)
         return metrics
 
 
@@ -129,22 +133,24 @@ def main(parent: int) -> None:
         with plugins.reported(BenchmarkError):
             for flag, path in files:
                 plugins.load(path, flag)
-            metrics = _computed(registry.get_model(model, dataset), rows)
+            metrics = _compute_metrics(registry.get_model(model, dataset), rows)
     except (UsageError, BenchmarkError) as error:
         sys.exit(str(error))
     with result:
         json.dump(metrics, result)
 
 
-def _computed(model: Model, rows: Rows) -> dict[str, float]:
-    found = model.host_metrics(rows) if rows else {}
-    return {name: float(value) for name, value in found.items()}
+def _compute_metrics(model: Model, rows: Rows) -> dict[str, float]:
+    metrics = model.host_metrics(rows) if rows else {}
+    return {name: float(value) for name, value in metrics.items()}
 
 
-def _why(model: str, status: int, errors: str) -> str:
-    ended = f"was ended by {name_of(-status)}" if status < 0 else f"ended with exit status {status}"
+def _failure_text(model: str, status: int, errors: str) -> str:
+    ending = (
+        f"was ended by {name_of(-status)}" if status < 0 else f"ended with exit status {status}"
+    )
     last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
-    return f"the process that computes metrics of {model} {ended}{last and ': '}{last}"
+    return f"the process that computes metrics of {model} {ending}{last and ': '}{last}"
 
 
 class Evaluated(NamedTuple):
@@ -191,7 +197,7 @@ class EvaluationResults:
 
     def add(
         self,
-        found: Evaluated,
+        evaluated: Evaluated,
         loop_seconds: float | None = None,
         wall_seconds: float | None = None,
     ) -> None:
@@ -201,9 +207,9 @@ class EvaluationResults:
           BenchmarkError: metrics of this or an earlier evaluation cannot be computed.
         """
         evaluation = dataclasses.replace(
-            found.evaluation, loop_seconds=loop_seconds, wall_seconds=wall_seconds
+            evaluated.evaluation, loop_seconds=loop_seconds, wall_seconds=wall_seconds
         )
-        self._waiting.append(found._replace(evaluation=evaluation))
+        self._waiting.append(evaluated._replace(evaluation=evaluation))
         self.publish()
 
     @property
@@ -215,18 +221,18 @@ class EvaluationResults:
         """Publishes complete evaluations."""
         while self.ready:
             metrics = self._waiting[0].metrics  # stays there if this raises, for `close`
-            found = self._waiting.popleft()
-            self._console.evaluation_result(metrics, found.evaluation.examples)
-            self._record(found.evaluation, metrics)
+            evaluated = self._waiting.popleft()
+            self._console.evaluation_result(metrics, evaluated.evaluation.examples)
+            self._record(evaluated.evaluation, metrics)
 
     def finish(self, seconds: float | None = None) -> None:
         """Waits for all evaluations, at most `seconds`, and publishes them."""
         end = None if seconds is None else time.monotonic() + seconds
         while self._waiting:
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
+            remaining = None if end is None else end - time.monotonic()
+            if remaining is not None and remaining <= 0:
                 return
-            wait([self._waiting[0].host], left)
+            wait([self._waiting[0].host], remaining)
             self.publish()
 
     def close(self) -> None:
@@ -235,11 +241,11 @@ class EvaluationResults:
             self.publish()
         missing = []
         while self._waiting:
-            found = self._waiting.popleft()
-            known = found.host.done() and not found.host.exception()
-            self._record(found.evaluation, found.metrics if known else found.means)
-            if not known:
-                missing.append(str(found.evaluation.global_step))
+            evaluated = self._waiting.popleft()
+            complete = evaluated.host.done() and not evaluated.host.exception()
+            self._record(evaluated.evaluation, evaluated.metrics if complete else evaluated.means)
+            if not complete:
+                missing.append(str(evaluated.evaluation.global_step))
         if missing:
             steps = ", ".join(missing)
             text = f"no metrics of all rows for the evaluations at global_step {steps}"
@@ -248,10 +254,12 @@ class EvaluationResults:
             self._host.close()
 
     def _record(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
-        others = dict(metrics)
+        other_metrics = dict(metrics)
         # The accuracies have fields of their own.
-        top_1, top_5 = others.pop("top_1", None), others.pop("top_5", None)
-        evaluation = dataclasses.replace(evaluation, top_1=top_1, top_5=top_5, metrics=others)
+        top_1, top_5 = other_metrics.pop("top_1", None), other_metrics.pop("top_5", None)
+        evaluation = dataclasses.replace(
+            evaluation, top_1=top_1, top_5=top_5, metrics=other_metrics
+        )
         self._measurements.add_evaluation(evaluation)
         for observer in self._observers:
             observer.evaluated(evaluation)

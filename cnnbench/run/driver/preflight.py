@@ -124,10 +124,10 @@ def files(plan: RunPlan) -> Iterator[Output]:
         from cnnbench.base.charts.draw import FORMATS  # late, as few runs draw
         from cnnbench.run.observe.work import TABLES
 
-        known = (*TABLES, *FORMATS)
+        suffixes = (*TABLES, *FORMATS)
         for path in plan.outputs.profile_layers.split(","):
-            if Path(path).suffix.lower()[1:] not in known:
-                listed = ", ".join(f".{suffix}" for suffix in known)
+            if Path(path).suffix.lower()[1:] not in suffixes:
+                listed = ", ".join(f".{suffix}" for suffix in suffixes)
                 raise FlagError("profile_layers", path, f"must end in one of {listed}")
             yield Output("profile_layers", path)
 
@@ -252,8 +252,12 @@ def total_of_job(plan: RunPlan) -> int:
         worker += 2 * size  # joined gradients, and the gradients that arrive from all workers
     serving = len(job.tasks) - job.num_workers
     # All ps tasks together: variables, their slots, and the gradients that are being added.
-    held = 2 + _slots(plan) if plan.work.trains else 1
-    return job.num_workers * worker + serving * PROCESS_BYTES + (held * size if job.ps else 0)
+    values_per_weight = 2 + _slots(plan) if plan.work.trains else 1
+    return (
+        job.num_workers * worker
+        + serving * PROCESS_BYTES
+        + (values_per_weight * size if job.ps else 0)
+    )
 
 
 def _activations(plan: RunPlan, training: bool) -> int:
@@ -293,8 +297,8 @@ def _file_bytes(plan: RunPlan) -> int:
     subset = "validation" if plan.work is Work.EVALUATION else "train"
     files = plan.network.dataset.find(plan.params.data_dir, subset)
     # Shards behind a URL are assumed to be equal, because each would need a request.
-    asked = files[:1] if is_url(plan.params.data_dir) else files
-    size = sum(place(file).stat().st_size for file in asked) * len(files) // len(asked)
+    measured = files[:1] if is_url(plan.params.data_dir) else files
+    size = sum(place(file).stat().st_size for file in measured) * len(files) // len(measured)
     if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
         return size
     share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.length.train_examples))

@@ -168,13 +168,13 @@ def rows_of(
     for number, step in enumerate(steps):
         for operation, spent in step.seconds.items():
             seconds[works[operation].part][number] += spent
-        around = step_seconds[number] - sum(step.seconds.values())
-        around -= step.other_seconds + step.idle_seconds
-        wait = min(max(0.0, around), waits[number])
+        outside = step_seconds[number] - sum(step.seconds.values())
+        outside -= step.other_seconds + step.idle_seconds
+        wait = min(max(0.0, outside), waits[number])
         seconds[INPUT_OPERATIONS][number] = step.other_seconds
         seconds[INPUT_WAIT][number] = wait
         seconds[GAPS][number] = step.idle_seconds
-        seconds[PROGRAM][number] = around - wait
+        seconds[PROGRAM][number] = outside - wait
     counted = flops_by_part(works.values(), flops)
     for part, values in seconds.items():
         yield ProfiledPart(
