@@ -164,8 +164,9 @@ class Checkpoints:
         stored = _Stored(path, "it was written for another --model or --data_name", self._spec)
         model = {self._stored_key(name): v.primary for name, v in self._variables.items()}
         if self._averaged and not stored.has(model):
-            reason = f"{path} has no moving averages: it was written without --ema_decay"
-            raise BenchmarkError(reason)
+            raise BenchmarkError(
+                f"{path} has no moving averages: it was written without --ema_decay"
+            )
         stored.check({**model, _GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
@@ -175,7 +176,7 @@ class Checkpoints:
         before = stored.optimizer() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has(slots)
         has_averages, has_scale = stored.has(average_variables), stored.has(scale)
-        first_nonfinite = stored.read_into({_GLOBAL_STEP: self._global_step, **model})
+        nonfinite = stored.read_into({_GLOBAL_STEP: self._global_step, **model})
         stored.read_into({**(slots if has_slots else {}), **(scale if has_scale else {})})
         stored.read_into(average_variables if has_averages else {})
         copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
@@ -203,11 +204,10 @@ class Checkpoints:
             notices.append(f"{path} has no loss scale; --fp16_loss_scale is its first value")
         if not self._in_sync:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
-        warning = f"{path} has values that are not finite, first in {_name(first_nonfinite)}"
-        return Restored(
-            *(global_step, examples, tuple(notices), stored.passed_over()),
-            warning=warning if first_nonfinite else "",
-        )
+        warning = ""
+        if nonfinite:
+            warning = f"{path} has values that are not finite, first in {_name(nonfinite)}"
+        return Restored(global_step, examples, tuple(notices), stored.passed_over(), warning)
 
     def _stored_key(self, name: str) -> str:
         """The key in the checkpoint of the value that is restored to a variable."""

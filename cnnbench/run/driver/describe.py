@@ -132,13 +132,15 @@ def header(
 
 def work_lines(plan: RunPlan) -> list[str]:
     """Lines of the header about the network, the data, and the length of the run."""
+    number = plan.length.passes
+    passes = f" and pass, {number} passes" if number > 1 else ""
     return [
         f"Model:       {plan.network.model.name}",
         f"Dataset:     {_dataset(plan)}",
         f"Mode:        {plan.work.value}",
         f"SingleSess:  {_is_single_session(plan)}",
         f"Batch size:  {plan.length.global_batch} global",
-        f"             {plan.length.batch_per_device} per device" + _passes(plan),
+        f"             {plan.length.batch_per_device} per device{passes}",
         f"Num batches: {plan.length.num_batches}",
         f"Num epochs:  {plan.length.num_epochs:.2f}",
     ]
@@ -150,11 +152,6 @@ def update_lines(plan: RunPlan) -> list[str]:
         f"Optimizer:   {plan.numerics.optimizer.name}",
         f"Variables:   {plan.place.mode.name}",
     ]
-
-
-def _passes(plan: RunPlan) -> str:
-    passes = plan.length.passes
-    return f" and pass, {passes} passes" if passes > 1 else ""
 
 
 def log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:

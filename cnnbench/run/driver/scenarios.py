@@ -163,7 +163,8 @@ class ReplicaCheck(Observer):
         elements, largest = 0, 0.0
         for tower in towers:
             copy = variable.copies[tower].numpy()
-            elements = max(elements, int(np.sum(_integers(copy) != _integers(first))))
+            bits = f"u{first.itemsize}"  # as integers, because NaN is unequal to itself
+            elements = max(elements, int(np.sum(copy.view(bits) != first.view(bits))))
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(copy.astype(np.float64) - first.astype(np.float64))
             largest = max(largest, float(np.max(gap)))
@@ -178,10 +179,6 @@ class ReplicaCheck(Observer):
 def _digest(variable: TowerVariable) -> bytes:
     value = np.ascontiguousarray(variable.primary.numpy())
     return hashlib.blake2b(value.tobytes(), digest_size=_DIGEST_BYTES).digest()
-
-
-def _integers(array: Any) -> Any:
-    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
 
 
 # Scenarios of a run: training, evaluation, measurement of the input alone.

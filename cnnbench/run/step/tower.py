@@ -68,46 +68,48 @@ def over_towers(
     results = {} if merged is None else merged
 
     @tf.custom_gradient
-    def together(mean: tf.Tensor, variance: tf.Tensor) -> Any:
+    def merged_moments(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         if layer not in results:
-            merge = partial(_together, workers)
+            merge = partial(_moments_of_job, workers)
             results[layer] = towers.meet(layer, (mean, variance), merge)
         # The values are constants of the backward pass, whose gradient is the one below.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             point = f"the gradient of {layer}"
-            found = (of_mean, of_variance)
-            by_mean, by_variance = towers.meet(point, found, partial(_mean_of_job, workers))
+            merge = partial(_gradients_of_job, workers)
+            by_mean, by_variance = towers.meet(point, (of_mean, of_variance), merge)
             return by_mean + 2.0 * by_variance * (mean - all_mean), by_variance
 
         return (all_mean, all_variance), gradient
 
-    return (*together(mean, variance), results[layer][1])
+    return (*merged_moments(mean, variance), results[layer][1])
 
 
-def _together(workers: WorkerGroup | None, moments: Sequence[_Pair]) -> list[tuple[_Pair, int]]:
+def _moments_of_job(
+    workers: WorkerGroup | None, moments: Sequence[_Pair]
+) -> list[tuple[_Pair, int]]:
     with tf.device(moments[0][0].device):
         of_all = moments
         if workers is not None:
             table = workers.gather_rows(tf.stack([tf.stack(pair) for pair in moments]))
             of_all = [(row[0], row[1]) for row in tf.unstack(table)]
-        mean, between = _means_of(of_all)
+        mean, between = _mean_of_pairs(of_all)
         spread = [tf.math.squared_difference(own, mean) for own, _ in of_all]
         variance = between + tf.add_n(spread) / float(len(spread))
     return [((mean, variance), len(of_all))] * len(moments)
 
 
-def _mean_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_Pair]:
+def _gradients_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_Pair]:
     with tf.device(pairs[0][0].device):
-        first, second = _means_of(pairs)
+        first, second = _mean_of_pairs(pairs)
         if workers is not None:
             # All workers have equally many towers.
             first, second = (total / float(workers.size) for total in workers.add([first, second]))
     return [(first, second)] * len(pairs)
 
 
-def _means_of(pairs: Sequence[_Pair]) -> _Pair:
+def _mean_of_pairs(pairs: Sequence[_Pair]) -> _Pair:
     count = float(len(pairs))
     first, second = (tf.add_n(list(values)) / count for values in zip(*pairs, strict=True))
     return first, second
@@ -288,10 +290,10 @@ class AutoLossScale(LossScale):
         grown = tf.maximum(scale, tf.minimum(scale * 2.0, CAP))
         halved = tf.minimum(scale, tf.maximum(scale * 0.5, FLOOR))
         after_good = tf.where(grows, grown, scale)
-        kept = tf.logical_and(finite, tf.logical_not(grows))
+        counts_on = tf.logical_and(finite, tf.logical_not(grows))
         return [
             self._scale.assign(tf.where(finite, after_good, halved), read_value=False),
-            self._good_steps.assign(tf.where(kept, counted, 0), read_value=False),
+            self._good_steps.assign(tf.where(counts_on, counted, 0), read_value=False),
         ]
 
 
@@ -358,7 +360,8 @@ def calibration_examples(plan: RunPlan) -> Any:
     preprocess = plan.network.preprocess(training=False)
     drawn = synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
     elements = plan.network.spec.elements
-    return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features
+    values = {element.name: drawn[element.name] for element in elements}
+    return TowerBatch.of(elements, values).features
 
 
 class TowerResult(NamedTuple):
@@ -453,8 +456,9 @@ class Tower:
             updates[:] = result.updates
             return result.gradients, result.loss, [u.value for u in updates], result.metrics
 
-        gradients, loss, made, metrics = compiled(values, features, labels, seed, factor)
-        outside = tuple(u._replace(value=v) for u, v in zip(updates, made, strict=True))
+        gradients, loss, averaged, metrics = compiled(values, features, labels, seed, factor)
+        # The tensors in `updates` are inside of the compiled computation.
+        outside = tuple(u._replace(value=v) for u, v in zip(updates, averaged, strict=True))
         return TowerResult(list(gradients), loss, outside, metrics)
 
     def _dtypes_read(self, features: Any) -> dict[VariableSpec, tf.DType]:
@@ -516,11 +520,11 @@ class Tower:
             return TowerResult([], loss, (), self._metrics(outputs, labels))
         values: dict[str, tf.Tensor] = {}
         # The outer tape detects variables that do not belong to the network.
-        with tf.GradientTape() as others, tf.GradientTape(watch_accessed_variables=False) as tape:
+        with tf.GradientTape() as outer, tf.GradientTape(watch_accessed_variables=False) as tape:
 
             def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 if spec.name not in values:
-                    with others.stop_recording():
+                    with outer.stop_recording():
                         values[spec.name] = read(spec, dtype)
                     if spec.trainable:
                         tape.watch(values[spec.name])
@@ -537,16 +541,16 @@ class Tower:
             if self._plan.length.passes > 1:  # the mean over the batches of all passes
                 target /= float(self._plan.length.passes)
         sources = [values[v.name] for v in self._trainables if v.name in values]
-        found = iter(tape.gradient(target, sources))
-        gradients = [next(found) if v.name in values else None for v in self._trainables]
-        self._check_trained(gradients, others.watched_variables())
+        computed = iter(tape.gradient(target, sources))
+        gradients = [next(computed) if v.name in values else None for v in self._trainables]
+        self._check_trained(gradients, outer.watched_variables())
         updates = tuple(network.updates)
         return TowerResult(gradients, loss, updates, self._metrics(outputs, labels))
 
     def _check_trained(self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]) -> None:
         """Sets `foreign`; UsageError if no variable of the network gets a gradient."""
         where = place_of(self._model)
-        places = (getattr(one, MADE_AT, "") or f"{where}{one.name}" for one in foreign)
+        places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in foreign)
         self.foreign = tuple(dict.fromkeys(places))
         if any(gradient is not None for gradient in gradients):
             return
@@ -635,11 +639,11 @@ class PassSums:
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms(tower, result)
-                found = []
-                for total, (kept, term) in zip(self._of(tower, terms), terms, strict=True):
-                    with tf.control_dependencies([self._add(total, kept, term)]):
-                        found.append(tower_variable.read(total))
-                totals.append(self._result(result, found))
+                sums = []
+                for total, (factor, term) in zip(self._of(tower, terms), terms, strict=True):
+                    with tf.control_dependencies([self._add(total, factor, term)]):
+                        sums.append(tower_variable.read(total))
+                totals.append(self._result(result, sums))
         return totals
 
     def clear(self, rate: tf.Tensor, updates: Sequence[Any]) -> list[Any]:
@@ -658,10 +662,10 @@ class PassSums:
         return operations
 
     @staticmethod
-    def _add(total: tf.Variable, kept: float, term: tf.Tensor) -> Any:
-        if kept == 1.0:
+    def _add(total: tf.Variable, factor: float, term: tf.Tensor) -> Any:
+        if factor == 1.0:
             return total.assign_add(term, read_value=False)
-        return total.assign(kept * tower_variable.read(total) + term, read_value=False)
+        return total.assign(factor * tower_variable.read(total) + term, read_value=False)
 
     def _terms(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
         """The values that a pass adds, and the factor of the previous sum."""
@@ -672,10 +676,10 @@ class PassSums:
             if gradient is not None
         ]
         scalars = [result.loss, *result.metrics.values()]
-        averages = [one for one in result.updates if one.decay]
+        averages = [update for update in result.updates if update.decay]
         return [
             *((1.0, tensor) for tensor in (*dense, *scalars)),
-            *((one.decay, (1.0 - one.decay) * one.value) for one in averages),
+            *((update.decay, (1.0 - update.decay) * update.value) for update in averages),
         ]
 
     def _of(self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]) -> list[tf.Variable]:
@@ -688,16 +692,16 @@ class PassSums:
                 ]
         return self._sums[tower]
 
-    def _result(self, last: TowerResult, found: Sequence[tf.Tensor]) -> TowerResult:
-        values, passes = iter(found), self._plan.length.passes
-        summed = [None if one is None else next(values) for one in last.gradients]
+    def _result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
+        values, passes = iter(sums), self._plan.length.passes
+        summed = [None if gradient is None else next(values) for gradient in last.gradients]
         loss, *metrics = (next(values) / float(passes) for _ in range(1 + len(last.metrics)))
         updates = []
-        for one in last.updates:
-            decay = one.decay**passes
-            if one.decay:
-                one = one._replace(value=next(values) / (1.0 - decay), decay=decay)
-            updates.append(one)
+        for update in last.updates:
+            decay = update.decay**passes
+            if update.decay:
+                update = update._replace(value=next(values) / (1.0 - decay), decay=decay)
+            updates.append(update)
         return TowerResult(
             summed, loss, tuple(updates), dict(zip(last.metrics, metrics, strict=True))
         )

@@ -137,8 +137,8 @@ class CopiedTowers(Generic[_R]):
         self._traced = True
         try:
             with restored():
-                made = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
-                body = _body(made[start:])
+                added = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
+                body = _body(added[start:])
                 if body:
                     self._original = _Original(graph, body, reads, tensors, result)
         except Exception as error:
@@ -181,7 +181,7 @@ class _Original:
     ) -> None:
         self._graph = graph
         self._reads = reads
-        self._given = inputs
+        self._inputs = inputs
         self._result = result
         self._scope = f"{graph.get_name_scope()}/"
         self._inside = {operation.name for operation in body}
@@ -191,7 +191,7 @@ class _Original:
 
     def copy(self, read: Reader, inputs: Sequence[tf.Tensor]) -> Any:
         """Adds a copy of the tower in the current name scope, on the current device."""
-        own = {before.name: now for before, now in zip(self._given, inputs, strict=True)}
+        own = {before.name: now for before, now in zip(self._inputs, inputs, strict=True)}
         for spec, dtype, before in self._reads:
             own[before.name] = read(spec, dtype)
         parts = tf.nest.flatten(self._result, expand_composites=True)
@@ -203,13 +203,13 @@ class _Original:
         def renamed(name: str) -> str:
             return name.replace(self._scope, scope, 1)
 
-        made = tf.graph_util.import_graph_def(
+        outputs = tf.graph_util.import_graph_def(
             self._definition(renamed),
             input_map={key: self._outside(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
             name="",  # keeps the names that a trace would have
         )
-        for name, tensor in zip(wanted, made, strict=True):
+        for name, tensor in zip(wanted, outputs, strict=True):
             tensor.set_shape(shapes[name])  # a definition has no shapes from set_shape
             tensors[name] = tensor
         own_parts = [tensors[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
@@ -225,10 +225,10 @@ class _Original:
         node.input[:] = [self._input(name) for name in node.input]
         node.device = ""
         if "_class" in node.attr:
-            kept = [c for c in node.attr["_class"].list.s if c.decode()[5:] in self._inside]
+            constraints = [c for c in node.attr["_class"].list.s if c.decode()[5:] in self._inside]
             del node.attr["_class"]
-            if kept:
-                node.attr["_class"].list.s.extend(kept)
+            if constraints:
+                node.attr["_class"].list.s.extend(constraints)
         return node
 
     def _input(self, name: str) -> str:
@@ -272,28 +272,28 @@ def in_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
       the calls.
     """
     parts = tf.nest.flatten(like)
-    kept = [place for place, part in enumerate(parts) if part is not None]
+    tensor_places = [place for place, part in enumerate(parts) if part is not None]
     rows = [
         tf.TensorArray(parts[place].dtype, count, element_shape=parts[place].shape)
-        for place in kept
+        for place in tensor_places
     ]
 
-    def turn(number: tf.Tensor, rows: list[tf.TensorArray]) -> tuple[tf.Tensor, Any]:
-        made = tf.nest.flatten(call(number))
-        tensors = [made[place] for place in kept]
+    def body(number: tf.Tensor, rows: list[tf.TensorArray]) -> tuple[tf.Tensor, Any]:
+        results = tf.nest.flatten(call(number))
+        tensors = [results[place] for place in tensor_places]
         with tf.control_dependencies(tensors):
             return number + 1, [
                 row.write(number, value) for row, value in zip(rows, tensors, strict=True)
             ]
 
     first = (tf.constant(0), rows)
-    _, rows = tf.while_loop(lambda number, _: number < count, turn, first, parallel_iterations=1)
-    for place, row in zip(kept, rows, strict=True):
+    _, rows = tf.while_loop(lambda number, _: number < count, body, first, parallel_iterations=1)
+    for place, row in zip(tensor_places, rows, strict=True):
         parts[place] = row.stack()
     return tf.nest.pack_sequence_as(like, parts)
 
 
-def one_of(number: tf.Tensor, nests: Sequence[Any]) -> Any:
+def select(number: tf.Tensor, nests: Sequence[Any]) -> Any:
     """The nest with a number (int32 scalar).
 
     All nests have the same structure, shapes and dtypes.

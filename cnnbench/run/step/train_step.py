@@ -40,7 +40,7 @@ from cnnbench.run.step.tower import (
     inverse_of,
     unscaled,
 )
-from cnnbench.run.step.tracing import CopiedTowers, TracedFunction, in_loop, one_of
+from cnnbench.run.step.tracing import CopiedTowers, TracedFunction, in_loop, select
 from cnnbench.run.step.update import Optimizer, UpdateCounter, Updater, signals
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr import towers as tower_variable
@@ -115,8 +115,8 @@ class TrainStep:
         several = manager.num_towers > 1
         self._synchronises = flags.bn_stats == "sync" and several and optimizer is not None
         examples = calibration_examples(plan) if flags.precision == "int8" else None
-        of_all: dict[str, Any] = {"synchronises": self._synchronises, "examples": examples}
-        self._towers = [Tower(plan, one, manager.workers, **of_all) for one in self._devices]
+        options: dict[str, Any] = {"synchronises": self._synchronises, "examples": examples}
+        self._towers = [Tower(plan, device, manager.workers, **options) for device in self._devices]
         self.loss_scale = LossScale(numerics.loss_scale)
         if numerics.scale_doubles_after is not None:
             every = numerics.scale_doubles_after
@@ -156,13 +156,13 @@ class TrainStep:
 
     def _traced(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
-        made = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
+        function = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
         device = self._devices[0]  # see `_result`
         self._reader: ScalarReader | None = None
         if not is_cpu(device):
-            outputs = made.concrete.structured_outputs
+            outputs = function.concrete.structured_outputs
             self._reader = ScalarReader(device, self._host, outputs)
-        return made
+        return function
 
     @property
     def reduction_operations(self) -> int | None:
@@ -231,13 +231,13 @@ class TrainStep:
 
     def _rate_tensor(self, *rates: float) -> tf.Tensor:
         """Learning rates of updates by reduced gradients. The same rates give the same tensor."""
-        found = self._rate_tensors.get(rates)
-        if found is None:
+        tensor = self._rate_tensors.get(rates)
+        if tensor is None:
             scaled = [rate * self._plan.exchange.update.rate_factor for rate in rates]
             with tf.device(self._host):
-                found = tf.constant(scaled if len(scaled) > 1 else scaled[0], tf.float32)
-            self._rate_tensors = {rates: found}
-        return found
+                tensor = tf.constant(scaled if len(scaled) > 1 else scaled[0], tf.float32)
+            self._rate_tensors = {rates: tensor}
+        return tensor
 
     def _steps(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
         """Runs the steps of an execution one after the other, each by a call of the traced step."""
@@ -248,19 +248,21 @@ class TrainStep:
         def of_pass(number: tf.Tensor) -> Iterator[TowerBatch]:
             for place, device in enumerate(devices):
                 with tf.device(device):
-                    yield one_of(number, batches[place :: len(devices)])
+                    yield select(number, batches[place :: len(devices)])
 
         def step(number: tf.Tensor) -> StepResult:
             first = number * passes
 
-            def earlier(one: tf.Tensor) -> None:
+            def earlier(pass_number: tf.Tensor) -> None:
                 assert self._earlier is not None
-                self._earlier.concrete(tf.cast(one, tf.int64), *of_pass(first + one))
+                self._earlier.concrete(
+                    tf.cast(pass_number, tf.int64), *of_pass(first + pass_number)
+                )
 
             if passes > 1:
                 in_loop(passes - 1, earlier, None)
-            made = self.function.concrete(rates[number], *of_pass(first + passes - 1))
-            return cast("StepResult", made)
+            result = self.function.concrete(rates[number], *of_pass(first + passes - 1))
+            return cast("StepResult", result)
 
         with tf.device(self._host):
             result = in_loop(rates.shape[0], step, self.function.concrete.structured_outputs)
@@ -268,8 +270,9 @@ class TrainStep:
 
     def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
         factor = None if self._update is None else self.loss_scale.factor()
-        begun = None if self._updates_counter is None else self._updates_counter.begin()
-        towers = self._all_towers(batches, factor, begun)
+        counter = self._updates_counter
+        count_before = None if counter is None else counter.read()
+        towers = self._all_towers(batches, factor, count_before)
         if self._sums is not None:
             towers = self._sums.total(towers)
         sums = self._scalar_sums(towers)
@@ -285,8 +288,8 @@ class TrainStep:
             with tf.device(self._devices[0]):
                 updates.append(self._counter.assign_add(1, read_value=False))
         staleness = None
-        if self._updates_counter is not None:
-            staleness = self._updates_counter.end(begun, updates)
+        if counter is not None:
+            staleness = counter.increment(count_before, updates)
             updates.append(staleness)
         result = self._result(towers, totals, weight_losses, updates)
         return result._replace(skipped=skipped, staleness=staleness)
@@ -299,14 +302,14 @@ class TrainStep:
         self._pass = last
 
     def _all_towers(
-        self, batches: Sequence[TowerBatch], factor: Factor, begun: tf.Tensor | None
+        self, batches: Sequence[TowerBatch], factor: Factor, count_before: tf.Tensor | None
     ) -> list[TowerResult]:
         # Towers that synchronise are built at the same time; frozen towers have different
         # constants.
         alone = len(self._towers) == 1 or self._synchronises or self._plan.numerics.frozen
         copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
         return self._manager.run_towers(
-            lambda tower: self._tower(tower, batches, factor, begun, copied),
+            lambda tower: self._tower(tower, batches, factor, count_before, copied),
             meeting=self._synchronises,
         )
 
@@ -320,9 +323,9 @@ class TrainStep:
         """Calibration of the first tower's network, if it computes in 8-bit integers."""
         return self._towers[0].calibration
 
-    def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
+    def _draw_seed(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         """Seed of a tower and step, int64 [2]."""
-        del begun  # for steps with a shared counter of updates
+        del count_before  # for steps with a shared counter of updates
         number, done = self._first_tower + tower, self._counter
         if self._plan.length.passes > 1:
             done = done * self._plan.length.passes + self._pass
@@ -333,26 +336,27 @@ class TrainStep:
         tower: int,
         batches: Sequence[TowerBatch],
         factor: Factor,
-        begun: tf.Tensor | None = None,
+        count_before: tf.Tensor | None = None,
         copied: CopiedTowers[TowerResult] | None = None,
         *,
-        ahead: bool = True,
+        staged: bool = True,
     ) -> TowerResult:
-        """Builds the pass of a tower, with `copied` if given. It reads variables after `begun`.
+        """Builds the pass of a tower, with `copied` if given.
 
-        With staged variables, the reads for the next step are added to `ahead`.
+        It reads variables after `count_before`. `staged` is whether reads return the values of the
+        previous step if the variables are staged.
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
-            seed = self._draw_seed(tower, begun)
+            seed = self._draw_seed(tower, count_before)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 if self._plan.numerics.frozen:
                     with tf.init_scope():
                         value = tf.cast(self._manager.variable(tower, spec.name), dtype).numpy()
                     return tf.constant(value, dtype)
-                reader = self._manager.read_for_step if ahead else self._manager.read
-                with tf.control_dependencies([] if begun is None else [begun]):
+                reader = self._manager.read_for_step if staged else self._manager.read
+                with tf.control_dependencies([] if count_before is None else [count_before]):
                     return reader(tower, spec.name, dtype)
 
             make = self._towers[tower] if copied is None else copied
@@ -360,24 +364,24 @@ class TrainStep:
 
     def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         factor = self.loss_scale.factor()
-        build = partial(self._tower, batches=batches, factor=factor, ahead=False)
+        build = partial(self._tower, batches=batches, factor=factor, staged=False)
         # Towers that synchronise can only be built together.
         together = self._synchronises
         of_towers = self._manager.run_towers(build, meeting=True) if together else [build(0)]
-        found = of_towers[0].gradients
+        gradients_of_pass = of_towers[0].gradients
         with tf.device(self._devices[0]):
             inverse = inverse_of(factor)
             passes = self._plan.length.passes
             if passes > 1:  # the gradients of a pass are divided by their number
                 inverse = float(passes) * (1.0 if inverse is None else inverse)
             trainables = [v for v in self._plan.network.spec.variables if v.trainable]
-            made = {
+            by_name = {
                 spec.name: tf.convert_to_tensor(unscaled(gradient, inverse))
-                for spec, gradient in zip(trainables, found, strict=True)
+                for spec, gradient in zip(trainables, gradients_of_pass, strict=True)
                 if gradient is not None
             }
             parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
-            return made, [tf.identity(part) for part in parts if part is not None]
+            return by_name, [tf.identity(part) for part in parts if part is not None]
 
     def _scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
         """Sums of loss and metrics over this step's towers, and the request to stop, if any."""
@@ -454,8 +458,8 @@ class CoordinatedStep(TrainStep):
         arguments = (self._rate_tensor(*learning_rates),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
         fetched = zip(tf.nest.flatten(self._fields), self._table(remote).numpy(), strict=True)
-        found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
-        values = dict(tf.nest.pack_sequence_as(self._fields, found))
+        tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
+        values = dict(tf.nest.pack_sequence_as(self._fields, tensors))
         self._inputs.taken(int(values["worker"].numpy()))
         with self._waits:
             self._waited += float(values.pop("waited").numpy())
@@ -478,12 +482,14 @@ class CoordinatedStep(TrainStep):
     def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
         """`StepResult` and the wait for input as one float64 tensor, which is one message."""
         result = self._step(rate)._replace(worker=self._inputs.worker())
-        made = {name: value for name, value in result._asdict().items() if value is not None}
-        made["waited"] = self._inputs.waited
-        self._fields = tf.nest.map_structure(lambda scalar: tf.TensorSpec([], scalar.dtype), made)
-        return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(made)])
+        scalars = {name: value for name, value in result._asdict().items() if value is not None}
+        scalars["waited"] = self._inputs.waited
+        self._fields = tf.nest.map_structure(
+            lambda scalar: tf.TensorSpec([], scalar.dtype), scalars
+        )
+        return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(scalars)])
 
-    def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
+    def _draw_seed(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         del tower
-        assert begun is not None
-        return tf.stack([self._plan.params.tf_random_seed + self._inputs.worker(), begun])
+        assert count_before is not None
+        return tf.stack([self._plan.params.tf_random_seed + self._inputs.worker(), count_before])

@@ -126,15 +126,15 @@ class FusedDecay:
     def _piece(self, rate: tf.Tensor) -> tf.Tensor:
         """x_t, a float32 scalar."""
         product = tf.cast(rate, tf.float64) * self._decay
-        left = 1.0 - product
+        kept_share = 1.0 - product
         # Where this is 0, 2^-24 is used instead, which is less than the precision of float32.
-        due = product / tf.where(left == 0.0, tf.constant(2.0**-24, tf.float64), left)
-        turns = tf.cast(towers.read(self._steps_done), tf.float64) * _GOLDEN
-        quantum = tf.where(due < PIECE, tf.constant(PIECE, tf.float64), _ULP)
-        return tf.cast(quantum * tf.floor(due / quantum + (turns - tf.floor(turns))), tf.float32)
+        exact = product / tf.where(kept_share == 0.0, tf.constant(2.0**-24, tf.float64), kept_share)
+        phase = tf.cast(towers.read(self._steps_done), tf.float64) * _GOLDEN
+        quantum = tf.where(exact < PIECE, tf.constant(PIECE, tf.float64), _ULP)
+        return tf.cast(quantum * tf.floor(exact / quantum + (phase - tf.floor(phase))), tf.float32)
 
 
-def _after(updates: Iterable[Any]) -> tf.Tensor:
+def _completion(updates: Iterable[Any]) -> tf.Tensor:
     with tf.control_dependencies(list(updates)):
         return tf.constant(True)
 
@@ -144,7 +144,7 @@ def _update(
 ) -> tf.Tensor:
     def decayed() -> tf.Tensor:
         alpha = rate * (1.0 + piece)
-        return _after(
+        return _completion(
             tf.raw_ops.ResourceApplyProximalGradientDescent(
                 var=variable.handle, alpha=alpha, l1=0.0, l2=piece / alpha, delta=gradient
             )
@@ -152,7 +152,7 @@ def _update(
         )
 
     def plain() -> tf.Tensor:
-        return _after(
+        return _completion(
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
             for gradient, variable in pairs
         )
@@ -176,9 +176,11 @@ class Optimizer:
         self._average_decay = average_decay
         self._constants = {
             **spec.fixed,
-            **{argument: values[one.flag] for argument, one in spec.constants.items()},
+            **{argument: values[constant.flag] for argument, constant in spec.constants.items()},
         }
-        self._bases = {argument: values[one.flag] for argument, one in spec.powers.items()}
+        self._bases = {
+            argument: values[constant.flag] for argument, constant in spec.powers.items()
+        }
         self._slots: dict[tuple[str, Any], tf.Variable] = {}
         self._groups: list[dict[str, tf.Variable]] = []
         self._group_of: dict[Any, int] = {}
@@ -196,13 +198,17 @@ class Optimizer:
             return
         for variable in variables:
             self._group_of[variable.ref()] = len(self._groups)
-            for slot in self._spec.slots:
-                with tf.device(variable.device):
-                    value = tf.fill(variable.shape, tf.constant(slot.initial, variable.dtype))
-                    self._add_slot(slot.name, variable, value)
-            if self._average_decay:
-                with tf.device(variable.device):
-                    self._add_slot(AVERAGE, variable, towers.read(variable))
+            with tf.device(variable.device):
+                values = {
+                    slot.name: tf.fill(variable.shape, tf.constant(slot.initial, variable.dtype))
+                    for slot in self._spec.slots
+                }
+                if self._average_decay:
+                    values[AVERAGE] = towers.read(variable)
+                for slot_name, value in values.items():
+                    name = f"{variable.name.split(':')[0]}/{slot_name}"
+                    slot = tf.Variable(value, trainable=False, name=name)
+                    self._slots[slot_name, variable.ref()] = slot
         with tf.device(variables[0].device):
             self._groups.append(
                 {
@@ -212,10 +218,6 @@ class Optimizer:
                     for name, base in self._bases.items()
                 }
             )
-
-    def _add_slot(self, slot: str, variable: tf.Variable, value: tf.Tensor) -> None:
-        name = f"{variable.name.split(':')[0]}/{slot}"
-        self._slots[slot, variable.ref()] = tf.Variable(value, trainable=False, name=name)
 
     def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedDecay) -> None:
         """Lets `decay` run later updates of these variables. `spec` must be that of SGD."""
@@ -262,8 +264,8 @@ class Optimizer:
                     powers[number] = {
                         n: towers.read(power) for n, power in self._groups[number].items()
                     }
-                given = {**powers[number], **self._constants}
-                ops += self._update(cast(gradient, dtype), variable, rates[dtype], given)
+                constants = {**powers[number], **self._constants}
+                ops += self._update(cast(gradient, dtype), variable, rates[dtype], constants)
         ops.extend(self._advance(powers))
         ops = [op for op in ops if op is not None]
         with tf.control_dependencies(ops):
@@ -280,20 +282,20 @@ class Optimizer:
             )
 
     def _update(
-        self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor, given: dict[str, Any]
+        self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor, arguments: dict[str, Any]
     ) -> list[Any]:
         spec = self._spec
         slots = {s.argument: self._slots[s.name, variable.ref()] for s in spec.slots}
         if spec.update is None:
-            given |= {name: slot.handle for name, slot in slots.items()}
-            given |= {"var": variable.handle, spec.rate: rate, spec.gradient: gradient}
-            return [getattr(tf.raw_ops, spec.operation)(**given)]
+            arguments |= {name: slot.handle for name, slot in slots.items()}
+            arguments |= {"var": variable.handle, spec.rate: rate, spec.gradient: gradient}
+            return [getattr(tf.raw_ops, spec.operation)(**arguments)]
         for name, slot in slots.items():
-            given[name] = cast(towers.read(slot), tf.float32)
+            arguments[name] = cast(towers.read(slot), tf.float32)
         if spec.decoupled:
-            given["decay"] = self._decay.get(variable.ref(), 0.0)
+            arguments["decay"] = self._decay.get(variable.ref(), 0.0)
         weight = cast(towers.read(variable), tf.float32)
-        step, *states = spec.update(weight=weight, gradient=gradient, rate=rate, **given)
+        step, *states = spec.update(weight=weight, gradient=gradient, rate=rate, **arguments)
         # Operations are used, because assignments to a strategy's variables depend on the calling
         # scope.
         ops = [
@@ -476,17 +478,11 @@ class Updater:
 
     def _rates(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
         """The learning rate for updates on each device. It is sent once to every process."""
-        host = self._host
-        by_home = {host: _copy(host, rate)}
-        for home in map(cpu_of, devices):
-            if home not in by_home:
-                by_home[home] = _copy(home, by_home[host])
+        by_home: dict[str, tf.Tensor] = {}
+        for home in dict.fromkeys((self._host, *map(cpu_of, devices))):
+            with tf.device(home):
+                by_home[home] = tf.identity(by_home.get(self._host, rate))
         return [by_home[cpu_of(device)] for device in devices]
-
-
-def _copy(device: str, tensor: tf.Tensor) -> tf.Tensor:
-    with tf.device(device):
-        return tf.identity(tensor)
 
 
 class Readers:
@@ -509,13 +505,13 @@ class Readers:
 
     def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
         """The gradient, with dependencies on the operations that use the variable's buffer."""
-        home = _host(variable.device)
+        home = _cpu_task(variable.device)
         if home is None:
             return gradient
         # Operations without a task run in the calling process, which has no variables of a ps.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
-        readers = [reader for reader in of_variable if _host(reader.device) in near]
+        readers = [reader for reader in of_variable if _cpu_task(reader.device) in near]
         if not readers:
             return gradient
         waiting = tf.control_dependencies(signals(readers, variable.device))
@@ -531,7 +527,7 @@ def signals(operations: Sequence[Any], device: str) -> list[Any]:
 
 
 @functools.cache
-def _host(device: str) -> str | None:
+def _cpu_task(device: str) -> str | None:
     """The task of a CPU device, such as ps:0; "" if the device names no task, None for a GPU."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type not in (None, "CPU"):
@@ -555,14 +551,14 @@ class UpdateCounter:
         """Sets the number of updates so far."""
         self._count.assign(count)
 
-    def begin(self) -> tf.Tensor:
+    def read(self) -> tf.Tensor:
         """The count so far, an int64 scalar, read before any variable."""
         return tower_variable.read(self._count)
 
-    def end(self, begun: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
+    def increment(self, count_before: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
         """Counts an update after all its assignments. Returns its staleness, an int64 scalar.
 
-        `begun` is what `begin` returned in the same step.
+        `count_before` is what `read` returned in the same step.
         """
         home = self._count.device
         with tf.device(home), tf.control_dependencies(signals(updates, home)):
@@ -570,4 +566,4 @@ class UpdateCounter:
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64
             )
-            return before - begun
+            return before - count_before

@@ -55,7 +55,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
 
         @tf.function(autograph=False)
         def step():
-            begun = counter.begin()
+            begun = counter.read()
             with tf.device(cpu_devices[worker]), tf.control_dependencies([begun]):
                 read = own.read(0, "w", tf.float32)
                 gradient = tf.zeros_like(read) + float(worker + 1)
@@ -66,7 +66,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
                 rate = tf.constant(1.0)
             ops = own.append_apply_gradients(optimizer, pairs, None, device, learning_rate=rate)
             with tf.control_dependencies(ops):
-                return counter.end(begun)
+                return counter.increment(begun)
 
         return step.get_concrete_function()
 
@@ -83,7 +83,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
     for thread in threads:
         thread.join(SECONDS)
     np.testing.assert_array_equal(manager.variable(0, "w"), np.full(64, -3.0 * steps))
-    assert counter.begin() == 2 * steps
+    assert counter.read() == 2 * steps
     assert [len(own) for own in staleness] == [steps, steps]
     assert all(0 <= number <= steps for own in staleness for number in own)
 
@@ -93,14 +93,14 @@ def test_an_update_of_one_worker_alone_is_never_stale(cpu_devices):
 
     @tf.function(autograph=False)
     def step(others):
-        begun = counter.begin()
+        begun = counter.read()
         for _ in range(others):
             with tf.control_dependencies([begun]):
-                counter.end(begun)
-        return counter.end(begun)
+                counter.increment(begun)
+        return counter.increment(begun)
 
     assert [int(step(others)) for others in (0, 0, 2, 0)] == [0, 0, 2, 0]
-    assert counter.begin() == 6
+    assert counter.read() == 6
 
 
 def test_staged_variables_of_a_worker_are_those_of_one_process(tmp_path):
