@@ -164,9 +164,8 @@ class Checkpoints:
         stored = _Stored(path, "it was written for another --model or --data_name", self._spec)
         model = {self._stored_key(name): v.primary for name, v in self._variables.items()}
         if self._averaged and not stored.has(model):
-            raise BenchmarkError(
-                f"{path} has no moving averages: it was written without --ema_decay"
-            )
+            reason = "has no moving averages: it was written without --ema_decay"
+            raise BenchmarkError(f"{path} {reason}")
         stored.check({**model, _GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
