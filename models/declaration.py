@@ -300,19 +300,15 @@ class ShapeNetwork(Network[Shaped]):
         self.recomputed_flops = (self.recomputed_flops or 0) + added
         return y
 
-    def _with_zeros(self, x: Shaped, window: Window) -> Shaped:
-        if not window.explicit:
-            return x
-        (top, bottom), (left, right) = window.zeros
-        height, width, channels = x.shape
-        return self._value((height + top + bottom, width + left + right, channels), x)
-
     def _conv(
         self, x: Shaped, kernel: Shaped, window: Window, filters: int, *, depthwise: bool = False
     ) -> Shaped:
-        padded = self._with_zeros(x, window)
+        if window.explicit:
+            (top, bottom), (left, right) = window.zeros
+            height, width, channels = x.shape
+            x = self._value((height + top + bottom, width + left + right, channels), x)
         self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
-        return self._value((*window.output, filters), padded, keeps="x", trained=True)
+        return self._value((*window.output, filters), x, keeps="x", trained=True)
 
     def _bias_add(self, x: Shaped, bias: Shaped) -> Shaped:
         return self._value(x.shape, x, trained=True)

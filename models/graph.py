@@ -298,6 +298,7 @@ class GraphNetwork(Network[Tensor]):
         self.updates: list[StateUpdate] = []
         self._reader = read
         self._channels_first = data_format == "NCHW"
+        self._channel_axis = 1 if self._channels_first else 3  # of images
         self._format = data_format
         self.compute_dtype = tf.as_dtype(compute_dtype)
         self._seed = seed
@@ -387,10 +388,6 @@ class GraphNetwork(Network[Tensor]):
             return [other, other, vertical, horizontal]
         return [other, vertical, horizontal, other]
 
-    @property
-    def _channel_axis(self) -> int:
-        return 1 if self._channels_first else 3
-
     def _channels_at(self, x: Tensor) -> int:
         image_like = len(x.shape) == 4 and x.ref() not in self._unbatched
         return self._channel_axis if image_like else -1
@@ -417,21 +414,23 @@ class GraphNetwork(Network[Tensor]):
     def _conv(
         self, x: Tensor, kernel: Tensor, window: Window, filters: int, *, depthwise: bool = False
     ) -> Tensor:
-        whole = not depthwise and kernel.shape[2] == self.shape(x)[2]  # not a grouped convolution
-        if self._products is not None and not self._channels_first and whole:
-            if window.size == (1, 1):
-                return self._products.conv(self._subsample(x, window), kernel, [1, 1, 1, 1], "SAME")
-            strides = self._per_dimension(*window.stride, 1)
-            return self._products.conv(self._with_zeros(x, window), kernel, strides, window.padding)
+        grouped = depthwise or kernel.shape[2] != self.shape(x)[2]
+        products = None if grouped or self._channels_first else self._products
+        if products is not None and window.size == (1, 1):
+            return products.conv(self._subsample(x, window), kernel, [1, 1, 1, 1], "SAME")
+        strides = self._per_dimension(*window.stride, 1)
+        if window.explicit:
+            x = tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
+        if products is not None:
+            return products.conv(x, kernel, strides, window.padding)
         operation = tf.raw_ops.DepthwiseConv2dNative if depthwise else tf.raw_ops.Conv2D
-        padded = self._with_zeros(x, window)
         scope = tf.get_current_name_scope()
 
         def convolve(kernel: Tensor) -> Tensor:
             return operation(
-                input=padded,
+                input=x,
                 filter=kernel,
-                strides=self._per_dimension(*window.stride, 1),
+                strides=strides,
                 padding=window.padding,
                 data_format=self._format,
             )
@@ -440,11 +439,6 @@ class GraphNetwork(Network[Tensor]):
         if self._folds:
             self._convolution = _Convolution(y, kernel, convolve, scope)
         return y
-
-    def _with_zeros(self, x: Tensor, window: Window) -> Tensor:
-        if not window.explicit:
-            return x
-        return tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
 
     def _subsample(self, x: Tensor, window: Window) -> Tensor:
         """Every stride-th row and column; shared by the first two convolutions of a block."""

@@ -119,9 +119,6 @@ class SequenceLayers(abc.ABC, Generic[T]):
         self.variables.append(spec)
         return spec
 
-    def _bias_spec(self, size: int, value: float) -> VariableSpec:
-        return self._spec("bias", (size,), Initializer.constant(value))
-
     # Layers ----------------------------------------------------------------------------------
 
     def reshape(self, x: T, shape: Sequence[int]) -> T:
@@ -218,7 +215,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         if len(shape) != 2:
             raise UsageError(f"recurrent takes a sequence (n, c), not shape {shape}")
         directions = ("forward", "backward") if bidirectional else ("forward",)
-        width = GATES[cell] * units
+        width, zero = GATES[cell] * units, Initializer.constant(0.0)
         outputs = []
         with self._layer(cell):
             for direction in directions:
@@ -226,10 +223,9 @@ class SequenceLayers(abc.ABC, Generic[T]):
                     weights = [
                         self._spec("kernel", (shape[1], width), Initializer.variance_scaling()),
                         self._spec("recurrent", (units, width), Initializer.variance_scaling()),
-                        self._bias_spec(width, 0.0),
+                        self._spec("bias", (width,), zero),
                     ]
                     if cell == "gru":  # The reset gate also multiplies this bias.
-                        zero = Initializer.constant(0.0)
                         weights.append(self._spec("recurrent_bias", (width,), zero))
                     read = [self._read(spec) for spec in weights]
                     outputs.append(self._recurrent(x, cell, read, direction == "backward"))
@@ -350,7 +346,7 @@ class Network(SequenceLayers[T]):
         with self._layer("conv"):
             shape = (*window.size, channels // groups, filters)
             y = self._conv(x, self._kernel("kernel", shape, stddev), window, filters)
-            y = self._offset(y, filters, batch_norm, bias)
+            y = self._add_bias(y, filters, None if batch_norm else bias)
         return self._finish(y, batch_norm, activation)
 
     def depthwise_conv(
@@ -374,7 +370,7 @@ class Network(SequenceLayers[T]):
         window = Window.make((height, width), kernel, stride, padding)
         with self._layer("depthwise"):
             y = self._depthwise_by("kernel", x, window, multiplier, stddev)
-            y = self._offset(y, channels * multiplier, batch_norm, bias)
+            y = self._add_bias(y, channels * multiplier, None if batch_norm else bias)
         return self._finish(y, batch_norm, activation)
 
     def separable_conv(
@@ -407,7 +403,7 @@ class Network(SequenceLayers[T]):
             y = self._depthwise_by("depthwise_kernel", x, window, multiplier, stddev)
             shape = (1, 1, channels * multiplier, filters)
             y = self._conv(y, self._kernel("pointwise_kernel", shape, stddev), pointwise, filters)
-            y = self._offset(y, filters, batch_norm, bias)
+            y = self._add_bias(y, filters, None if batch_norm else bias)
         return self._finish(y, batch_norm, activation)
 
     def batch_norm(
@@ -422,12 +418,12 @@ class Network(SequenceLayers[T]):
         with self._layer("batchnorm"):
             ones, zeros = Initializer.constant(1.0), Initializer.constant(0.0)
             learned = {"trainable": True, "weight_decay": False}
-            kept = {"trainable": False, "weight_decay": False, "statistic": True}
+            averaged = {"trainable": False, "weight_decay": False, "statistic": True}
             per_channel = (channels,)
             gamma = self._spec("gamma", per_channel, ones, **learned) if chosen.scale else None
             beta = self._spec("beta", per_channel, zeros, **learned)
-            mean = self._spec("moving_mean", per_channel, zeros, **kept)
-            variance = self._spec("moving_variance", per_channel, ones, **kept)
+            mean = self._spec("moving_mean", per_channel, zeros, **averaged)
+            variance = self._spec("moving_variance", per_channel, ones, **averaged)
             y = self._batch_norm(x, BatchNormLayer(gamma, beta, mean, variance, chosen))
         return self.activate(y, activation)
 
@@ -461,9 +457,7 @@ class Network(SequenceLayers[T]):
         with self._layer("affine"):
             kernel = self._spec("kernel", (inputs, units), Initializer.truncated_normal(stddev))
             y = self._matmul(x, self._read(kernel), units)
-            if bias is not None:
-                y = self._bias_add(y, self._read(self._bias_spec(units, bias)))
-            return self.activate(y, activation)
+            return self.activate(self._add_bias(y, units, bias), activation)
 
     def logits(self, x: T, *, stddev: float | None = None) -> T:
         """The last layer, which is linear: ``(num_classes,)`` per example."""
@@ -690,10 +684,12 @@ class Network(SequenceLayers[T]):
         kernel = self._kernel(name, (*window.size, channels, multiplier), stddev)
         return self._conv(x, kernel, window, channels * multiplier, depthwise=True)
 
-    def _offset(self, y: T, size: int, batch_norm: bool | BatchNorm, bias: float | None) -> T:
-        if batch_norm or bias is None:
+    def _add_bias(self, y: T, size: int, value: float | None) -> T:
+        """Adds a bias with this initial value; None adds none."""
+        if value is None:
             return y
-        return self._bias_add(y, self._read(self._bias_spec(size, bias)))
+        bias = self._spec("bias", (size,), Initializer.constant(value))
+        return self._bias_add(y, self._read(bias))
 
     def _finish(self, y: T, batch_norm: bool | BatchNorm, activation: Activation) -> T:
         if not batch_norm:

@@ -265,7 +265,7 @@ class BenchmarkCNN(Run):
             messages.warning(warning, "variables")
         with without_info_lines():
             tf = load_tensorflow()
-            seconds = time.perf_counter() - start + early_import_seconds()
+            seconds = time.perf_counter() - start + sum(early_import_seconds)
             measurements.import_seconds = seconds
             devices = runtime.configure(settings, plan.place.job)
             devices = self.membership.connect_tensorflow(devices)

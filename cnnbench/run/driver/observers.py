@@ -664,7 +664,7 @@ def _report(
 
 @contextmanager
 def _collecting(partitions: list[Any], prefix: str | None, messages: Messages) -> Iterator[None]:
-    """Appends the partitions of the function that is called in the block to `found`.
+    """Appends the partitions of the function that is called in the block to `partitions`.
 
     Writes them to numbered paths that begin with `prefix`, if any.
     """

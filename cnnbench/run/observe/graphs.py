@@ -139,13 +139,13 @@ def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
 
 def _needed(graph: Any) -> Iterator[Any]:
     """Operations on which outputs and side effects depend. TensorFlow prunes the others."""
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     todo = [tensor.op for tensor in graph.outputs]
     todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
     while todo:
         op = todo.pop()
-        if op not in seen:
-            seen.add(op)
+        if op not in visited:
+            visited.add(op)
             yield op
             todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 

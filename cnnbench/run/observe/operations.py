@@ -132,7 +132,7 @@ def _plane(plane: Any) -> XPlane:
         (_text(line.shown or line.name), tuple(read(e, line.start * 1000) for e in line.events))
         for line in plane.lines
     )
-    return XPlane(_text(plane.name), tuple((name, made) for name, made in lines if made))
+    return XPlane(_text(plane.name), tuple(line for line in lines if line[1]))
 
 
 def _text(name: bytes) -> str:

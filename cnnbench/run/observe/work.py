@@ -87,8 +87,8 @@ def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
             steps, calls = steps + 1, Counter()
         elif (call := _call(text)) is not None:
             calls[call] += 1
-    made = (replace(call, calls=times) for call, times in step.items())
-    return tuple(sorted(made, key=astuple))
+    counted = (replace(call, calls=times) for call, times in step.items())
+    return tuple(sorted(counted, key=astuple))
 
 
 def _call(line: str) -> Primitive | None:
@@ -279,8 +279,8 @@ class Works:
             if users:
                 return self._is_to_kernel(users[0].name, users[0].type, layer)
         kernel = math.prod(self._kernels.get(layer, ()))
-        made = [tensor.shape.num_elements() for tensor in operation.outputs]
-        return layer in self._kernels and made == [kernel]
+        sizes = [tensor.shape.num_elements() for tensor in operation.outputs]
+        return layer in self._kernels and sizes == [kernel]
 
     def _is_kernel(self, tensor: Any) -> bool:
         """Whether a tensor is a kernel.
@@ -315,9 +315,9 @@ class Works:
         sizes = [
             _size(reference.deref()) for reference in dict.fromkeys(inputs) if reference is not None
         ]
-        made = 0 if operation is None else sum(map(_size, operation.outputs))
+        written = 0 if operation is None else sum(map(_size, operation.outputs))
         # An update reads and writes its variables, which are as large as the gradient.
-        return sum(sizes) + made + 2 * variables * max(sizes, default=0)
+        return sum(sizes) + written + 2 * variables * max(sizes, default=0)
 
     def _variables(self, name: str) -> int:
         """Number of variables in the inputs of an operation."""
@@ -468,9 +468,9 @@ def layers_of(times: WallTimes, works: Works, graph: Any, flops: Mapping[str, in
     memory = _activations(graph, flops)
     names = [name for name in flops if name]
     last = (REST, INPUT_OPERATIONS.layer, GAPS.layer)
-    others = sorted(set(seconds).difference(names, last), key=lambda name: -sum(seconds[name]))
+    outside = sorted(set(seconds).difference(names, last), key=lambda name: -sum(seconds[name]))
     rows = []
-    for name in [*names, *others, *last]:
+    for name in [*names, *outside, *last]:
         ahead, behind = seconds[name]
         rows.append(Layer(name, ahead, behind, memory.get(name, 0), flops.get(name, 0)))
     return [row for row in rows if row.seconds or row.flops]

@@ -142,7 +142,8 @@ _EAGERLY_LOADED = "keras.src.optimizers"
 """The module of Keras that TensorFlow imports by itself, if it is installed."""
 
 _PACKAGE = "tensorflow"
-_early_seconds: list[float] = []
+early_import_seconds: list[float] = []
+"""Seconds of an import of TensorFlow by a plug-in; empty if there was none."""
 
 early_setup: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
 """Context managers around an import of TensorFlow by a plug-in. They configure TensorFlow."""
@@ -184,13 +185,13 @@ def _note_variables() -> None:
     """
     import tensorflow as tf
 
-    def noted(create: Callable[..., Any], **arguments: Any) -> Any:
-        made = create(**arguments)
+    def create_noted(create: Callable[..., Any], **arguments: Any) -> Any:
+        variable = create(**arguments)
         with contextlib.suppress(AttributeError):
-            setattr(made, MADE_AT, plugins.calling_place())
-        return made
+            setattr(variable, MADE_AT, plugins.calling_place())
+        return variable
 
-    plugins.put_around(lambda: tf.variable_creator_scope(noted))
+    plugins.put_around(lambda: tf.variable_creator_scope(create_noted))
 
 
 @contextlib.contextmanager
@@ -236,11 +237,6 @@ def watch_early_import() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
-def early_import_seconds() -> float:
-    """Seconds that an import by a plug-in took; 0 if there was none."""
-    return sum(_early_seconds)
-
-
 class _Finder(MetaPathFinder):
     """Finds TensorFlow once, with the other finders, and measures the time of its loader."""
 
@@ -272,4 +268,4 @@ def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
                     module.config.set_visible_devices([], "GPU")
             _note_variables()
     finally:
-        _early_seconds.append(time.perf_counter() - start)
+        early_import_seconds.append(time.perf_counter() - start)

@@ -265,7 +265,7 @@ def _end_as(
             os._exit(code)
         reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_death_text(status, reason))
-        announced = _tell(error, lost)
+        announced = _report_death(error, lost)
     announce(announced)  # Announced to the parent of this process, if `watched` forked.
     os._exit(announced)
 
@@ -300,7 +300,6 @@ class _NativeLog:
         # Marks the end of the log, because processes of the child may outlive it.
         self._mark = os.urandom(16)
         self._last = b""
-        self._thread = threading.Thread(target=self._forward, daemon=True)
 
     def divert(self) -> None:
         """In the child, redirects file descriptor 2 into the pipe."""
@@ -311,6 +310,8 @@ class _NativeLog:
         os.close(self._out)
 
     def forward(self) -> None:
+        """In the parent, starts the thread that forwards the log."""
+        self._thread = threading.Thread(target=self._forward, daemon=True)
         self._thread.start()
 
     def end(self) -> str:
@@ -345,17 +346,17 @@ def _wait(
     None if the child was killed, or if a library let a signal end it. Without `longest_step`, the
     child is never killed.
     """
-    first, deadline, killed, status = 0.0, math.inf, False, 0
+    first_signal, deadline, killed, status = 0.0, math.inf, False, 0
     while True:
-        left = min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT)
-        received = signal.sigtimedwait(waited_for, left)
+        timeout = min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT)
+        received = signal.sigtimedwait(waited_for, timeout)
         now, kill = time.monotonic(), False
         if received is None:
             if killed:  # The child was killed a second ago, but it waits for a device.
                 break
             if longest_step is not None and now >= deadline:
                 seconds = grace(longest_step())
-                deadline = first + seconds
+                deadline = first_signal + seconds
                 kill = deadline - now < SAME_SECONDS / 10
                 if not kill and not _is_readable(link):
                     print_notice(announcement(seconds))
@@ -370,8 +371,8 @@ def _wait(
                 os.kill(child, number)
             os.kill(child, signal.SIGCONT)  # a suspended process also obeys this signal
             if longest_step is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                first = first or now
-                kill = now - first > SAME_SECONDS
+                first_signal = first_signal or now
+                kill = now - first_signal > SAME_SECONDS
                 deadline = now + SAME_SECONDS
         if kill:
             os.kill(child, signal.SIGKILL)
@@ -386,7 +387,9 @@ def _is_readable(link: int) -> bool:
     return bool(select.select([link], [], [], 0.0)[0])
 
 
-def _tell(error: NativeDeathError | None, lost: Callable[[NativeDeathError | None], None]) -> int:
+def _report_death(
+    error: NativeDeathError | None, lost: Callable[[NativeDeathError | None], None]
+) -> int:
     print_error("interrupted" if error is None else str(error))
     try:
         lost(error)
@@ -398,11 +401,11 @@ def _tell(error: NativeDeathError | None, lost: Callable[[NativeDeathError | Non
 def _death_text(status: int, reason: str) -> str:
     code, where = os.waitstatus_to_exitcode(status), plugins.runs()
     if code >= 0:
-        ended = f"{where or 'a native library'} ended the process with exit code {code}"
-        return f"{ended}: {reason}" if reason else f"{ended}; see the lines above"
+        text = f"{where or 'a native library'} ended the process with exit code {code}"
+        return f"{text}: {reason}" if reason else f"{text}; see the lines above"
     name = name_of(-code)
-    ended = f"ended by {name}{where and ' in '}{where}"
-    return f"{ended}: {reason or _HINTS.get(name, 'native code crashed')}"
+    text = f"ended by {name}{where and ' in '}{where}"
+    return f"{text}: {reason or _HINTS.get(name, 'native code crashed')}"
 
 
 # Progress of the training loop, read by the watchdog from another thread.
@@ -478,39 +481,39 @@ class ProcessProgress(NamedTuple):
 class StallDetector:
     """Measures the time without progress; `limit` is that of `time_limit`."""
 
-    def __init__(self, look: Callable[[], ProcessProgress], limit: float) -> None:
-        self._look = look
+    def __init__(self, read_progress: Callable[[], ProcessProgress], limit: float) -> None:
+        self._read_progress = read_progress
         self._limit = limit
         self._since = self._longest = 0.0
-        self._seen: ProcessProgress | None = None
+        self._last_progress: ProcessProgress | None = None
 
     def at(self, now: float) -> ProcessProgress:
         """The progress, and the seconds since it changed."""
-        seen, before = self._look(), self._seen
-        if seen != before:
+        progress, before = self._read_progress(), self._last_progress
+        if progress != before:
             if before is not None and _in_steps(before):
                 self._longest = max(self._longest, now - self._since)
-            self._seen, self._since = seen, now
+            self._last_progress, self._since = progress, now
         idle, limit = now - self._since, math.inf
-        if seen.doing is not Doing.OTHERS:
-            limit = time_limit(self._limit, self._longest, _in_steps(seen))
-        return seen._replace(idle=idle, stalled=idle > limit)
+        if progress.doing is not Doing.OTHERS:
+            limit = time_limit(self._limit, self._longest, _in_steps(progress))
+        return progress._replace(idle=idle, stalled=idle > limit)
 
     def forgive(self, seconds: float) -> None:
         """Excludes seconds in which the whole process was stopped."""
         self._since += seconds
 
 
-def _in_steps(seen: ProcessProgress) -> bool:
-    return seen.steps > 0 and seen.doing in (Doing.STEP, Doing.INPUT)
+def _in_steps(progress: ProcessProgress) -> bool:
+    return progress.steps > 0 and progress.doing in (Doing.STEP, Doing.INPUT)
 
 
-def blamed(standings: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
+def blamed(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
     """Tasks for which the others wait, in a stalled job that synchronises in every step.
 
     These tasks wait for anything but a step. If all wait for a step, they are the tasks with the
     fewest steps.
     """
-    elsewhere = {task: s for task, s in standings.items() if s.doing is not Doing.STEP}
-    least = min(s.steps for s in standings.values())
-    return elsewhere or {task: s for task, s in standings.items() if s.steps == least}
+    not_in_step = {task: state for task, state in progress.items() if state.doing is not Doing.STEP}
+    least = min(state.steps for state in progress.values())
+    return not_in_step or {task: state for task, state in progress.items() if state.steps == least}

@@ -238,8 +238,8 @@ def conv_gradients(plan: RunPlan, kind: str) -> str:
       FlagError: `fastest` on a GPU, or on a CPU whose kernels were not measured.
     """
     flags = plan.params
-    here = kernels(Host()) if kind == "cpu" else LIBRARY
-    if flags.conv_gradients == "fastest" and here not in MEASURED_KERNELS:
+    library = kernels(Host()) if kind == "cpu" else LIBRARY
+    if flags.conv_gradients == "fastest" and library not in MEASURED_KERNELS:
         reason = (
             f"needs kernels that were measured: {', '.join(MEASURED_KERNELS)}; use auto or library"
             if kind == "cpu"
@@ -248,8 +248,8 @@ def conv_gradients(plan: RunPlan, kind: str) -> str:
         raise FlagError("conv_gradients", "fastest", reason)
     channels_last = data_format(flags.data_format, kind) == "NHWC"
     applies = channels_last and plan.work.trains and not (flags.xla or flags.xla_compile)
-    chosen = flags.conv_gradients != "library" and here in MEASURED_KERNELS
-    return here if applies and chosen else LIBRARY
+    chosen = flags.conv_gradients != "library" and library in MEASURED_KERNELS
+    return library if applies and chosen else LIBRARY
 
 
 def check_channels_first(dtype: str) -> None:
@@ -473,13 +473,13 @@ def silent_gpus() -> list[str]:
             tf.function(added, autograph=False)(tf.constant(1.0))
 
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
-    asked = {gpu: threading.Thread(target=add, args=(gpu,), daemon=True) for gpu in gpus}
-    for thread in asked.values():
+    threads = {gpu: threading.Thread(target=add, args=(gpu,), daemon=True) for gpu in gpus}
+    for thread in threads.values():
         thread.start()
     end = time.monotonic() + _SILENT_SECONDS
-    for thread in asked.values():
+    for thread in threads.values():
         thread.join(max(0.0, end - time.monotonic()))
-    return [gpu.rpartition("/device:")[2] for gpu, thread in asked.items() if thread.is_alive()]
+    return [gpu.rpartition("/device:")[2] for gpu, thread in threads.items() if thread.is_alive()]
 
 
 # Peak FLOP/s of the devices of a run, and the source of the number.
@@ -650,10 +650,10 @@ def _seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
     start = time.perf_counter()
     with ThreadPoolExecutor(streams) as threads:
         for _ in range(repetitions):
-            before = time.perf_counter()
+            begin = time.perf_counter()
             list(threads.map(product, range(streams)))
-            after = time.perf_counter()
-            best = min(best, after - before)
-            if after - start > _BUDGET_SECONDS:
+            end = time.perf_counter()
+            best = min(best, end - begin)
+            if end - start > _BUDGET_SECONDS:
                 break
     return best
