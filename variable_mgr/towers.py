@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -90,18 +90,15 @@ def read(variable: tf.Variable) -> tf.Tensor:
     with tf.device(variable.device):
         value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
     if tf.is_symbolic_tensor(value):
-        _handles.setdefault(value.graph, {})[value.op.inputs[0].name] = id(variable.handle)
+        handles_read.setdefault(value.graph, {})[value.op.inputs[0].name] = id(variable.handle)
     return value
 
 
-# For each graph, the `id` of each variable's handle, by the name of the tensor that stands for the
-# handle in the graph. TensorFlow stores this mapping only in an internal attribute of the graph.
-_handles: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
-
-
-def handles_read(graph: tf.Graph) -> Mapping[str, int]:
-    """The `id` of each variable handle that `read` has used in a graph, by its tensor's name."""
-    return _handles.get(graph, {})
+handles_read: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
+"""For each graph, the `id` of every variable handle that `read` has used. The keys are the names of
+the tensors that represent handles in the graph. TensorFlow stores this mapping only in an internal
+attribute.
+"""
 
 
 def settle(devices: Iterable[str]) -> None:

@@ -61,7 +61,7 @@ _NO_ROOM = "Dst tensor is not initialized"
 
 
 def _long_run(plan: RunPlan) -> str:
-    """A notice about a plan of so many steps that the user may not have meant it; "" otherwise."""
+    """A notice if the plan has unusually many steps, perhaps by mistake; otherwise ""."""
     warm_up, timed, length = plan.length.warm_up.most, plan.length.num_batches, plan.length
     evaluated = length.num_eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
     if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
@@ -177,8 +177,8 @@ class BenchmarkCNN(Run):
         messages, measurements = self.output.messages, self.measurements
         with contextlib.ExitStack() as stack:
             stack.enter_context(preflight.held(self.plan, self.output.files, messages))
-            # Inputs are closed after the record is written. A program can end while its inputs
-            # wait.
+            # Inputs are closed after the record is written. A program does not wait for their
+            # threads, because it ends.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_all, self.sources, seconds)
             stack.callback(check_written, messages.warning)  # also after a UsageError
@@ -327,7 +327,8 @@ class BenchmarkCNN(Run):
 
     def _check_steps_left(self, folder: str) -> None:
         """Refuses a training whose checkpoint has no steps left. Does not load TensorFlow."""
-        with contextlib.suppress(BenchmarkError):  # the folder cannot be restored
+        # An unreadable folder is reported when its checkpoint is restored.
+        with contextlib.suppress(BenchmarkError):
             path = files.latest(folder)
             if path is not None:
                 self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
@@ -410,7 +411,7 @@ class BenchmarkCNN(Run):
         measurements.skipped_records = skipped if skipped.count else None
         self.record = record = measurements.record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
-            return record  # the next attempt writes one
+            return record  # the next attempt writes the record
         if status == "ok":
             self._warn(conditions)
         with uninterrupted():

@@ -78,13 +78,16 @@ class InputStep:
 
 
 def time_whole(inputs: InputSource) -> InputStage:
-    """Times the pipeline, including copies to devices, for at least a step, from empty buffers."""
+    """Times the whole pipeline, including copies to devices, after emptying its buffers.
+
+    Fetches at least one batch for each tower.
+    """
     step = InputStep(inputs)
     spec = inputs.spec
-    ahead = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
-    # tf.data decodes several examples at a time, about as many as there are cores.
-    in_hand = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
-    for _ in range(ahead + in_hand + 2):
+    buffered = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
+    # tf.data decodes several examples at the same time, about as many as there are cores.
+    decoding = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
+    for _ in range(buffered + decoding + 2):
         step()
     return _time(DEVICE_STAGE, step, spec.global_batch, None, _WHOLE_SECONDS)
 
@@ -103,9 +106,9 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
     with tf.device(spec.host):
         iterators = [iter(dropped.batch(chunk))]
     try:
-        began = time.perf_counter()
+        start = time.perf_counter()
         next(iterators[0])
-        while time.perf_counter() - began < _DRAIN_SECONDS:
+        while time.perf_counter() - start < _DRAIN_SECONDS:
             next(iterators[0])
         fetched = chunk * stage.examples
         return _time(stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS)
@@ -340,7 +343,10 @@ def _evaluator(
 def _steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep]]:
-    """The manager whose variables an evaluation reads; step, inputs, workers of `BuiltRun`."""
+    """Makes step, inputs and workers of `BuiltRun`.
+
+    The first result is the manager whose variables an evaluation reads.
+    """
     if plan.work is Work.EVALUATION:
         return manager, None, None, {}
     if not plan.place.asynchronous and not plan.place.coordinated:

@@ -161,7 +161,9 @@ class Checkpoints:
             model.
           FlagError: a checkpoint of tf_cnn_benchmarks does not fit the variables of this model.
         """
-        stored = _Stored(path, "it was written for another --model or --data_name", self._spec)
+        stored = _StoredCheckpoint(
+            path, "it was written for another --model or --data_name", self._spec
+        )
         model = {self._stored_key(name): v.primary for name, v in self._variables.items()}
         if self._averaged and not stored.has(model):
             reason = "has no moving averages: it was written without --ema_decay"
@@ -263,7 +265,7 @@ def check_old(folder: str, spec: ModelSpec) -> None:
     # other differences are reported when the checkpoint is restored
     with contextlib.suppress(BenchmarkError):
         if path := files.latest(folder):
-            _Stored(path, "", spec)
+            _StoredCheckpoint(path, "", spec)
 
 
 def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
@@ -284,7 +286,7 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
         for name, variable in manager.savable_variables().items()
         if name.startswith(f"{scope}/")
     }
-    stored = _Stored(path, "it is not of a network with the layers of this backbone")
+    stored = _StoredCheckpoint(path, "it is not of a network with the layers of this backbone")
     stored.check(backbone)
     stored.read_into(backbone)
     manager.after_restore()
@@ -293,12 +295,12 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
 
 def stored_variables(path: str) -> dict[str, Any]:
     """Variables and slots of a checkpoint as NumPy arrays, by canonical name."""
-    stored = _Stored(path, "")
+    stored = _StoredCheckpoint(path, "")
     keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
     return {_name(key): stored.tensor(key) for key in keys}
 
 
-class _Stored:
+class _StoredCheckpoint:
     """A checkpoint's tensors, by key. Each is read separately, because their dtypes may differ.
 
     Args:
@@ -352,22 +354,25 @@ class _Stored:
         """The value of --optimizer with which the checkpoint was written."""
         if self.has([_OPTIMIZER]):
             return str(self.tensor(_OPTIMIZER).decode())
-        held = {_name(key).rpartition("/")[2] for key in self.shapes if key.startswith("slots/")}
-        unnamed = map(OPTIMIZERS.__getitem__, _UNNAMED)
-        fitting = [o for o in unnamed if {slot.name for slot in o.slots} <= held]
+        slots = (_name(key) for key in self.shapes if key.startswith("slots/"))
+        slot_names = {name.rpartition("/")[2] for name in slots}
+        candidates = map(OPTIMIZERS.__getitem__, _UNNAMED)
+        fitting = [o for o in candidates if {slot.name for slot in o.slots} <= slot_names]
         return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
 
     def check(self, variables: Mapping[str, tf.Variable]) -> None:
         """Raises BenchmarkError for the first variable that is missing or has a different shape."""
         missing = [key for key in variables if key not in self.shapes]
         if missing:
-            gap = f"lacks {len(missing)} of {len(variables)} variables (first: {_name(missing[0])})"
-            raise BenchmarkError(f"checkpoint {self._path} {gap}; {self._mismatch}")
+            problem = (
+                f"lacks {len(missing)} of {len(variables)} variables (first: {_name(missing[0])})"
+            )
+            raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
         for key, variable in variables.items():
             shape, wanted = self.shapes[key], list(variable.shape)
             if shape != wanted:
-                held = f"holds {_name(key)} with the shape {shape}, not {wanted}"
-                raise BenchmarkError(f"checkpoint {self._path} {held}; {self._mismatch}")
+                problem = f"holds {_name(key)} with the shape {shape}, not {wanted}"
+                raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
 
     def read_into(self, variables: Mapping[str, tf.Variable]) -> str:
         """Assigns stored values to variables by key.

@@ -174,7 +174,8 @@ class Evaluator:
         metrics = self._model.metrics(outputs, batch.labels)
         named = [metrics[name] for name in self._model.metric_names]
         columns = tf.stack([*named, losses, tf.ones_like(losses)])
-        with tf.device(host):  # needed there; some operations lack GPU kernels
+        # The rows are needed on the host, and some of their operations have no GPU kernel.
+        with tf.device(host):
             rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
         if batch.weights is not None:
             # The loss of padding may be infinite.

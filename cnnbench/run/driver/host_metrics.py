@@ -85,7 +85,7 @@ class InProcess(HostMetrics):
             self._closed = True
             if self._process is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    # processes that it started keep its pipes open
+                    # Kills the whole group: processes started by the child keep its pipes open.
                     os.killpg(self._process.pid, signal.SIGKILL)
         self._thread.shutdown(cancel_futures=True)
 
@@ -220,7 +220,8 @@ class EvaluationResults:
     def publish(self) -> None:
         """Publishes complete evaluations."""
         while self.ready:
-            metrics = self._waiting[0].metrics  # stays there if this raises, for `close`
+            # If this raises an error, the evaluation stays in the queue, for `close`.
+            metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()
             self._console.evaluation_result(metrics, evaluated.evaluation.examples)
             self._record(evaluated.evaluation, metrics)

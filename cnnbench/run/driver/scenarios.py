@@ -106,7 +106,7 @@ class ReplicaCheck(Observer):
         differing = np.array([flags.numpy() for flags in self._differing()])
         checks = self._measurements.measured.replica_checks or 0
         self._measurements.note(replica_checks=checks + 1)
-        # Before this worker raises an error, because the other workers would wait.
+        # Called before this worker raises an error, because the other workers wait for this call.
         error = self._between_workers(bool(differing.any()), global_step)
         if differing.any():
             raise self._error(differing, global_step)
@@ -193,12 +193,12 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     length, measurements, inputs = run.plan.length, run.measurements, built.inputs
     assert inputs is not None
     turns = run.membership.turns
-    run.membership.turns = Turns()  # this process keeps its turn to the end
+    run.membership.turns = Turns()  # this process keeps its turn until the end of the run
     try:
         total = Training(run, built).run(length.num_batches)
     finally:
         run.membership.turns = turns
-    measurements.note(input_wait_seconds=None)  # the whole loop waits
+    measurements.note(input_wait_seconds=None)  # it would be the time of the whole loop
     inputs.close()
     examples = len(measurements.step_seconds) * length.global_batch
     seconds = measurements.measured.loop_seconds
@@ -224,7 +224,7 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
     if plan.params.data_dir is not None and built.inputs is not None:
         try:
             run.measurements.input_stages = [time_whole(built.inputs)]
-        except DataError as error:  # in records that the run itself did not reach
+        except DataError as error:  # in records that the run has not read
             text = f"the input pipeline alone was not measured: {error}"
             run.output.messages.warning(text, "pipeline")
     built.close()
@@ -304,8 +304,8 @@ def train(run: Run, built: BuiltRun) -> float | None:
         if outputs.graph_file:
             write_graph("graph_file", outputs.graph_file, step.graph.as_graph_def())
         restored, steps = _initialize(run, built, manager)
-        # All numbers that depend on the checkpoint. Other workers find no checkpoint, and would
-        # wait for the chief.
+        # All numbers that depend on the checkpoint come from the chief, because other workers find
+        # no checkpoint.
         global_step, examples, steps, *passed_over = built.share_restored(
             restored.global_step, restored.examples, steps, *restored.passed_over
         )
@@ -416,7 +416,8 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
     done: str | None = None
     while True:
         obey()
-        end.update_status()  # before the search: no checkpoint follows the end
+        # Read before the search: a training that has ended writes no more checkpoints.
+        end.update_status()
         path = files.latest(train_dir)
         if path is None:
             run.output.console.lines(f"Checkpoint not found in {train_dir}")
@@ -463,7 +464,7 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
             time.sleep(max(0.0, wake - time.monotonic()))
 
 
-_NO_CHECKPOINT = -1  # in place of a global step, tells workers that no evaluation follows
+_NO_CHECKPOINT = -1  # sent instead of a global step if no further evaluation follows
 
 
 class TrainingEnd:

@@ -489,7 +489,7 @@ class Readers:
     """Operations that use variables' buffers in the traced function (see `tower_variable.read`)."""
 
     def __init__(self, graph: tf.Graph) -> None:
-        handles = tower_variable.handles_read(graph)
+        handles = tower_variable.handles_read.get(graph, {})
         # By name of a tensor: handle of the variable whose buffer the tensor uses.
         values: dict[str, int] = {}
         self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
