@@ -65,11 +65,11 @@ def _recomputed_flops(operations: Sequence[_Operation]) -> int:
     """
     needed: set[Shaped] = set()
     flops = 0
-    for one in reversed(operations):
-        needed.update(one.needed)
-        if one.stores or one.result in needed:
-            needed.update(one.inputs)
-            flops += one.flops
+    for operation in reversed(operations):
+        needed.update(operation.needed)
+        if operation.stores or operation.result in needed:
+            needed.update(operation.inputs)
+            flops += operation.flops
     return flops
 
 
@@ -99,11 +99,11 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     net = _forward(model, num_classes, training=True)
     # Operations that only run in training are not part of the forward pass.
     alone = _forward(model, num_classes, training=False) if net.auxiliaries else net
-    others = set(alone.variables) - set(net.variables)
-    if others:
+    only_outside = set(alone.variables) - set(net.variables)
+    if only_outside:
         raise UsageError(
             f"model {model.name} has different variables outside of training, such as "
-            f"{min(other.name for other in others)}; build an auxiliary head in its own net.scope"
+            f"{min(v.name for v in only_outside)}; build an auxiliary head in its own net.scope"
         )
     return ModelSpec(
         name=model.name,
@@ -195,8 +195,8 @@ class ShapeNetwork(Network[Shaped]):
         self._operations: list[_Operation] = []  # since the start of the current block
         self._values: set[Shaped] = set()  # that the current block may use
         self._counted = 0  # forward FLOPs of these operations
-        self._kept = 0
-        self._kept_values: set[Shaped] = set()
+        self._stored = 0
+        self._stored_values: set[Shaped] = set()
         self._read_values: set[Shaped] = set()  # variables, and views of variables
         # For each view, the value with which it shares a buffer.
         self._buffers: dict[Shaped, Shaped] = {}
@@ -211,22 +211,22 @@ class ShapeNetwork(Network[Shaped]):
         return x.shape
 
     def _count(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
-        made = Flops(flops, flops * inputs_differentiated, flops * weights)
+        counted = Flops(flops, flops * inputs_differentiated, flops * weights)
         self.forward_flops += flops
-        self.training_flops += made.training
+        self.training_flops += counted.training
         scope = "/".join(self._scopes)
         before = self.scope_flops[scope]
-        self.scope_flops[scope] = Flops(*map(operator.add, before, made))
+        self.scope_flops[scope] = Flops(*map(operator.add, before, counted))
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
         self.scope_flops.setdefault("/".join(self._scopes), Flops())
         return contextlib.nullcontext()
 
     def _read(self, spec: VariableSpec) -> Shaped:
-        made = Shaped(spec.shape, spec.trainable)
-        self._read_values.add(made)
-        self._values.add(made)
-        return made
+        value = Shaped(spec.shape, spec.trainable)
+        self._read_values.add(value)
+        self._values.add(value)
+        return value
 
     def _value(
         self,
@@ -254,19 +254,19 @@ class ShapeNetwork(Network[Shaped]):
             needed = inputs if "x" in keeps else ()
             stores = "y" in keeps or (extra > 0 and not drawn)
             self._keep((*needed, y) if "y" in keeps else needed)
-            self._kept += extra
+            self._stored += extra
         self._record(y, inputs, needed, stores)
-        here = sum(math.prod(value.shape) for value in (y, *inputs))
-        self.peak = max(self.peak, self._kept + here + (0 if self.training else extra))
+        current = sum(math.prod(value.shape) for value in (y, *inputs))
+        self.peak = max(self.peak, self._stored + current + (0 if self.training else extra))
         return y
 
     def _keep(self, values: Sequence[Shaped]) -> None:
         """Adds to the values that are stored until the backward pass."""
         for value in values:
             buffer = self._buffers.get(value, value)
-            if buffer not in self._kept_values:
-                self._kept_values.add(buffer)
-                self._kept += math.prod(value.shape)
+            if buffer not in self._stored_values:
+                self._stored_values.add(buffer)
+                self._stored += math.prod(value.shape)
 
     def _check_inside(self, inputs: Sequence[Shaped]) -> None:
         """Raises UsageError if a block uses a value from outside, which would get no gradient."""
@@ -292,10 +292,10 @@ class ShapeNetwork(Network[Shaped]):
         self._operations, self._values, self._counted = [], set(xs), self.forward_flops
         if self._recomputes:
             self._keep([x for x in xs if x not in self._read_values])
-        kept, values = self._kept, set(self._kept_values)
+        stored, values = self._stored, set(self._stored_values)
         y = body(self, *xs)
         if self._recomputes:
-            self._kept, self._kept_values = kept, values
+            self._stored, self._stored_values = stored, values
         added = _recomputed_flops(self._operations)
         self.recomputed_flops = (self.recomputed_flops or 0) + added
         return y
@@ -415,9 +415,9 @@ class ShapeNetwork(Network[Shaped]):
     ) -> Shaped:
         if isinstance(flops, LayerWork):
             for layer, counts in flops.layers.items():
-                self.scope_flops[layer] = made = Flops(*counts)
-                self.forward_flops += made.forward
-                self.training_flops += made.training
+                self.scope_flops[layer] = flops_of_layer = Flops(*counts)
+                self.forward_flops += flops_of_layer.forward
+                self.training_flops += flops_of_layer.training
             self.peak = max(self.peak, flops.kept if self.training else flops.forward)
             return Shaped(shape, True)
         differentiated = any(x.differentiated for x in xs)

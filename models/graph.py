@@ -71,11 +71,11 @@ def synchronised_batch_norm(
     Returns:
       The result in the dtype of `x`; and the mean and the variance of all batches.
     """
-    whole = tf.cast(x, tf.float32)
+    precise = tf.cast(x, tf.float32)
     rank = len(x.shape)
     axes = [axis for axis in range(rank) if axis != channels_at % rank]
-    mean, variance, towers = synchronise(name, *tf.nn.moments(whole, axes))
-    y = normalised(whole, mean, variance, scale, offset, epsilon, channels_at)
+    mean, variance, towers = synchronise(name, *tf.nn.moments(precise, axes))
+    y = normalised(precise, mean, variance, scale, offset, epsilon, channels_at)
     count = tf.cast(towers * tf.size(x) // offset.shape[0], tf.float32)
     factor = count / tf.maximum(count - 1.0, 1.0) if unbiased else 1.0
     return tf.cast(y, x.dtype), mean, variance * factor
@@ -481,8 +481,8 @@ class GraphNetwork(Network[Tensor]):
             # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU. The shape function of
             # the fused operation raises an error for these numbers of channels, although its kernel
             # supports them in inference.
-            whole = _cast(x, tf.float32)
-            y = normalised(whole, averages[0], averages[1], scale, offset, epsilon, channels_at)
+            precise = _cast(x, tf.float32)
+            y = normalised(precise, averages[0], averages[1], scale, offset, epsilon, channels_at)
             return _cast(y, x.dtype)
         # Tokens become a column: some batch norms of cuDNN support at most 65,535 examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
@@ -554,14 +554,14 @@ class GraphNetwork(Network[Tensor]):
     def _dropout(self, x: Tensor, keep: float, index: int) -> Tensor:
         shape = x.shape if x.shape.is_fully_defined() else tf.shape(x)
         with tf.name_scope(f"dropout{index}"):
-            return self._kept(x, shape, keep, index)
+            return self._random_share(x, shape, keep, index)
 
     def _drop_path(self, x: Tensor, keep: float, index: int, by_progress: bool) -> Tensor:
         share = 1.0 - (1.0 - keep) * self._progress() if by_progress else keep
         shape = [x.shape[0] or tf.shape(x)[0], *[1] * (len(x.shape) - 1)]
-        return self._kept(x, shape, share, index)
+        return self._random_share(x, shape, share, index)
 
-    def _kept(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
+    def _random_share(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
         """Keeps and scales a random share of the values, and sets the other values to 0."""
         seed = tf.convert_to_tensor(self._seed)
         if seed.shape.rank == 0:
@@ -622,7 +622,7 @@ class GraphNetwork(Network[Tensor]):
 
         # A gradient flows only to the arguments of this function.
         @tf.custom_gradient
-        def block(*given: Tensor) -> Any:
+        def block(*tensors: Tensor) -> Any:
             def gradient(of_y: Tensor) -> list[Tensor | None]:
                 return before._gradients_of_block(body, xs, weights, of_y)
 
@@ -664,17 +664,17 @@ class GraphNetwork(Network[Tensor]):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(list(real.values()))
                 y = body(again, *(copies[x.ref()] for x in xs))
-            found = dict(zip(real, tape.gradient(y, list(real.values()), of_y), strict=True))
+            by_reference = dict(zip(real, tape.gradient(y, list(real.values()), of_y), strict=True))
         # A tensor that is given twice gets its gradient once.
-        return [found.pop(x.ref(), None) for x in (*xs, *weights.values())]
+        return [by_reference.pop(x.ref(), None) for x in (*xs, *weights.values())]
 
     def _copy(self) -> GraphNetwork:
         """A network with the same settings and state. Layers of one do not change the other."""
-        made = copy.copy(self)
+        network = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (list, set, dict)):
-                setattr(made, name, copy.copy(value))
-        return made
+                setattr(network, name, copy.copy(value))
+        return network
 
     # Layers of sequences -----------------------------------------------------------------
 
@@ -693,19 +693,19 @@ class GraphNetwork(Network[Tensor]):
         return self._lay_out(x) if len(x.shape) == 4 else x
 
     def _split(self, x: Tensor, parts: int) -> list[Tensor]:
-        made: list[Tensor] = tf.split(x, parts, self._channels_at(x))
-        return [self._keep_unbatched(y) for y in made] if x.ref() in self._unbatched else made
+        values: list[Tensor] = tf.split(x, parts, self._channels_at(x))
+        return [self._keep_unbatched(y) for y in values] if x.ref() in self._unbatched else values
 
     def _layer_norm(
         self, x: Tensor, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> Tensor:
         axis = self._channels_at(x)
-        whole = _cast(x, tf.float32) if x.dtype.size == 2 else x
+        precise = _cast(x, tf.float32) if x.dtype.size == 2 else x
         shape = [1] * len(x.shape)
         shape[axis] = gamma.size
-        scale, offset = (tf.reshape(self._reader(v, whole.dtype), shape) for v in (gamma, beta))
-        mean, variance = tf.nn.moments(whole, [axis], keepdims=True)
-        y = (whole - mean) * tf.math.rsqrt(variance + epsilon) * scale + offset
+        scale, offset = (tf.reshape(self._reader(v, precise.dtype), shape) for v in (gamma, beta))
+        mean, variance = tf.nn.moments(precise, [axis], keepdims=True)
+        y = (precise - mean) * tf.math.rsqrt(variance + epsilon) * scale + offset
         return _cast(y, x.dtype)
 
     def _attention(
@@ -734,9 +734,9 @@ class GraphNetwork(Network[Tensor]):
     ) -> Tensor:
         result = function(*(self._to_nhwc(x) for x in xs))
         unbatched = all(x.ref() in self._unbatched for x in xs)
-        made = tuple(result.shape if unbatched else result.shape[1:])
-        if made != shape:
-            raise UsageError(f"apply declared the shape {shape} but its function made {made}")
+        made_shape = tuple(result.shape if unbatched else result.shape[1:])
+        if made_shape != shape:
+            raise UsageError(f"apply declared the shape {shape} but its function made {made_shape}")
         return self._keep_unbatched(result) if unbatched else self._like_images(result)
 
 

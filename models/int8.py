@@ -102,9 +102,9 @@ class Int8Network(GraphNetwork):
         *,
         calibration: Calibration,
         recording: bool = False,
-        **others: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(model, num_classes, read, **{**others, "fold_batch_norm": False})
+        super().__init__(model, num_classes, read, **{**options, "fold_batch_norm": False})
         self._calibration = calibration
         self._recording = recording
         self._recorded = iter(calibration.ranges)
@@ -155,10 +155,10 @@ class Int8Network(GraphNetwork):
         return self._chain_result(chain._replace(rectified=True), plain)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
-        known = self._eights.get(x.ref())
-        if kind != "max" or known is None:
+        eight = self._eights.get(x.ref())
+        if kind != "max" or eight is None:
             return super()._pool(kind, x, window)
-        integers, low, high = known
+        integers, low, high = eight
         pooled = tf.raw_ops.QuantizedMaxPool(
             input=integers,
             min_input=low,
@@ -216,10 +216,10 @@ class Int8Network(GraphNetwork):
     def _in_8_bits(self, x: Tensor, reach: Range) -> _Eight:
         if x.ref() not in self._eights:
             low, high = _bounds(reach, signed=reach[0] < 0)
-            made = tf.raw_ops.QuantizeV2(
+            quantized = tf.raw_ops.QuantizeV2(
                 input=x, min_range=low, max_range=high, T=_integers(low), mode="SCALED"
             )
-            self._eights[x.ref()] = _Eight(made.output, low, high)
+            self._eights[x.ref()] = _Eight(quantized.output, low, high)
         return self._eights[x.ref()]
 
 

@@ -253,7 +253,7 @@ def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
     layers |= {variable.name.rpartition("/")[0] for variable in declared.variables}
     flops: dict[str, tuple[int, int, int]] = {}
     owners: dict[str, str] = {}  # from each view to the tensor that owns its buffer
-    kept: dict[str, int] = {}
+    stored: dict[str, int] = {}
     largest = 0
     for operation in graph.get_operations():
         inputs, outputs = list(operation.inputs), list(operation.outputs)
@@ -267,7 +267,7 @@ def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
             }
         elif any(differentiated) and operation.type not in _LINEAR:
             needed = outputs if operation.type in _BY_RESULT else inputs
-            kept |= {owners.get(tensor.name, tensor.name): _size(tensor) for tensor in needed}
+            stored |= {owners.get(tensor.name, tensor.name): _size(tensor) for tensor in needed}
         largest = max(largest, sum(map(_size, (*inputs, *outputs))))
         scope = innermost(operation.name.split("/")[:-1], layers)
         before = flops.setdefault(scope, (0, 0, 0)) if scope else (0, 0, 0)
@@ -275,7 +275,7 @@ def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
             to_input, to_kernel = (*differentiated[-2:],)
             added = (count, count * to_input, count * to_kernel)
             flops[scope] = tuple(map(sum, zip(before, added, strict=True)))  # type: ignore[assignment]
-    return LayerWork(flops, sum(kept.values()) + largest, largest)
+    return LayerWork(flops, sum(stored.values()) + largest, largest)
 
 
 def _traced(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:

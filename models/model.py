@@ -37,19 +37,19 @@ LARGEST_IMAGE = 2**14
 def _rows(value: Any) -> int | None:
     """Number of examples in a tensor or a mapping of tensors; None if unknown."""
     first = next(iter(value.values()), None) if isinstance(value, Mapping) else value
-    known = sizes(first) if is_tensor(first) else None
-    return known[0] if known else None
+    shape = sizes(first) if is_tensor(first) else None
+    return shape[0] if shape else None
 
 
 def _per_example(value: Any, arguments: Sequence[Any], *, single: bool = False) -> str:
-    known = sizes(value) if hasattr(value, "shape") else ()
+    shape = sizes(value) if hasattr(value, "shape") else ()
     examples = _rows(arguments[-1])  # the number of labels
-    fits = known is None or (known and (None in (known[0], examples) or known[0] == examples))
+    fits = shape is None or (shape and (None in (shape[0], examples) or shape[0] == examples))
     if not single:
         wanted = "a tensor [n, ...], a row per example"
     else:
         wanted = "a float32 tensor [n], a value per example"
-        fits = fits and len(known or [0]) == 1 and getattr(value, "dtype", None) == "float32"
+        fits = fits and len(shape or [0]) == 1 and getattr(value, "dtype", None) == "float32"
     return "" if fits else f"{wanted}, not {shown(value)}"
 
 
@@ -301,8 +301,8 @@ def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
     """
     outputs = model.build(net, grouped(model.elements, "feature", features))
     logits = (outputs, *(head for head, _ in net.auxiliaries)) if model.has_softmax_loss() else ()
-    for made in logits:
-        shape: object = "a mapping" if isinstance(made, Mapping) else net.shape(made)
+    for output in logits:
+        shape: object = "a mapping" if isinstance(output, Mapping) else net.shape(output)
         if shape != (net.num_classes,):
             raise UsageError(
                 f"{place_of(model)}model {model.name} must return logits of shape "

@@ -46,13 +46,13 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
     mode = spec.mode
     origin = plugins.origin(PLUGIN_FLAG, mode.name)
     with plugins.reported(UsageError, origin or ""):
-        made = mode.manager_class()
+        manager_class = mode.manager_class()
         if origin:
-            _check(mode, made)
-        return cast("VariableMgr", made(spec, variables))
+            _check(mode, manager_class)
+        return cast("VariableMgr", manager_class(spec, variables))
 
 
-def _check(mode: Mode, made: type[Any]) -> None:
+def _check(mode: Mode, manager_class: type[Any]) -> None:
     # Imported here, because these modules import TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
@@ -67,6 +67,6 @@ def _check(mode: Mode, made: type[Any]) -> None:
         (bool(mode.strategy), StrategyVariableMgr),
         (mode.processes is Processes.COORDINATOR, ParameterServerStrategyVariableMgr),
     ):
-        if wanted and not issubclass(made, kind):
-            wrong = f"a subclass of {kind.__name__}, not {made.__name__}"
+        if wanted and not issubclass(manager_class, kind):
+            wrong = f"a subclass of {kind.__name__}, not {manager_class.__name__}"
             raise UsageError(f"the row of mode {mode.name} needs {wrong}")

@@ -236,10 +236,10 @@ def reduce_sparse(
     """
     values = [slices.values for slices in column.gradients]
     indices = [slices.indices for slices in column.gradients]
-    there = zip(gather(values), gather(indices), strict=True) if gather else None
+    gathered = zip(gather(values), gather(indices), strict=True) if gather else None
 
     def dense_sum(variable: tf.Variable) -> tf.Tensor:
-        slices = next(there) if there else (concat(values), concat(indices))
+        slices = next(gathered) if gathered else (concat(values), concat(indices))
         total = dense(tf.IndexedSlices(*slices), variable)
         return total if scale is None else total * scale
 
@@ -338,15 +338,15 @@ class FlatLayout:
         head = 0
         while head < len(pieces) and pieces[head][1] % self._line == 0:
             head += 1
-        whole = [size for _, size in pieces[:head]]
-        odd = [size for _, size in pieces[head:]]
-        if whole and odd:
-            begin = sum(whole)
+        aligned = [size for _, size in pieces[:head]]
+        unaligned = [size for _, size in pieces[head:]]
+        if aligned and unaligned:
+            begin = sum(aligned)
             return [
-                *_split(tf.slice(buffer, [0], [begin]), whole),
-                *_split(tf.slice(buffer, [begin], [sum(odd)]), odd),
+                *_split(tf.slice(buffer, [0], [begin]), aligned),
+                *_split(tf.slice(buffer, [begin], [sum(unaligned)]), unaligned),
             ]
-        return _split(buffer, whole or odd)
+        return _split(buffer, aligned or unaligned)
 
 
 def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
@@ -355,16 +355,16 @@ def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
     A piece that crosses the end of a buffer is cut.
     """
     buffers: list[list[_Piece]] = []
-    left = list(reversed(pieces))
+    remaining = list(reversed(pieces))
     for size in sizes:
         buffers.append([])
         while size:
-            tensor, rest = left.pop()
-            here = min(size, rest)
-            buffers[-1].append((tensor, here))
-            if here < rest:
-                left.append((tensor, rest - here))
-            size -= here
+            tensor, rest = remaining.pop()
+            taken = min(size, rest)
+            buffers[-1].append((tensor, taken))
+            if taken < rest:
+                remaining.append((tensor, rest - taken))
+            size -= taken
     return buffers
 
 
@@ -513,14 +513,14 @@ def _scale(
     """
 
     def scaled(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        made: dict[tuple[int, str], tf.Tensor] = {}
+        products: dict[tuple[int, str], tf.Tensor] = {}
         result = []
         for tensor, tower in zip(values, devices, strict=True):
             device = tensor.device or tower
-            if (id(tensor), device) not in made:
+            if (id(tensor), device) not in products:
                 with tf.device(device):
-                    made[id(tensor), device] = tensor * received
-            result.append(made[id(tensor), device])
+                    products[id(tensor), device] = tensor * received
+            result.append(products[id(tensor), device])
         return result
 
     if sent != 1.0:
@@ -565,21 +565,21 @@ class Deferral:
 
     def __init__(self, devices: tuple[str, ...]) -> None:
         self._devices = devices
-        self._kept: list[list[tf.Variable]] = []
+        self._variables: list[list[tf.Variable]] = []
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
         """The variables that keep gradients; empty before the first trace."""
-        return tuple(variable for copies in self._kept for variable in copies)
+        return tuple(variable for copies in self._variables for variable in copies)
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage`."""
-        if not self._kept:
-            form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
-            self._kept = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])
+        if not self._variables:
+            forms = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
+            self._variables = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(forms)])
         deferred = []
-        for kept, values in zip(self._kept, tensors, strict=True):
-            pairs = list(zip(kept, values, strict=True))
+        for variables, values in zip(self._variables, tensors, strict=True):
+            pairs = list(zip(variables, values, strict=True))
             deferred.append(on_devices(self._devices, lambda pair: exchange(*pair), pairs))
         return deferred, _unchanged
 

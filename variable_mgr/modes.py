@@ -105,11 +105,11 @@ class Mode:
                 f"not {self.name!r}"
             )
         module, _, name = str(self.manager).partition(":")
-        named = isinstance(self.manager, str) and module and name.isidentifier()
+        is_name = isinstance(self.manager, str) and module and name.isidentifier()
         # A class is recognized by this method, because importing `VariableMgr` would import
         # TensorFlow.
-        made = isinstance(self.manager, type) and hasattr(self.manager, "preprocess_device_grads")
-        if not (named or made):
+        manages = hasattr(self.manager, "preprocess_device_grads")
+        if not is_name and not (manages and isinstance(self.manager, type)):
             raise UsageError(
                 f"mode {self.name} needs a manager: a subclass of VariableMgr, or "
                 f"'module:Class' that names one, not {self.manager!r}"

@@ -28,7 +28,7 @@ class Staging:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str, tf.DType], tuple[tf.Variable, tf.Variable]] = {}
+        self._staged: dict[tuple[str, str, tf.DType], tuple[tf.Variable, tf.Variable]] = {}
         self._values = PerTrace()
 
     def value(
@@ -42,17 +42,17 @@ class Staging:
         key = (device, variable.name, dtype)
         values = self._values.here()
         if key not in values:
-            if key not in self._kept:
-                self._kept[key] = (variable, untraced(lambda: _copy(device, variable, dtype)))
+            if key not in self._staged:
+                self._staged[key] = (variable, untraced(lambda: _copy(device, variable, dtype)))
             with tf.device(device):
-                values[key] = exchange(self._kept[key][1], read())
+                values[key] = exchange(self._staged[key][1], read())
         return values[key]
 
     def refill(self) -> None:
         """Replaces staged values by current ones, so that the next step uses these (eagerly)."""
-        for (device, _, dtype), (variable, kept) in self._kept.items():
+        for (device, _, dtype), (variable, staged) in self._staged.items():
             with tf.device(device):
-                kept.assign(cast(towers.read(variable), dtype), read_value=False)
+                staged.assign(cast(towers.read(variable), dtype), read_value=False)
 
 
 def _copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf.Variable:

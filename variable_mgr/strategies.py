@@ -123,8 +123,8 @@ class StrategyVariableMgr(VariableMgr):
             totals = self._strategy.extended.batch_reduce_to(op, pairs, self._options())
         results = []
         for column, total in zip(columns, totals, strict=True):
-            made = list(self._strategy.experimental_local_results(total))
-            results.append(Column(made, column.variables[: len(made)]))
+            local_values = list(self._strategy.experimental_local_results(total))
+            results.append(Column(local_values, column.variables[: len(local_values)]))
         return results
 
     def _of_replicas(self, values: Sequence[Any]) -> Any:
@@ -136,9 +136,11 @@ class StrategyVariableMgr(VariableMgr):
         with tf.device(self._spec.cpu_device):
             value = self._initial_value(variable)
         with self._strategy.scope():
-            made = tf.Variable(value, trainable=variable.trainable, name=f"v/{variable.name}")
-        copies = self._strategy.experimental_local_results(made)
-        self._distributed.update({copy.ref(): made for copy in copies})
+            distributed = tf.Variable(
+                value, trainable=variable.trainable, name=f"v/{variable.name}"
+            )
+        copies = self._strategy.experimental_local_results(distributed)
+        self._distributed.update({copy.ref(): distributed for copy in copies})
         return TowerVariable(variable.name, copies)
 
 
@@ -397,12 +399,12 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
         """See `VariableMgr.reduce_together`; one collective reduces scalars and gradients."""
         if self.workers is None:
             return super().reduce_together(columns, sums)
-        own, *others = self._spec.devices
+        own, *other_devices = self._spec.devices
         with tf.device(own):
             # Scaled here, because the strategy's reduction may be a mean over towers.
             scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
             of_towers = [tf.stack(sums) * float(scale)]
-        for device in others:
+        for device in other_devices:
             with tf.device(device):
                 of_towers.append(tf.zeros([len(sums)]))
         devices, reduced, totals = self._reduce(columns, of_towers)

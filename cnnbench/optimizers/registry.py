@@ -424,8 +424,8 @@ class Registry(dict[str, S], Generic[S]):
 
     def users(self, flag: str) -> str:
         """Names of declarations with a constant for this flag, such as "adam, adamw or lamb"."""
-        *others, last = (spec.name for spec in self.values() if flag in spec.flags)
-        return f"{', '.join(others)} or {last}" if others else last
+        *other_names, last = (spec.name for spec in self.values() if flag in spec.flags)
+        return f"{', '.join(other_names)} or {last}" if other_names else last
 
 
 def _modules() -> Iterable[OptimizerSpec]:

@@ -147,12 +147,12 @@ class KerasModel(Model):
         """
         del seed, training
         first = int(self.dataset == "imagenet" and self.classes == 1000)
-        made = {**example, "label": (example["label"] - first) % self.classes}
+        elements = {**example, "label": (example["label"] - first) % self.classes}
         if self._application:
             from cnnbench.models import keras_graph
 
-            made["image"] = keras_graph.preprocessed(self._application, example["image"])
-        return made
+            elements["image"] = keras_graph.preprocessed(self._application, example["image"])
+        return elements
 
     def build(self, net: Network[T], images: T) -> T:
         """Declares the variables, and applies the model as one function."""

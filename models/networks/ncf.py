@@ -94,8 +94,8 @@ def ranks_of_rated(user: Any, score: Any, rated: Any) -> Any:
     """
     import numpy as np
 
-    known = np.where(np.isnan(score), np.where(rated, -np.inf, np.inf), score)
-    order = np.lexsort((rated, -known, user))
+    comparable = np.where(np.isnan(score), np.where(rated, -np.inf, np.inf), score)
+    order = np.lexsort((rated, -comparable, user))
     user, rated = user[order], rated[order]
     others = np.cumsum(~rated)
     first = np.concatenate([[True], user[1:] != user[:-1]])[: len(user)]

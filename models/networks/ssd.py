@@ -339,15 +339,15 @@ def _class_precision(images: Mapping[str, Any], label: int) -> Any:
 
     scores, verdicts, boxes = [], [], 0
     for row in range(len(images["num_boxes"])):
-        there = np.arange(images["boxes"].shape[1]) < images["num_boxes"][row]
-        there &= images["classes"][row] == label
-        crowd = images["is_crowd"][row][there] > 0
+        is_box = np.arange(images["boxes"].shape[1]) < images["num_boxes"][row]
+        is_box &= images["classes"][row] == label
+        crowd = images["is_crowd"][row][is_box] > 0
         boxes += int((~crowd).sum())
         mine = (images["found_classes"][row] == label) & (images["found_scores"][row] > 0)
         order = np.argsort(-images["found_scores"][row][mine], kind="stable")[:MOST_DETECTIONS]
         if len(order):
             overlap = _overlaps(
-                images["found_boxes"][row][mine][order], images["boxes"][row][there], crowd
+                images["found_boxes"][row][mine][order], images["boxes"][row][is_box], crowd
             )
             scores.append(images["found_scores"][row][mine][order])
             verdicts.append([_judge(overlap, crowd, threshold) for threshold in THRESHOLDS])
@@ -403,7 +403,7 @@ def _overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:
     begin = np.maximum(detections[:, None, :2], boxes[None, :, :2])
     end = np.minimum(detections[:, None, 2:], boxes[None, :, 2:])
     common = np.prod(np.maximum(end - begin, 0.0), axis=-1)
-    own = np.prod(detections[:, 2:] - detections[:, :2], axis=-1)[:, None]
-    others = np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)[None]
-    whole = np.where(crowd, own, own + others - common)
-    return np.divide(common, whole, out=np.zeros_like(common), where=whole > 0)
+    detection_areas = np.prod(detections[:, 2:] - detections[:, :2], axis=-1)[:, None]
+    box_areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)[None]
+    unions = np.where(crowd, detection_areas, detection_areas + box_areas - common)
+    return np.divide(common, unions, out=np.zeros_like(common), where=unions > 0)

@@ -222,11 +222,11 @@ class TwoLevel:
         ]
         # One algorithm per turn, because each turn has different leaders.
         leaders = [leaders_of(groups, turn) for turn in range(turns_of(groups))]
-        made = {
+        by_leader = {
             leader: spec.create(between, context.part(leader, shards))
             for leader in dict.fromkeys(leaders if len(groups) > 1 else ())
         }
-        self._between = [made[leader] for leader in leaders if made]
+        self._between = [by_leader[leader] for leader in leaders if by_leader]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`; the devices of a group share the sum."""
@@ -270,6 +270,6 @@ def _leader_value(
     """
     if algorithm is None or not spec.runs_together(algorithm):
         return values[leader]
-    others = [*values[:leader], *values[leader + 1 :]]
-    with tf.device(group[leader]), tf.control_dependencies(others):
+    other_values = [*values[:leader], *values[leader + 1 :]]
+    with tf.device(group[leader]), tf.control_dependencies(other_values):
         return tf.identity(values[leader])

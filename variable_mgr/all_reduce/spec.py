@@ -782,11 +782,11 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
     def decorate(factory: _Factory) -> _Factory:
         plugins.check_name("an all-reduce algorithm", name)
         is_built_in = factory.__module__ == f"{algorithms.__name__}.{name}"
-        known, _ = _registered.get(name, (factory if is_built_in else None, None))
-        if name in names() and (known is None or inspect.unwrap(known) is not factory):
+        registered, _ = _registered.get(name, (factory if is_built_in else None, None))
+        if name in names() and (registered is None or inspect.unwrap(registered) is not factory):
             raise UsageError(f"all-reduce algorithm {name!r} is already registered")
-        made = Callable[[Sequence[Any], int], Sums]
-        _registered[name] = plugins.checked(factory, made, ("context",)), cost
+        result_type = Callable[[Sequence[Any], int], Sums]
+        _registered[name] = plugins.checked(factory, result_type, ("context",)), cost
         return factory
 
     return decorate

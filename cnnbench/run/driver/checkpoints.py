@@ -37,6 +37,7 @@ from cnnbench.variable_mgr.towers import TowerVariable
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 1.0
+_OTHER_MODEL = "it was written for another --model or --data_name"
 
 
 class Restored(NamedTuple):
@@ -161,14 +162,12 @@ class Checkpoints:
             model.
           FlagError: a checkpoint of tf_cnn_benchmarks does not fit the variables of this model.
         """
-        stored = _StoredCheckpoint(
-            path, "it was written for another --model or --data_name", self._spec
-        )
+        stored = _StoredCheckpoint(path, _OTHER_MODEL, self._spec)
         model = {self._stored_key(name): v.primary for name, v in self._variables.items()}
         if self._averaged and not stored.has(model):
-            reason = "has no moving averages: it was written without --ema_decay"
-            raise BenchmarkError(f"{path} {reason}")
-        stored.check({**model, _GLOBAL_STEP: self._global_step})
+            missing = "has no moving averages: it was written without --ema_decay"
+            raise BenchmarkError(f"{path} {missing}")
+        stored.check({_GLOBAL_STEP: self._global_step, **model})
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
         slots = {_key("slots", n): slot.primary for n, slot in other_slots.items()}

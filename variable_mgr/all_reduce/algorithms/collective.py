@@ -98,8 +98,8 @@ class Collective:
 
         The order is the same on every device.
         """
-        rows, *others = tensors[0].shape
-        shape = [rows * self._group_size, *others]
+        rows, *other_dimensions = tensors[0].shape
+        shape = [rows * self._group_size, *other_dimensions]
 
         def join(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
             return tf.raw_ops.CollectiveGather(

@@ -50,12 +50,12 @@ class RecursiveHalvingDoubling:
 
 def _interleaved(context: ReduceContext) -> list[str]:
     """The devices in an order that alternates between memories."""
-    seen: Counter[str] = Counter()
+    devices_so_far: Counter[str] = Counter()
     places = []
     for device in context.devices:
         memory = context.memory_of(device)
-        places.append(seen[memory])
-        seen[memory] += 1
+        places.append(devices_so_far[memory])
+        devices_so_far[memory] += 1
     # The sort is stable, so the memories keep their order.
     placed = zip(places, context.devices, strict=True)
     return [device for _, device in sorted(placed, key=itemgetter(0))]
