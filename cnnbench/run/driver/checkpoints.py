@@ -167,7 +167,7 @@ class Checkpoints:
         if self._averaged and not stored.has(model):
             missing = "has no moving averages: it was written without --ema_decay"
             raise BenchmarkError(f"{path} {missing}")
-        stored.check({_GLOBAL_STEP: self._global_step, **model})
+        stored.check({**model, _GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
         slots = {_key("slots", n): slot.primary for n, slot in other_slots.items()}
