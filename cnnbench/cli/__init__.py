@@ -50,7 +50,7 @@ def entry_point() -> NoReturn:
         supervisor.watched,
         loading.watch_early_import,
     )  # `watched` forks
-    with supervisor.offered():
+    with supervisor.forks_allowed():
         code = _command(sys.argv[1:])
     # The interpreter would wait for non-daemon threads, whose calls may never end. It would also
     # destroy TensorFlow while threads of inputs still use it.

@@ -42,7 +42,7 @@ from cnnbench.base.rendezvous import failed_probes, listed, named, probe
 from cnnbench.base.text import one_line
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
-from cnnbench.run.runtime.supervisor import LONG, ProcessProgress, StallDetector, blamed
+from cnnbench.run.runtime.supervisor import LONG, ProcessProgress, StallDetector, blamed_tasks
 
 # Handshake of all processes before TensorFlow is loaded. Uses only the standard library.
 
@@ -636,7 +636,7 @@ class Watchdog:
             for peer in self._peers.values():
                 peer.heard += gap
             if self._progress is not None:
-                self._progress.forgive(gap)
+                self._progress.exclude(gap)
         self._ticked = now
         return now
 
@@ -780,7 +780,7 @@ class Watchdog:
             return
         # If one loop drives all towers, the worker for which it waits is reported.
         by_name = {str(task): task for task in self._job.tasks}
-        stalled = blamed(progress_by_task)
+        stalled = blamed_tasks(progress_by_task)
         tasks = {
             by_name.get(progress.task, task): str(progress) for task, progress in stalled.items()
         }

@@ -18,7 +18,7 @@ from cnnbench.models.networks.efficientnet import B0
 from cnnbench.models.networks.nasnet import NasNetCifar10, Size
 from cnnbench.models.networks.regnet import Line
 from cnnbench.models.networks.resnet import ResNetCifar10
-from cnnbench.run.observe.graphs import _needed
+from cnnbench.run.observe.graphs import _needed_operations
 
 BATCH, CLASSES = 2, 7
 LINE = Line(depth=2, initial=16, slope=16.0, factor=2.0, group=8, batch=2)
@@ -106,7 +106,7 @@ def trained(model, weights, **options):
 def flops(graph):
     """FLOPs of the products in a graph, for one example."""
     total = 0
-    for one in _needed(graph):
+    for one in _needed_operations(graph):
         if one.type == "Conv2D":
             inner = math.prod(one.inputs[1].shape[:-1])
         elif one.type == "DepthwiseConv2dNative":

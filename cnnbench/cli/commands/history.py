@@ -45,7 +45,7 @@ from cnnbench.models.model import all_names
 from cnnbench.records.files import Output, check_outputs, write_bytes
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.run import BENCHMARKS
-from cnnbench.run.runtime.loading import uncollected
+from cnnbench.run.runtime.loading import without_garbage_collection
 
 _ABOUT = """\
 Usage: cnnbench history DIR [FLAGS]
@@ -131,7 +131,7 @@ HELP = (_ABOUT, [("Flags", (*SPECS.values(),))], _EXIT_CODES)
 
 # The entries contain no reference cycles, and the search for cycles would take a seventh of the
 # time.
-@uncollected()
+@without_garbage_collection()
 def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
     values, arguments = parse_command(argv, specs_of(HistoryFlags))

@@ -23,7 +23,7 @@ from cnnbench.records.files import check_written, note, note_training
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
-from cnnbench.run.driver.console import Console, tell_notices
+from cnnbench.run.driver.console import Console, print_notices
 from cnnbench.run.runtime.supervisor import RETRY, leave, state, supervised
 from cnnbench.run.runtime.tensorflow import measures_here
 
@@ -146,7 +146,7 @@ def _leave_record(measurements: Measurements, error: BenchmarkError | None) -> N
     files.write(record, lambda: [run_row(record)])
     messages = Messages()
     silence(parse_quiet(config.get("quiet_conditions", "")))
-    tell_notices(record, messages)
+    print_notices(record, messages)
     check_written(messages.warning)
 
 

@@ -294,7 +294,7 @@ class AllReduceBench:
         continued = self._results.prepare()
         if continued is not None:
             self._messages.notice(continued)
-        with self._membership.to_the_end(self._write):
+        with self._membership.reporting_end(self._write):
             with restored():
                 places = self._start()
                 self._measure(places, self._specs(places))

@@ -42,7 +42,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
-from cnnbench.run.driver.console import Console, Run, RunOutput, tell_notices
+from cnnbench.run.driver.console import Console, Run, RunOutput, print_notices
 from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime import supervisor
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _NO_ROOM = "Dst tensor is not initialized"
 
 
-def _long_run(plan: RunPlan) -> str:
+def _long_run_notice(plan: RunPlan) -> str:
     """A notice if the plan has unusually many steps, perhaps by mistake; otherwise ""."""
     warm_up, timed, length = plan.length.warm_up.most, plan.length.num_batches, plan.length
     evaluated = length.num_eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
@@ -145,7 +145,7 @@ class BenchmarkCNN(Run):
             self.profiled(plan.outputs.profile_steps)
         if plan.machine.flags.device == "cpu":
             self._check_memory("cpu")
-        if notice := _long_run(plan):
+        if notice := _long_run_notice(plan):
             messages.notice(notice)
 
     def profiled(self, steps: int) -> StepProfiler:
@@ -176,7 +176,7 @@ class BenchmarkCNN(Run):
         """
         messages, measurements = self.output.messages, self.measurements
         with contextlib.ExitStack() as stack:
-            stack.enter_context(preflight.held(self.plan, self.output.files, messages))
+            stack.enter_context(preflight.locked_outputs(self.plan, self.output.files, messages))
             # Inputs are closed after the record is written. A program does not wait for their
             # threads, because it ends.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
@@ -185,7 +185,8 @@ class BenchmarkCNN(Run):
             self._use = UseSampler(measurements.use_samples.append)
             stack.callback(self._use.close)
             explain = partial(_as_benchmark_error, self.plan)
-            with self.membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
+            end = self.membership.reporting_end(self._end, explain)
+            with end, plugins.reported(BenchmarkError):
                 with plugins.reported(UsageError):  # until a step has run
                     built = self.build()
                 from cnnbench.run.driver import scenarios
@@ -213,7 +214,7 @@ class BenchmarkCNN(Run):
                 obey()
                 # The record is written before this process waits for the end of the others.
                 record = self._end("ok")
-            tell_notices(record, messages)
+            print_notices(record, messages)
             # The last line of a successful run, printed after its results are written.
             if total is not None:
                 self.output.console.footer(total)
@@ -252,7 +253,7 @@ class BenchmarkCNN(Run):
     def _start(self) -> runtime.Devices:
         """Loads TensorFlow, describes the run and prints its header."""
         plan, measurements, messages = self.plan, self.measurements, self.output.messages
-        self.membership.turns = turns = Turns.joined(os.environ)
+        self.membership.turns = turns = Turns.from_environment(os.environ)
         gpus = plan.machine.flags.device != "cpu"
         self.watch = Watch(gpus=gpus, starts_with_others=turns.taken, use=self._use)
         settings = plan.machine.of_task(plan.place.job)
@@ -422,7 +423,7 @@ class BenchmarkCNN(Run):
             if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":
-            tell_notices(record, self.output.messages)
+            print_notices(record, self.output.messages)
             # The error that ended the run is being raised, and is more important.
             check_written(self.output.messages.warning)
         return record

@@ -30,10 +30,15 @@ from cnnbench.data.prefetch import (
 from cnnbench.plan.place import Work
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import InputStage
-from cnnbench.run.driver.checkpoints import Checkpoints, Exporter, averages_of, check_old
+from cnnbench.run.driver.checkpoints import (
+    Checkpoints,
+    Exporter,
+    check_old_checkpoint,
+    moving_averages,
+)
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator
-from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
+from cnnbench.run.driver.host_metrics import HostMetrics, HostMetricsInChild
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import CoordinatedStep, StepResult, TrainStep
 from cnnbench.run.step.update import Optimizer, UpdateCounter
@@ -77,7 +82,7 @@ class InputStep:
         return result
 
 
-def time_whole(inputs: InputSource) -> InputStage:
+def time_pipeline(inputs: InputSource) -> InputStage:
     """Times the whole pipeline, including copies to devices, after emptying its buffers.
 
     Fetches at least one batch for each tower.
@@ -89,7 +94,7 @@ def time_whole(inputs: InputSource) -> InputStage:
     decoding = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
     for _ in range(buffered + decoding + 2):
         step()
-    return _time(DEVICE_STAGE, step, spec.global_batch, None, _WHOLE_SECONDS)
+    return _time_fetches(DEVICE_STAGE, step, spec.global_batch, None, _WHOLE_SECONDS)
 
 
 def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
@@ -111,12 +116,14 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
         while time.perf_counter() - start < _DRAIN_SECONDS:
             next(iterators[0])
         fetched = chunk * stage.examples
-        return _time(stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS)
+        return _time_fetches(
+            stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS
+        )
     finally:
         drop(iterators)
 
 
-def _time(
+def _time_fetches(
     name: str,
     fetch: Callable[[], object],
     per_fetch: int,
@@ -214,7 +221,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
         source = make_inputs(plan, devices, "train")
         return BuiltRun(InputStep(source), source, devices=devices)
     if plan.outputs.train_dir is not None and devices.job.is_chief:
-        check_old(plan.outputs.train_dir, plan.network.spec)
+        check_old_checkpoint(plan.outputs.train_dir, plan.network.spec)
     console.lines(
         f"Generating {'evaluation' if plan.work is Work.EVALUATION else 'training'} model"
     )
@@ -228,7 +235,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
             optimizer.create_slots(variables)
     evaluated, step, inputs, workers = _steps(plan, devices, manager, optimizer)
     slots = {} if optimizer is None else manager.savable_slots(optimizer)
-    averages = averages_of(slots)
+    averages = moving_averages(slots)
     evaluator = None
     if plan.length.num_eval_batches:
         if plan.work.trains:
@@ -335,7 +342,7 @@ def _evaluator(
     host = HostMetrics(plan.network.model)
     if plan.input.metrics_in_process:
         files = plugins.files(vars(plan.params))
-        host = InProcess(plan.params.model, plan.network.dataset.name, files)
+        host = HostMetricsInChild(plan.params.model, plan.network.dataset.name, files)
     inputs = make_inputs(plan, devices, "validation")
     return Evaluator(plan, manager, inputs, host, averages)
 

@@ -245,7 +245,7 @@ class Checkpoints:
             return tf.Variable(tf.identity(value), trainable=False)
 
 
-def averages_of(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
+def moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
     """From slots by canonical name: the moving averages, by the name of their variable."""
     end = f"/{AVERAGE}"
     return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
@@ -253,13 +253,13 @@ def averages_of(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
 
 def start_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
     """Sets the moving averages in `slots` to the values of their variables (eagerly)."""
-    for name, average in averages_of(slots).items():
+    for name, average in moving_averages(slots).items():
         for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):
             with tf.device(copy.device):
                 copy.assign(towers.read(variable), read_value=False)
 
 
-def check_old(folder: str, spec: ModelSpec) -> None:
+def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is one of tf_cnn_benchmarks that cannot be used."""
     # other differences are reported when the checkpoint is restored
     with contextlib.suppress(BenchmarkError):
@@ -331,7 +331,11 @@ class _StoredCheckpoint:
                     raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
                 if match[1] == b"NCHW":
                     for name, (height, width, channels) in spec.flattened.items():
-                        self._channels_first[_key("model", name)] = channels, height, width
+                        self._channels_first[_key("model", name)] = (
+                            channels,
+                            height,
+                            width,
+                        )
 
     def has(self, variables: Iterable[str]) -> bool:
         """Whether the checkpoint contains all these keys."""
@@ -363,9 +367,8 @@ class _StoredCheckpoint:
         """Raises BenchmarkError for the first variable that is missing or has a different shape."""
         missing = [key for key in variables if key not in self.shapes]
         if missing:
-            problem = (
-                f"lacks {len(missing)} of {len(variables)} variables (first: {_name(missing[0])})"
-            )
+            first = _name(missing[0])
+            problem = f"lacks {len(missing)} of {len(variables)} variables (first: {first})"
             raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
         for key, variable in variables.items():
             shape, wanted = self.shapes[key], list(variable.shape)

@@ -161,7 +161,7 @@ class Run:
 # Notices about the results of a run, printed on standard error at its end.
 
 
-def tell_notices(record: RunRecord, messages: Messages) -> None:
+def print_notices(record: RunRecord, messages: Messages) -> None:
     """Prints the notices about a run that has ended."""
     for text, warning in notices(record):
         if warning:
@@ -243,32 +243,32 @@ def _steady_state_notice(record: RunRecord, steady: SteadyState) -> tuple[str, s
         text = "step times reached no steady state"
         if len(steady.levels) > 1:
             before, last = steady.levels[-2:]
-            place = _place(record, steady, last.start)
-            text += f": the last change, {_change(before, last)}, came at {place}"
+            place = _step_name(record, steady, last.start)
+            text += f": the last change, {_change_text(before, last)}, came at {place}"
         return f"{text}; a longer run or a quieter machine would give a clearer result", "steady"
     if not steady.unsteady_timed_steps:
-        where = _place(record, steady, steady.start)
+        where = _step_name(record, steady, steady.start)
         return f"step times are steady from {where} on", ""
     unsteady = steady.unsteady_timed_steps * record.steps_per_execution
     text = (
-        f"step times are steady only from {_place(record, steady, steady.start)} on, after "
+        f"step times are steady only from {_step_name(record, steady, steady.start)} on, after "
         f"{unsteady} of {record.steps} timed steps"
     )
     earlier = [level for level in steady.levels if level.stop <= steady.start]
     if steady.shape is Shape.SLOWDOWN and earlier:
-        text += f", and slower than before: {_change(earlier[-1], steady.levels[-1])}"
+        text += f", and slower than before: {_change_text(earlier[-1], steady.levels[-1])}"
     elif record.warmup_status == "fixed":
         needed = record.warmup_steps + unsteady
         text += f"; --num_warmup_batches={needed} or --warmup=auto would leave them out"
     return text, "steady"
 
 
-def _place(record: RunRecord, steady: SteadyState, index: int) -> str:
+def _step_name(record: RunRecord, steady: SteadyState, index: int) -> str:
     per_execution = record.steps_per_execution
     if index < steady.warmup_steps:
         return f"warm-up step {index * per_execution + 1}"
     return f"step {(index - steady.warmup_steps) * per_execution + 1}"
 
 
-def _change(before: StepTimeLevel, after: StepTimeLevel) -> str:
+def _change_text(before: StepTimeLevel, after: StepTimeLevel) -> str:
     return f"from {number(before.seconds * 1e3)} to {number(after.seconds * 1e3)} ms"

@@ -59,7 +59,7 @@ class HostMetrics:
         """Cancels computations that have not ended."""
 
 
-class InProcess(HostMetrics):
+class HostMetricsInChild(HostMetrics):
     """Computes metrics in a child process, one evaluation after the other.
 
     Args:

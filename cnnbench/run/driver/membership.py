@@ -256,7 +256,7 @@ class Membership:
         return BenchmarkError(f"lost {listed(self._job, lost)}") if lost else None
 
     @contextmanager
-    def to_the_end(
+    def reporting_end(
         self,
         write: Callable[[str, BaseException | None], object],
         explain: Callable[[Exception], BenchmarkError | None] = lambda error: None,

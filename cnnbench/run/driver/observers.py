@@ -249,8 +249,8 @@ class MLPerfLog(Observer):
             "train_samples": plan.length.train_examples,
             "eval_samples": plan.length.eval_examples,
             "gradient_accumulation_steps": 1,
-            **_network(plan),
-            **_optimizer(plan),
+            **_network_settings(plan),
+            **_optimizer_settings(plan),
         }
         for key, value in settings.items():
             self._log(_POINT, key, value)
@@ -332,7 +332,7 @@ class MLPerfLog(Observer):
         self._write(f":::MLLOG {json.dumps(line)}")
 
 
-def _network(plan: RunPlan) -> dict[str, Any]:
+def _network_settings(plan: RunPlan) -> dict[str, Any]:
     """Settings of batch norm and of the training images."""
     settings: dict[str, Any] = {}
     if plan.network.spec.statistics:
@@ -345,7 +345,7 @@ def _network(plan: RunPlan) -> dict[str, Any]:
     return settings
 
 
-def _optimizer(plan: RunPlan) -> dict[str, Any]:
+def _optimizer_settings(plan: RunPlan) -> dict[str, Any]:
     """Settings of the optimizer, as declared by it, and of its learning rate."""
     rate = plan.rates.outline
     optimizer = plan.numerics.optimizer
@@ -515,13 +515,15 @@ class TrainingSummaries(_Summaries):
         if self._verbosity >= _GRADIENTS:
             gradients, batch = self._last_gradients()
             for name, gradient in gradients.items():
-                self._file.histogram(f"gradients/{name}", _values(gradient), step)
+                self._file.histogram(f"gradients/{name}", _float32_array(gradient), step)
             if self._verbosity >= _VARIABLES:
                 for name, variable in self._manager.savable_variables().items():
-                    self._file.histogram(f"variables/{name}", _values(variable.primary), step)
+                    self._file.histogram(
+                        f"variables/{name}", _float32_array(variable.primary), step
+                    )
                 for part in batch:
                     if part.shape.rank == 4 and part.shape[-1] in _CHANNELS:
-                        self._file.images("images", _values(part), step)
+                        self._file.images("images", _float32_array(part), step)
         self._file.flush()
 
     def _scalars(self, state: TrainingState) -> dict[str, float]:
@@ -567,7 +569,7 @@ class EvaluationSummaries(_Summaries):
         self._file.flush()
 
 
-def _values(tensor: Any) -> Any:
+def _float32_array(tensor: Any) -> Any:
     return tf.cast(tensor, tf.float32).numpy()
 
 
@@ -592,11 +594,14 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
         # As in tf_cnn_benchmarks, one step is between the profiled step and the timed steps.
         step = max(1, plan.length.warm_up.least - 1)
         folder = None if outputs.use_chrome_trace_format else outputs.trace_file or None
-        yield step, profiling(step, folder, partial(_report, plan, graph, partitions, step))
+        yield (
+            step,
+            profiling(step, folder, partial(_write_profile_files, plan, graph, partitions, step)),
+        )
     if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
         # The runtime partitions a graph when it runs for the first time. If this step is profiled,
         # too, this probe is left before the profile is read.
-        yield 1, _collecting(partitions, outputs.partitioned_graph_file_prefix, messages)
+        yield 1, _writing_partitions(partitions, outputs.partitioned_graph_file_prefix, messages)
 
 
 @contextmanager
@@ -631,7 +636,7 @@ def profiling(
         use(tuple(plane for path in written for plane in read(path.read_bytes())))
 
 
-def _report(
+def _write_profile_files(
     plan: RunPlan, graph: Any, partitions: Sequence[Any], step: int, planes: tuple[XPlane, ...]
 ) -> None:
     """Writes the requested files of a profile."""
@@ -649,7 +654,7 @@ def _report(
     if not plan.outputs.tfprof_file and not plan.outputs.profile_layers:
         return
     works = works_of(plan, graph, partitions)
-    ran = sorted_operations(planes, works.knows)
+    ran = sorted_operations(planes, works.is_of_step)
     if plan.outputs.tfprof_file:
         write_text("tfprof_file", plan.outputs.tfprof_file, table(ran, f"operations of {title}"))
     if plan.outputs.profile_layers:
@@ -663,7 +668,9 @@ def _report(
 
 
 @contextmanager
-def _collecting(partitions: list[Any], prefix: str | None, messages: Messages) -> Iterator[None]:
+def _writing_partitions(
+    partitions: list[Any], prefix: str | None, messages: Messages
+) -> Iterator[None]:
     """Appends the partitions of the function that is called in the block to `partitions`.
 
     Writes them to numbered paths that begin with `prefix`, if any.
@@ -688,9 +695,9 @@ def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str
     origin = min((e.start for p in planes for _, line in p.lines for e in line), default=0)
     events: list[dict[str, Any]] = []
     for process, plane in enumerate(planes):
-        events.append(_name("process_name", process, 0, plane.name))
+        events.append(_name_event("process_name", process, 0, plane.name))
         for thread, (name, line) in enumerate(plane.lines):
-            events.append(_name("thread_name", process, thread, name))
+            events.append(_name_event("thread_name", process, thread, name))
             for event in line:
                 if event.duration:
                     events.append(
@@ -707,5 +714,5 @@ def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str
     return {"displayTimeUnit": "ms", "otherData": dict(about), "traceEvents": events}
 
 
-def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def _name_event(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}

@@ -44,7 +44,7 @@ def partition_file(prefix: str, number: int) -> str:
 
 
 @contextlib.contextmanager
-def held(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
+def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
     """Checks all outputs of a run, and locks the folder of its checkpoints during the block.
 
     A file in the folder shows that the training is running and, after the block, how it has ended.
@@ -107,7 +107,7 @@ def prepare_folders(plan: RunPlan) -> None:
 
 def files(plan: RunPlan) -> Iterator[Output]:
     """Output files of a run, except its records."""
-    yield Output("graph_file", plan.outputs.graph_file, _graph(plan.outputs.graph_file))
+    yield Output("graph_file", plan.outputs.graph_file, _graph_kind(plan.outputs.graph_file))
     yield Output("tfprof_file", plan.outputs.tfprof_file, "table of operations")
     yield Output("profile_json", plan.outputs.profile_json, "step_profile")
     yield Output(
@@ -119,7 +119,7 @@ def files(plan: RunPlan) -> Iterator[Output]:
     # One file per device, and one for the host.
     for number in range(plan.machine.flags.num_gpus + 1 if prefix else 0):
         path = partition_file(prefix or "", number)
-        yield Output("partitioned_graph_file_prefix", path, _graph(path))
+        yield Output("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.outputs.profile_layers:
         from cnnbench.base.charts.draw import FORMATS  # late, as few runs draw
         from cnnbench.run.observe.work import TABLES
@@ -132,7 +132,7 @@ def files(plan: RunPlan) -> Iterator[Output]:
             yield Output("profile_layers", path)
 
 
-def _graph(path: str | None) -> str:
+def _graph_kind(path: str | None) -> str:
     return "graph as text" if (path or "").endswith("txt") else "graph"
 
 
@@ -217,11 +217,11 @@ def _gpus_of_machine() -> int:
 def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
     """Estimated peak memory: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
     towers = plan.machine.flags.num_gpus if kind == "cpu" else 1
-    fixed = PROCESS_BYTES + _file_bytes(plan) if kind == "cpu" else 0
+    fixed = PROCESS_BYTES + _encoded_bytes(plan) if kind == "cpu" else 0
     per_image = 0
     if plan.work is not Work.INPUT:
-        fixed += _variables(plan, towers)
-        per_image = _activations(plan, plan.work.trains)
+        fixed += _variable_bytes(plan, towers)
+        per_image = _activation_bytes(plan, plan.work.trains)
     waiting = plan.length.passes  # synthetic examples of all passes
     if plan.params.data_dir:
         together = plan.params.steps_per_execution
@@ -236,7 +236,7 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
         return step
     evaluation = MemoryEstimate(
         step.fixed,
-        towers * (_activations(plan, False) + waiting * example),
+        towers * (_activation_bytes(plan, False) + waiting * example),
         plan.length.eval_batch_per_device,
     )
     return max(step, evaluation, key=lambda phase: phase.total)
@@ -252,7 +252,7 @@ def total_of_job(plan: RunPlan) -> int:
         worker += 2 * size  # joined gradients, and the gradients that arrive from all workers
     serving = len(job.tasks) - job.num_workers
     # All ps tasks together: variables, their slots, and the gradients that are being added.
-    values_per_weight = 2 + _slots(plan) if plan.work.trains else 1
+    values_per_weight = 2 + _slots_per_weight(plan) if plan.work.trains else 1
     return (
         job.num_workers * worker
         + serving * PROCESS_BYTES
@@ -260,7 +260,7 @@ def total_of_job(plan: RunPlan) -> int:
     )
 
 
-def _activations(plan: RunPlan, training: bool) -> int:
+def _activation_bytes(plan: RunPlan, training: bool) -> int:
     width = 4 if plan.params.precision == "fp32" else 2
     return bytes_per_image(
         *(plan.network.model, plan.network.spec),
@@ -270,14 +270,14 @@ def _activations(plan: RunPlan, training: bool) -> int:
     )
 
 
-def _variables(plan: RunPlan, towers: int) -> int:
+def _variable_bytes(plan: RunPlan, towers: int) -> int:
     """Bytes of variables, gradients and slots, on all devices."""
     size = sum(variable.bytes for variable in plan.network.spec.variables)
     copies = 1 if plan.place.mode.copies is Copies.ONE else towers
     width = 1.0 if plan.params.precision == "fp32" else 1.5  # plus 16-bit copies for reading
     if not plan.work.trains:
         return round(size * copies * width)
-    slots = _slots(plan)
+    slots = _slots_per_weight(plan)
     # The gradients of each tower, and those of the update: their sum, with weight decay.
     gradients = towers + (1 if copies == 1 else towers)
     if plan.length.passes > 1:
@@ -285,12 +285,12 @@ def _variables(plan: RunPlan, towers: int) -> int:
     return round(size * (copies * (width + slots) + gradients))
 
 
-def _slots(plan: RunPlan) -> int:
+def _slots_per_weight(plan: RunPlan) -> int:
     """Number of values that the optimizer stores for each weight."""
     return len(plan.numerics.optimizer.slots) + bool(plan.params.ema_decay)
 
 
-def _file_bytes(plan: RunPlan) -> int:
+def _encoded_bytes(plan: RunPlan) -> int:
     """Bytes of encoded files in memory."""
     if plan.params.data_dir is None:
         return 0

@@ -26,7 +26,7 @@ from cnnbench.records.files import check_written, writing_output
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import InputStage
 from cnnbench.run.driver import checkpoints
-from cnnbench.run.driver.build import DEVICE_STAGE, BuiltRun, InputStep, time_stage, time_whole
+from cnnbench.run.driver.build import DEVICE_STAGE, BuiltRun, InputStep, time_pipeline, time_stage
 from cnnbench.run.driver.checkpoints import Exporter, Restored
 from cnnbench.run.driver.console import Run
 from cnnbench.run.driver.describe import log_parameters
@@ -223,7 +223,7 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
     plan, job, kind = run.plan, built.devices.job, built.devices.kind
     if plan.params.data_dir is not None and built.inputs is not None:
         try:
-            run.measurements.input_stages = [time_whole(built.inputs)]
+            run.measurements.input_stages = [time_pipeline(built.inputs)]
         except DataError as error:  # in records that the run has not read
             text = f"the input pipeline alone was not measured: {error}"
             run.output.messages.warning(text, "pipeline")

@@ -219,7 +219,7 @@ class LoopTimer:
         return LoopTime.now().since(self._start)
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def excluded(self) -> Iterator[None]:
         """Excludes the block from the time of the loop, such as an evaluation."""
         before = self.loop()
         try:
@@ -358,7 +358,7 @@ class AsyncLoop(Generic[Values]):
           BenchmarkError: all workers are lost, or cnnbench raised this error in one of them.
         """
         last = StepTime.now()
-        self._begin(steps, pause_due)
+        self._start_threads(steps, pause_due)
         try:
             for step in range(1, steps + 1):
                 outcome = self._next_outcome()
@@ -379,7 +379,7 @@ class AsyncLoop(Generic[Values]):
                 self._running += 1
                 self._changed.notify_all()
 
-    def _begin(self, steps: int, pause_due: Callable[[int], bool]) -> None:
+    def _start_threads(self, steps: int, pause_due: Callable[[int], bool]) -> None:
         with self._changed:
             self._running += 1
             self._limit, self._next = steps, 1
@@ -407,7 +407,7 @@ class AsyncLoop(Generic[Values]):
         work = self._workers[worker]
         self._begin_thread()
         while True:
-            number = self._take(worker, run)
+            number = self._next_number(worker, run)
             if number is None:
                 return
             try:
@@ -420,19 +420,19 @@ class AsyncLoop(Generic[Values]):
                     return  # the loop has ended, or the worker was given up
                 self._outcomes.put(_Outcome(worker, StepTime.now(), values))
 
-    def _take(self, worker: str, run: int) -> int | None:
+    def _next_number(self, worker: str, run: int) -> int | None:
         """Waits for and returns the number of the worker's next update; None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
                     return None
-                number = self._available(worker)
+                number = self._available_number(worker)
                 if number is not None:
                     self._in_flight[worker] = number
                     return number
                 self._changed.wait()
 
-    def _available(self, worker: str) -> int | None:
+    def _available_number(self, worker: str) -> int | None:
         if self._first.get(worker, self._limit + 1) <= self._limit:
             return self._first.pop(worker)
         if self._to_repeat and self._to_repeat[0] <= self._limit:
@@ -452,7 +452,7 @@ class AsyncLoop(Generic[Values]):
             if passed >= _ASK_SECONDS:
                 self._last_check += passed
                 for worker, why in self._lost_workers().items():
-                    self._lose(worker, ConnectionError(why))
+                    self._remove_worker(worker, ConnectionError(why))
                 with self._changed:
                     in_flight = dict(self._in_flight)
                 for worker, seconds in self._stuck.stuck_workers(
@@ -470,14 +470,14 @@ class AsyncLoop(Generic[Values]):
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
         doing = Doing.INPUT if worker in self._stuck.waits() else Doing.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
-        self._lose(worker, TimeoutError(reason))
+        self._remove_worker(worker, TimeoutError(reason))
 
     def _handle_failure(self, worker: str, error: Exception) -> None:
         if isinstance(error, BenchmarkError):
             raise error
-        self._lose(worker, error)
+        self._remove_worker(worker, error)
 
-    def _lose(self, worker: str, error: Exception) -> None:
+    def _remove_worker(self, worker: str, error: Exception) -> None:
         with self._changed:
             if worker in self._errors:
                 return
@@ -536,7 +536,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         with self._changed:
             self._errors = dict.fromkeys(self._workers, error)
 
-    def _lose(self, worker: str, error: Exception) -> None:
+    def _remove_worker(self, worker: str, error: Exception) -> None:
         if worker not in self._remaining_workers:
             return
         self._remaining_workers.remove(worker)

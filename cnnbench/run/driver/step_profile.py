@@ -79,7 +79,7 @@ class StepProfiler:
         from cnnbench.run.observe.operations import allocations, sorted_operations, wall_times
 
         def use(planes: tuple[XPlane, ...]) -> None:
-            self.last = sorted_operations(planes, self.works.knows)
+            self.last = sorted_operations(planes, self.works.is_of_step)
             self.steps.append(wall_times(self.last))
             self.allocated = allocations(planes)
 

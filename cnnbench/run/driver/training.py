@@ -199,7 +199,7 @@ class Training:
 
         progress.start("latency", batches)
         try:
-            StepLoop(self._launch, self._read, 0).run(batches, done)
+            StepLoop(self._launch, self._read_execution, 0).run(batches, done)
         finally:
             progress.finish()
 
@@ -212,8 +212,10 @@ class Training:
     def _make_loop(self) -> _Loop:
         steps, place = self._built.workers, self._run.plan.place
         if not steps:
-            return StepLoop(self._launch, self._read, self._built.lag, self._steps_per_execution)
-        works = {name: partial(self._update, name, step) for name, step in steps.items()}
+            return StepLoop(
+                self._launch, self._read_execution, self._built.lag, self._steps_per_execution
+            )
+        works = {name: partial(self._run_update, name, step) for name, step in steps.items()}
         names = [str(worker) for worker in place.job.workers]
         lost_tasks = self._run.membership.lost_tasks
 
@@ -225,7 +227,7 @@ class Training:
             return CoordinatedLoop(works, names, self._note_lost_worker, lost_tasks, stuck)
         return AsyncLoop(works, self._note_lost_worker, lost_tasks, stuck, begin=use_own_executor)
 
-    def _update(self, worker: str, step: TrainStep, number: int) -> tuple[StepValues, ...]:
+    def _run_update(self, worker: str, step: TrainStep, number: int) -> tuple[StepValues, ...]:
         """Runs one update of an asynchronous worker. Called in the worker's thread."""
         rate = self._run.plan.rates.schedule(self._steps_before_loop + number - 1)
         values = self._values(step(rate))
@@ -304,7 +306,7 @@ class Training:
         measurements.add_warmup_step(spent.seconds, *losses, skipped=skipped)
         # Warm-up steps have the numbers -W to -1, where W is their maximum number. The first timed
         # step has number 1.
-        self._ended(step - 1 - most, values)
+        self._check_results(step - 1 - most, values)
         shown = self._run.output.progress.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:
             remaining = duration((most - step) * spent.seconds)
@@ -324,7 +326,7 @@ class Training:
             spent.seconds, *losses, skipped=skipped, cpu_seconds=spent.cpu_seconds
         )
         self._speed.add(spent.seconds)
-        self._ended(step, values)
+        self._check_results(step, values)
         assert self._display is not None
         if self._display.is_over(step) or step == self._steps_per_execution:
             speed = self._speed.current()
@@ -333,7 +335,7 @@ class Training:
                 observer.displayed(step, speed.mean, self._metrics_by_name())
         self._run.output.progress.update(step)
 
-    def _ended(self, step: int, values: Sequence[StepValues]) -> None:
+    def _check_results(self, step: int, values: Sequence[StepValues]) -> None:
         """Ends the run after an interrupt, or after steps with a loss that is not finite."""
         self._last = values[-1]
         if self._last.worker:  # synchronous steps are counted when launched
@@ -362,7 +364,7 @@ class Training:
 
     def _pause_due(self, step: int) -> bool:
         """Whether a pause is needed after this step of the warm-up or of the timed loop."""
-        executed = self._executed(step)
+        executed = self._executed_steps(step)
         if self._built.group is None:  # workers of a group learn it from the results of a step
             self._ending = self._ending or self._ending_reached()
         return (
@@ -374,7 +376,7 @@ class Training:
             or any(any(map(observer.pauses_after, executed)) for observer in self._observers)
         )
 
-    def _executed(self, step: int) -> range:
+    def _executed_steps(self, step: int) -> range:
         """Global steps of the execution whose last step has this number in the current loop."""
         last = self._steps_before_loop + step
         return range(last - self._steps_per_execution + 1, last + 1)
@@ -390,7 +392,7 @@ class Training:
         return False
 
     def _pause(self, step: int) -> bool:
-        executed = self._executed(step)
+        executed = self._executed_steps(step)
         with self._run.membership.doing(Doing.PAUSE):
             if self._save_due(executed[-1]):
                 self._save()
@@ -407,11 +409,11 @@ class Training:
                 )
                 return True
             if step < self._steps and self._run.membership.turns.is_over():
-                self._let_others()
+                self._give_turn()
             if self._run.plan.length.eval_steps.isdisjoint(executed):
                 return False
             loop_seconds = self._timer.loop().wall if self._steps else None
-            with self._timer.away():
+            with self._timer.excluded():
                 self._stopped_early = self._target_reached(loop_seconds)
                 if not self._stopped_early:
                     self._run.output.console.lines("Resuming training")
@@ -419,11 +421,11 @@ class Training:
                         observer.resuming(self.global_step)
             return self._stopped_early
 
-    def _let_others(self) -> None:
+    def _give_turn(self) -> None:
         """Gives other processes their turns. Not part of step times or of the loop time."""
         turns, watch = self._run.membership.turns, self._run.watch
         assert watch is not None
-        with self._timer.away(), watch.suspended(), self._run.membership.doing(Doing.OTHERS):
+        with self._timer.excluded(), watch.suspended(), self._run.membership.doing(Doing.OTHERS):
             waited = turns.wait()
         self._run.measurements.begin_turn(turns.seconds, *waited)
 
@@ -523,7 +525,7 @@ class Training:
             observer.ended(self.global_step, steps, total)
         return None if self._built.evaluator is not None else total
 
-    def _read(self, result: StepResult, events: ReadEvents) -> list[StepValues]:
+    def _read_execution(self, result: StepResult, events: ReadEvents) -> list[StepValues]:
         """Waits for the end of an execution, and returns the values of its steps."""
         on_host = self._step.on_host(result, events)
         if self._steps_per_execution == 1:

@@ -38,7 +38,7 @@ def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
     """Appends the partitions of the function that the block calls to `partitions`, by device."""
     tf.summary.trace_on(graph=True, profiler=False)
     # Discards earlier graphs, because in TensorFlow 2.21 trace_off does not stop collecting.
-    _exported()
+    _exported_metadata()
     tf.summary.trace_on(graph=True, profiler=False)
     try:
         yield
@@ -53,7 +53,7 @@ def _partitions() -> list[Any]:
     graph_def = type(tf.Graph().as_graph_def())  # the only public access to the class
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
-        for function in message("RunMetadata").FromString(_exported()).functions
+        for function in message("RunMetadata").FromString(_exported_metadata()).functions
     ]
     # Other functions are small: they feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
@@ -62,7 +62,7 @@ def _partitions() -> list[Any]:
     return sorted(step, key=lambda graph: min((node.device for node in graph.node), default=""))
 
 
-def _exported() -> bytes:
+def _exported_metadata() -> bytes:
     """The RunMetadata that has been collected since `trace_on`, serialized."""
     with Scratch("cnnbench-graphs-") as scratch:
         folder = scratch.path / "events"
@@ -102,19 +102,23 @@ def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
     sent: dict[tuple[str, str], tuple[int, int | None]] = {}
     rings: dict[tuple[int, int], tuple[int, int | None]] = {}
     unnumbered: defaultdict[str, list[tuple[int, int | None]]] = defaultdict(list)
-    for op in _needed(graph):
+    for op in _needed_operations(graph):
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
-                unnumbered[op.device].append(_ring(op, processes))  # Every call creates a new key.
+                # Every call creates a new key.
+                unnumbered[op.device].append(_ring_traffic(op, processes))
             else:
-                instance = _number(op, "group_key", 2), _number(op, "instance_key", 3)
-                rings[instance] = _ring(op, processes)
+                instance = (
+                    _collective_number(op, "group_key", 2),
+                    _collective_number(op, "instance_key", 3),
+                )
+                rings[instance] = _ring_traffic(op, processes)
         if op.type in _BRANCHES or not op.device:
             continue
         for tensor in op.inputs:
             made_on = tensor.op.device
             if made_on and process_of(made_on) != process_of(op.device):
-                sent[tensor.name, op.device] = 1, _bytes(tensor)
+                sent[tensor.name, op.device] = 1, _tensor_bytes(tensor)
     # Every device takes part in each collective of a strategy.
     of_strategy = next(iter(unnumbered.values()), [])
     transfers = (*sent.values(), *rings.values(), *of_strategy)
@@ -137,7 +141,7 @@ def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(libraries))
 
 
-def _needed(graph: Any) -> Iterator[Any]:
+def _needed_operations(graph: Any) -> Iterator[Any]:
     """Operations on which outputs and side effects depend. TensorFlow prunes the others."""
     visited: set[Any] = set()
     todo = [tensor.op for tensor in graph.outputs]
@@ -150,24 +154,24 @@ def _needed(graph: Any) -> Iterator[Any]:
             todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
-def _ring(op: Any, processes: int) -> tuple[int, int | None]:
+def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
     """`traffic` of a ring collective between all processes."""
-    size = _number(op, "group_size", 1)
+    size = _collective_number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)
     subdivisions = len(op.get_attr("subdiv_offsets")) if op.type == _REDUCE[0] else 1
-    whole = _bytes(op.inputs[0])
+    whole = _tensor_bytes(op.inputs[0])
     sent = None if whole is None else hops * whole // (size if reduces else 1)
     return hops * subdivisions, sent
 
 
-def _number(op: Any, name: str, position: int) -> int:
+def _collective_number(op: Any, name: str, position: int) -> int:
     """A number of a collective, which is an attribute or, in V2 operations, an input."""
     if not op.type.endswith("V2"):
         return int(op.get_attr(name))
     return int(tf.get_static_value(op.inputs[position]))
 
 
-def _bytes(tensor: tf.Tensor) -> int | None:
+def _tensor_bytes(tensor: tf.Tensor) -> int | None:
     elements = tensor.shape.num_elements()
     return None if elements is None else int(elements) * int(tensor.dtype.size)

@@ -109,14 +109,14 @@ def read(profile: bytes) -> tuple[XPlane, ...]:
 
 def _plane(plane: Any) -> XPlane:
     events, stats = (
-        {entry.key: _text(entry.value.name) for entry in names}
+        {entry.key: _decode(entry.value.name) for entry in names}
         for names in (plane.event_names, plane.stat_names)
     )
 
     def value_of(field: str, value: Any) -> int | float | str:
         if field == "reference":
             return stats.get(value, "")
-        return _text(value) if field == "text" else value
+        return _decode(value) if field == "text" else value
 
     def read(event: Any, line_start: int) -> XEvent:
         values = {
@@ -129,13 +129,13 @@ def _plane(plane: Any) -> XPlane:
         return XEvent(events.get(event.key, ""), start, event.duration, values)
 
     lines = (
-        (_text(line.shown or line.name), tuple(read(e, line.start * 1000) for e in line.events))
+        (_decode(line.shown or line.name), tuple(read(e, line.start * 1000) for e in line.events))
         for line in plane.lines
     )
-    return XPlane(_text(plane.name), tuple(line for line in lines if line[1]))
+    return XPlane(_decode(plane.name), tuple(line for line in lines if line[1]))
 
 
-def _text(name: bytes) -> str:
+def _decode(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
@@ -231,7 +231,7 @@ def wall_times(runs: Sequence[RanOperation]) -> WallTimes:
     Other operations, such as those of the input pipeline, get no time while an operation of the
     step runs.
     """
-    parts, other, idle = _divided(runs)
+    parts, other, idle = _divide_wall_time(runs)
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
     for run, part in zip(runs, parts, strict=True):
@@ -251,8 +251,10 @@ def sorted_operations(
     whether an operation belongs to the step.
     """
     planes = tuple(planes)
-    on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _kernel_operation))
-    read = on_gpus or _read([p for p in planes if not p.name.startswith(_GPU)], _host_operation)
+    on_gpus = list(_named_events([p for p in planes if p.name.startswith(_GPU)], _kernel_operation))
+    read = on_gpus or _named_events(
+        [p for p in planes if not p.name.startswith(_GPU)], _host_operation
+    )
     events = sorted(read, key=lambda item: item[1].start)
     first = events[0][1].start if events else 0
     return [
@@ -276,7 +278,7 @@ def _rank(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
     return Rank.WAITS if is_collective(type) or is_transfer(type) else Rank.COMPUTES
 
 
-def _divided(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
+def _divide_wall_time(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
     """Picoseconds of each run (0 for `OTHER`), of only other operations, and of no operation.
 
     Only the time from the first to the last operation of the step is divided.
@@ -324,7 +326,7 @@ def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
     return (len(sizes), sum(sizes)) if sizes else None
 
 
-def _read(
+def _named_events(
     planes: Iterable[XPlane], names_of: Callable[[XEvent], tuple[str, str] | None]
 ) -> Iterator[tuple[tuple[str, str, str], XEvent]]:
     """Name, type and plane of every operation, and its event."""
@@ -364,26 +366,28 @@ def table(runs: Sequence[RanOperation], title: str) -> str:
     (GPU). For a collective or a copy between devices, it is the part of the wall time as in
     `wall_times`.
     """
-    parts, _, _ = _divided(runs)
+    parts, _, _ = _divide_wall_time(runs)
     seconds = [
         (part if run.rank is Rank.WAITS else run.end - run.start) * PICOSECONDS
         for run, part in zip(runs, parts, strict=True)
     ]
-    by_type = _grouped((run.type for run in runs), seconds)
-    by_name = _grouped((f"{run.name}:{run.type}" for run in runs), seconds)
-    lines = [title, _TIMES, "", *aligned(_rows("type", by_type, sum(seconds))), ""]
-    lines += aligned(_rows(f"the {MOST} longest operations", by_name[:MOST], sum(seconds)))
+    by_type = _group_seconds((run.type for run in runs), seconds)
+    by_name = _group_seconds((f"{run.name}:{run.type}" for run in runs), seconds)
+    lines = [title, _TIMES, "", *aligned(_table_rows("type", by_type, sum(seconds))), ""]
+    lines += aligned(_table_rows(f"the {MOST} longest operations", by_name[:MOST], sum(seconds)))
     return "\n".join(lines) + "\n"
 
 
-def _grouped(keys: Iterable[str], seconds: Iterable[float]) -> list[tuple[str, list[float]]]:
+def _group_seconds(keys: Iterable[str], seconds: Iterable[float]) -> list[tuple[str, list[float]]]:
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for key, spent in zip(keys, seconds, strict=True):
         groups[key].append(spent)
     return sorted(groups.items(), key=lambda item: (-sum(item[1]), item[0]))
 
 
-def _rows(title: str, groups: Iterable[tuple[str, list[float]]], total: float) -> list[list[str]]:
+def _table_rows(
+    title: str, groups: Iterable[tuple[str, list[float]]], total: float
+) -> list[list[str]]:
     rows = [[title, "ms", "share", "count"]]
     for name, seconds in groups:
         share = sum(seconds) / total if total else None

@@ -85,13 +85,13 @@ def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
         if _STEP.match(text):
             step = calls if steps else step
             steps, calls = steps + 1, Counter()
-        elif (call := _call(text)) is not None:
+        elif (call := _parse_call(text)) is not None:
             calls[call] += 1
     counted = (replace(call, calls=times) for call, times in step.items())
     return tuple(sorted(counted, key=astuple))
 
 
-def _call(line: str) -> Primitive | None:
+def _parse_call(line: str) -> Primitive | None:
     words = line.split(",")
     if words[0] not in _MARKERS or "exec" not in words[1:5]:
         return None
@@ -196,7 +196,7 @@ class Works:
         """The work of an operation in a profile."""
         if is_transfer(type):
             kind = REDUCTION if source(name) in self._backward else COPIES
-            return OperationWork(Part(REST, kind, OUTSIDE), False, self._bytes(name))
+            return OperationWork(Part(REST, kind, OUTSIDE), False, self._traffic(name))
         plain = _DECORATION.sub("", type)
         layer = layer_of(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
@@ -205,7 +205,9 @@ class Works:
             layer = layer_of(product.name, self.image_flops)
         if layer == REST:
             return OperationWork(
-                Part(REST, self._outside(name, plain), OUTSIDE), False, self._bytes(name)
+                Part(REST, self._kind_outside_towers(name, plain), OUTSIDE),
+                False,
+                self._traffic(name),
             )
         direction = FORWARD
         if name in self._backward or "gradient_tape/" in name:
@@ -220,10 +222,10 @@ class Works:
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
         # The traffic of a rearranged gradient is counted once, for its product.
-        moved = 0 if lays_out else self._bytes(name)
+        moved = 0 if lays_out else self._traffic(name)
         return OperationWork(Part(layer, kind, direction), is_product, moved)
 
-    def knows(self, name: str) -> bool:
+    def is_of_step(self, name: str) -> bool:
         """Whether an operation in a profile belongs to the step. Most others are of the input."""
         return (
             TOWER.search(name) is not None
@@ -274,7 +276,7 @@ class Works:
             users = [
                 consumer
                 for consumer in operation.outputs[0].consumers()
-                if self._is_of(consumer, layer)
+                if self._is_gradient_of(consumer, layer)
             ]
             if users:
                 return self._is_to_kernel(users[0].name, users[0].type, layer)
@@ -292,52 +294,54 @@ class Works:
         sizes = map(math.prod, self._kernels.values())
         return source.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
 
-    def _is_of(self, operation: Any, layer: str) -> bool:
+    def _is_gradient_of(self, operation: Any, layer: str) -> bool:
         """Whether an operation belongs to the gradients of the layer."""
         backward = operation.name in self._backward
         return backward and layer_of(operation.name, self.image_flops) == layer
 
-    def _outside(self, name: str, plain: str) -> str:
+    def _kind_outside_towers(self, name: str, plain: str) -> str:
         if plain == "L2Loss":
             return "L2 loss"
-        if plain not in _NO_TRAFFIC and self._variables(name):
+        if plain not in _NO_TRAFFIC and self._variable_count(name):
             return UPDATE
         return REDUCTION if name in self._backward or is_collective(plain) else _OTHER
 
-    def _bytes(self, name: str) -> int:
+    def _traffic(self, name: str) -> int:
         operation, node = self._traced.get(name), self._nodes.get(name)
-        variables = self._variables(name)
+        variables = self._variable_count(name)
         if node is None or node.op in _NO_TRAFFIC or (operation is None and not variables):
             return 0
         if operation is not None and operation.type in _NO_TRAFFIC:
             return 0
-        inputs = map(self._tensor, node.input)
+        inputs = map(self._traced_tensor, node.input)
         sizes = [
-            _size(reference.deref()) for reference in dict.fromkeys(inputs) if reference is not None
+            _tensor_bytes(reference.deref())
+            for reference in dict.fromkeys(inputs)
+            if reference is not None
         ]
-        written = 0 if operation is None else sum(map(_size, operation.outputs))
+        written = 0 if operation is None else sum(map(_tensor_bytes, operation.outputs))
         # An update reads and writes its variables, which are as large as the gradient.
         return sum(sizes) + written + 2 * variables * max(sizes, default=0)
 
-    def _variables(self, name: str) -> int:
+    def _variable_count(self, name: str) -> int:
         """Number of variables in the inputs of an operation."""
         operation, node = self._traced.get(name), self._nodes.get(name)
         if operation is not None:
             return sum(tensor.dtype.name == "resource" for tensor in operation.inputs)
         if node is None or node.op in _INTO_BRANCHES or is_transfer(node.op):
             return 0
-        nodes = (self._nodes.get(self._origin(name)[0]) for name in node.input)
+        nodes = (self._nodes.get(self._outside_of_branches(name)[0]) for name in node.input)
         return sum(node is not None and node.attr["T"].type == _RESOURCE for node in nodes)
 
-    def _tensor(self, name: str) -> Any:
+    def _traced_tensor(self, name: str) -> Any:
         """A hashable reference to the traced tensor; None if unknown or a control input."""
-        operation, index = self._origin(name)
+        operation, index = self._outside_of_branches(name)
         operation_traced = self._traced.get(operation)
         if operation_traced is None or index >= len(operation_traced.outputs):
             return None
         return operation_traced.outputs[index].ref()
 
-    def _origin(self, name: str) -> tuple[str, int]:
+    def _outside_of_branches(self, name: str) -> tuple[str, int]:
         """The operation outside of tf.cond that computed a tensor, and its output number."""
         while True:
             operation, _, index = name.partition(":")
@@ -361,7 +365,7 @@ def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
     return Works(graph, partitions, flops, kernels)
 
 
-def _size(tensor: Any) -> int:
+def _tensor_bytes(tensor: Any) -> int:
     if tensor.dtype.name == "resource" or not tensor.shape.is_fully_defined():
         return 0
     return int(tensor.shape.num_elements() * tensor.dtype.size)
@@ -521,7 +525,7 @@ def table(layers: Sequence[Layer], title: str) -> str:
                 percent(layer.seconds / total if total else None),
                 binary(layer.memory_bytes or None),
                 number(layer.flops / 1e9 if layer.flops else None),
-                number(_rate(layer)),
+                number(_gflops_per_second(layer)),
             ]
         )
     return "\n".join([title, _TIMES, "", *aligned(rows)]) + "\n"
@@ -550,7 +554,7 @@ def chart(layers: Sequence[Layer], title: str) -> Rows:
     return Rows(title=title, x=Axis(label="time (ms)", zero=True), rows=rows, note=note)
 
 
-def _rate(layer: Layer) -> float | None:
+def _gflops_per_second(layer: Layer) -> float | None:
     return layer.flops / layer.seconds / 1e9 if layer.flops and layer.seconds else None
 
 

@@ -34,7 +34,7 @@ from cnnbench.errors import BenchmarkError, exhausted, first_line
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Disables garbage collection in the block, because it pauses code and searches all objects."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -59,7 +59,7 @@ _INFORMATIONAL = re.compile(
 _shared: list[IO[bytes]] = []
 
 
-def share_held_back() -> Callable[[], str]:
+def share_held_back_output() -> Callable[[], str]:
     """Makes the next forked process write its held-back standard error to a file of this process.
 
     Returns a function. If that process has ended within a block that held back output, the function
@@ -205,7 +205,7 @@ def quick_import() -> Iterator[None]:
     """
     first = not hasattr(sys.modules.get("tensorflow"), "__version__")
     hides = _EAGERLY_LOADED not in sys.modules
-    with uncollected():
+    with without_garbage_collection():
         if hides:
             sys.modules[_EAGERLY_LOADED] = None  # type: ignore[assignment]
         try:
@@ -250,12 +250,12 @@ class _Finder(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             # The loader keeps its type, because TensorFlow uses it to find the files of its
             # package.
-            execute = partial(_timed, spec.loader.exec_module)
+            execute = partial(_timed_import, spec.loader.exec_module)
             spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec
 
 
-def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+def _timed_import(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # A run sets the same value.
     start = time.perf_counter()
     try:

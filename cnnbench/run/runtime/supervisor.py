@@ -97,7 +97,7 @@ state = _Supervision()
 
 
 @contextlib.contextmanager
-def offered() -> Iterator[None]:
+def forks_allowed() -> Iterator[None]:
     """Allows `supervised` to fork in the block, because this process runs only cnnbench."""
     state.wanted = sys.platform == "linux"
     state.program = True
@@ -165,12 +165,12 @@ def supervised(
 ) -> None:
     """Continues in a child; the calling process waits for the child and ends in the same way.
 
-    Forks only within `offered`, and once. `prepare` is called before each fork, and shares memory
-    with the child. The parent calls the other functions: `longest_step` returns the seconds of the
-    child's longest step so far. `lost` writes a record if the child ends without an announcement;
-    its argument is None if the child is killed after an interrupt. If the child announces `RETRY`,
-    or if it ends for lack of memory and `retries` returns true, another child continues from here,
-    with a higher `state.attempt`.
+    Forks only within `forks_allowed`, and once. `prepare` is called before each fork, and shares
+    memory with the child. The parent calls the other functions: `longest_step` returns the seconds
+    of the child's longest step so far. `lost` writes a record if the child ends without an
+    announcement; its argument is None if the child is killed after an interrupt. If the child
+    announces `RETRY`, or if it ends for lack of memory and `retries` returns true, another child
+    continues from here, with a higher `state.attempt`.
     """
     if not state.wanted:
         return
@@ -182,9 +182,9 @@ def watched() -> None:
     """Continues in a child, before plug-ins or NumPy are loaded and long before a measurement.
 
     OpenBLAS, which NumPy uses, ends the process if there is too little memory. Forks only within
-    `offered`, and once. A command that measures in this process has set `state.measuring`, which
-    forks instead, because a plug-in may start threads of TensorFlow, and these do not survive a
-    fork.
+    `forks_allowed`, and once. A command that measures in this process has set `state.measuring`,
+    which forks instead, because a plug-in may start threads of TensorFlow, and these do not survive
+    a fork.
     """
     if state.measuring is not None:
         state.measuring()
@@ -202,7 +202,7 @@ def _go_on_in_child(
     retries: Callable[[], bool] = lambda: False,
 ) -> None:
     # Not imported for --help and refused flags.
-    from cnnbench.run.runtime.loading import share_held_back
+    from cnnbench.run.runtime.loading import share_held_back_output
 
     parent = os.getpid()
     # Before the fork: a signal must not end the parent while the child lives.
@@ -212,7 +212,7 @@ def _go_on_in_child(
         prepare()
         sys.stdout.flush()
         sys.stderr.flush()
-        unwritten = share_held_back()
+        unwritten = share_held_back_output()
         log = _NativeLog()
         theirs, ours = (end.detach() for end in socket.socketpair())
         interrupts.writing = mmap.mmap(-1, 1)
@@ -222,7 +222,7 @@ def _go_on_in_child(
         if not child:
             break
         os.close(ours)
-        Turns.joined(os.environ)  # Closes the link, because its end means the end of the child.
+        Turns.from_environment(os.environ)  # closes the link, whose end means the end of the child
         # If there is no memory for a thread, this process reports it, and the child ends.
         log.forward()
         os.write(theirs, b"\0")
@@ -235,7 +235,7 @@ def _go_on_in_child(
             if memory_ran_out(number, oom_kills() - kills, held_back + printed) and retries():
                 announced = RETRY
         if announced != RETRY:
-            _end_as(announced, status, printed, held_back, lost)
+            _end_like_child(announced, status, printed, held_back, lost)
         state.attempt += 1
     os.close(theirs)
     log.divert()
@@ -243,11 +243,11 @@ def _go_on_in_child(
     if not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
     state.link = ours
-    _end_copies_of(os.getpid())
+    _end_forks_with(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_as(
+def _end_like_child(
     announced: int | None,
     status: int | None,
     printed: str,
@@ -270,7 +270,7 @@ def _end_as(
     os._exit(announced)
 
 
-def _end_copies_of(process: int) -> None:
+def _end_forks_with(process: int) -> None:
     """Lets processes that plug-ins fork end with this one, because they keep its output open.
 
     Processes that other threads fork are left alone: the kernel would end them with the thread.
@@ -499,7 +499,7 @@ class StallDetector:
             limit = time_limit(self._limit, self._longest, _in_steps(progress))
         return progress._replace(idle=idle, stalled=idle > limit)
 
-    def forgive(self, seconds: float) -> None:
+    def exclude(self, seconds: float) -> None:
         """Excludes seconds in which the whole process was stopped."""
         self._since += seconds
 
@@ -508,7 +508,7 @@ def _in_steps(progress: ProcessProgress) -> bool:
     return progress.steps > 0 and progress.doing in (Doing.STEP, Doing.INPUT)
 
 
-def blamed(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
+def blamed_tasks(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
     """Tasks for which the others wait, in a stalled job that synchronises in every step.
 
     These tasks wait for anything but a step. If all wait for a step, they are the tasks with the

@@ -205,7 +205,7 @@ def start_server(machine: MachinePlan, job: Job) -> Any:
     if chosen.kind == "gpu":
         config.gpu_options.visible_device_list = ",".join(map(str, sorted(machine.cards)))
         config.gpu_options.allow_growth = bool(machine.flags.allow_growth)
-        for parts in _parts(machine).values():
+        for parts in _part_memory(machine).values():
             config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
@@ -284,8 +284,8 @@ def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[st
         raise FlagError(
             "num_gpus",
             flags.num_gpus,
-            f"TensorFlow sees {visible_gpus} GPU(s){_divided(machine)}; use at most that many, or "
-            "--device=cpu for logical CPU devices",
+            f"TensorFlow sees {visible_gpus} GPU(s){_parts_text(machine)}; use at most that many, "
+            "or --device=cpu for logical CPU devices",
         )
     if flags.gpus_per_card > 1:
         parts = f"--gpus_per_card={flags.gpus_per_card}: the GPUs are parts of cards"
@@ -293,12 +293,12 @@ def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[st
     return "gpu", ()
 
 
-def _divided(machine: MachinePlan) -> str:
+def _parts_text(machine: MachinePlan) -> str:
     parts = machine.flags.gpus_per_card
     return f", {parts} on each card" if parts > 1 else ""
 
 
-def _parts(machine: MachinePlan) -> dict[int, list[int]]:
+def _part_memory(machine: MachinePlan) -> dict[int, list[int]]:
     """MiB of each logical GPU of the run, by card; empty if cards are not divided.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
@@ -347,7 +347,7 @@ def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
 
 def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
     flags = machine.flags
-    parts = _parts(machine)
+    parts = _part_memory(machine)
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu, limits in zip(gpus, parts.values(), strict=False):
@@ -611,10 +611,10 @@ def measured(dtype: str) -> tuple[float, str]:
     cores = available_cores()
     pool = tf.config.threading.get_intra_op_parallelism_threads() or cores
     streams = max(1, cores // pool)
-    cube = _seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3
+    cube = _matmul_seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3
     fitting = (size for size in _SIZES if 3 * cube * size**3 <= _BUDGET_SECONDS)
     size = next(fitting, _SIZES[-1])
-    seconds = _seconds(size, dtype, _MAX_REPETITIONS, streams)
+    seconds = _matmul_seconds(size, dtype, _MAX_REPETITIONS, streams)
     at_once = f"{streams} x " if streams > 1 else ""
     source = f"measured: {at_once}matmul {size}x{size}x{size} {dtype}"
     return streams * 2 * size**3 / seconds, source
@@ -633,7 +633,7 @@ def gpu_name(device: str) -> str | None:
     return None if name is None else str(name)
 
 
-def _seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
+def _matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
     """Shortest time of several products of this size (`streams` at once), within the budget."""
     import tensorflow as tf
 

@@ -43,7 +43,7 @@ class Turns:
         self._end = 0.0
 
     @classmethod
-    def joined(cls, environ: MutableMapping[str, str]) -> Turns:
+    def from_environment(cls, environ: MutableMapping[str, str]) -> Turns:
         """The turns that the parent process asks for.
 
         Removes the variable from `environ`, because child processes must not use it.

@@ -42,7 +42,7 @@ from cnnbench.variable_mgr.gradients import Gradient
 _Pair = tuple[tf.Tensor, tf.Tensor]
 
 
-def over_towers(
+def moments_over_towers(
     layer: str,
     mean: tf.Tensor,
     variance: tf.Tensor,
@@ -140,15 +140,15 @@ def update_moving_averages(
         return [
             update
             for t, (updates, guard) in enumerate(zip(towers, guards, strict=True))
-            for update in guard(partial(_update, manager, [t], updates))
+            for update in guard(partial(_assign_updates, manager, [t], updates))
         ]
     # Equal copies are updated or skipped together, so the guard of any device can be used.
     run = guards[0]
     if policy == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
-            means = _means(manager, towers)
-        return run(partial(_update, manager, range(len(towers)), means))
-    return run(partial(_update, manager, range(len(towers)), towers[0]))
+            means = _mean_updates(manager, towers)
+        return run(partial(_assign_updates, manager, range(len(towers)), means))
+    return run(partial(_assign_updates, manager, range(len(towers)), towers[0]))
 
 
 def share_moving_averages(manager: VariableMgr) -> None:
@@ -159,7 +159,9 @@ def share_moving_averages(manager: VariableMgr) -> None:
     manager.share([variable for variable in variables if not variable.primary.trainable])
 
 
-def _means(manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]) -> list[StateUpdate]:
+def _mean_updates(
+    manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]
+) -> list[StateUpdate]:
     first = list(towers[0])
     real = [i for i, update in enumerate(first) if update.value.dtype.is_floating]
     sums = manager.add_up([gradients.add_up([own[i].value for own in towers]) for i in real])
@@ -168,7 +170,7 @@ def _means(manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]) -> lis
     return first
 
 
-def _update(
+def _assign_updates(
     manager: VariableMgr, towers: Sequence[int], updates: Sequence[StateUpdate]
 ) -> list[Any]:
     operations = []
@@ -485,7 +487,7 @@ class Tower:
                     self._model, self._spec.num_classes, self._examples, read
                 )
             make = partial(Int8Network, calibration=self.calibration)
-        synchronise = partial(over_towers, workers=self._workers, merged={})
+        synchronise = partial(moments_over_towers, workers=self._workers, merged={})
         return make(
             self._model,
             self._spec.num_classes,
@@ -623,7 +625,7 @@ class PassSums:
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms(tower, result)
                 added += [tensor for _, tensor in terms]
-                for total, term in zip(self._of(tower, terms), terms, strict=True):
+                for total, term in zip(self._sums_of(tower, terms), terms, strict=True):
                     self._add(total, *term)
         state = [[update for update in result.updates if not update.decay] for result in results]
         if state[0]:
@@ -640,7 +642,7 @@ class PassSums:
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms(tower, result)
                 sums = []
-                for total, (factor, term) in zip(self._of(tower, terms), terms, strict=True):
+                for total, (factor, term) in zip(self._sums_of(tower, terms), terms, strict=True):
                     with tf.control_dependencies([self._add(total, factor, term)]):
                         sums.append(tower_variable.read(total))
                 totals.append(self._result(result, sums))
@@ -682,7 +684,7 @@ class PassSums:
             *((update.decay, (1.0 - update.decay) * update.value) for update in averages),
         ]
 
-    def _of(self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]) -> list[tf.Variable]:
+    def _sums_of(self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]) -> list[tf.Variable]:
         if tower not in self._sums:
             device = self._manager.get_devices()[tower]
             with tf.init_scope(), tf.device(device):

@@ -53,7 +53,7 @@ class TracedFunction:
         try:
             return self.concrete(*arguments)
         except TypeError as error:
-            changed = _changed(self._signature, arguments)
+            changed = _signature_changes(self._signature, arguments)
             if not changed:
                 raise
             raise RetraceError(
@@ -61,8 +61,8 @@ class TracedFunction:
             ) from error
 
 
-def _changed(signature: Any, arguments: Any) -> list[str]:
-    before, now = (dict(_parts(value, "")) for value in (signature, arguments))
+def _signature_changes(signature: Any, arguments: Any) -> list[str]:
+    before, now = (dict(_tensor_descriptions(value, "")) for value in (signature, arguments))
     return [
         f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"
         for path in dict.fromkeys((*before, *now))
@@ -70,7 +70,7 @@ def _changed(signature: Any, arguments: Any) -> list[str]:
     ]
 
 
-def _parts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _tensor_descriptions(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Path and "dtype[shape]" of every tensor in a nest, such as "0.features"."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
@@ -78,7 +78,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, str]]:
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _parts(part, f"{path}.{name}" if path else f"{name}")
+            yield from _tensor_descriptions(part, f"{path}.{name}" if path else f"{name}")
     elif value is not None:
         sizes = ", ".join("?" if size is None else str(size) for size in value.shape)
         yield path, f"{tf.as_dtype(value.dtype).name}[{sizes}]"
@@ -104,7 +104,7 @@ class CopiedTowers(Generic[_R]):
         self._trace = trace
         self._tell = tell
         self._traced = False
-        self._original: _Original | None = None
+        self._original: _TowerDefinition | None = None
 
     def __call__(self, read: Reader, *inputs: Any) -> _R:
         """Builds one tower in the current name scope, on the current device.
@@ -138,9 +138,9 @@ class CopiedTowers(Generic[_R]):
         try:
             with restored():
                 added = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
-                body = _body(added[start:])
+                body = _operations_to_copy(added[start:])
                 if body:
-                    self._original = _Original(graph, body, reads, tensors, result)
+                    self._original = _TowerDefinition(graph, body, reads, tensors, result)
         except Exception as error:
             self._give_up(error)
         return result
@@ -151,7 +151,7 @@ class CopiedTowers(Generic[_R]):
         self._tell(f"every tower is traced, which takes longer: its graph has no copy ({reason})")
 
 
-def _body(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     """The operations of a tower that a copy repeats; empty if the tower cannot be copied."""
     # A captured tensor is a placeholder of the function. It is the same for all towers.
     body = [operation for operation in operations if operation.type != "Placeholder"]
@@ -164,7 +164,7 @@ def _body(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     return body if len({operation.device for operation in body}) == 1 else []
 
 
-class _Original:
+class _TowerDefinition:
     """A definition, without devices, of the tower that was traced in the current name scope.
 
     `body` contains its operations, except those that read variables. `reads` contains variable,
@@ -187,7 +187,7 @@ class _Original:
         self._inside = {operation.name for operation in body}
         # Inputs from outside the tower, by their names in the definition.
         self._outer: dict[str, str] = {}
-        self._nodes = [self._node(operation) for operation in body]
+        self._nodes = [self._node_definition(operation) for operation in body]
 
     def copy(self, read: Reader, inputs: Sequence[tf.Tensor]) -> Any:
         """Adds a copy of the tower in the current name scope, on the current device."""
@@ -197,7 +197,7 @@ class _Original:
         parts = tf.nest.flatten(self._result, expand_composites=True)
         shapes = {part.name: part.shape for part in parts if isinstance(part, tf.Tensor)}
         wanted = [name for name in shapes if name.partition(":")[0] in self._inside]
-        tensors = {name: self._outside(name, own) for name in shapes if name not in wanted}
+        tensors = {name: self._outer_tensor(name, own) for name in shapes if name not in wanted}
         scope = f"{self._graph.get_name_scope()}/"
 
         def renamed(name: str) -> str:
@@ -205,7 +205,7 @@ class _Original:
 
         outputs = tf.graph_util.import_graph_def(
             self._definition(renamed),
-            input_map={key: self._outside(name, own) for key, name in self._outer.items()},
+            input_map={key: self._outer_tensor(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
             name="",  # keeps the names that a trace would have
         )
@@ -215,14 +215,14 @@ class _Original:
         own_parts = [tensors[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
         return tf.nest.pack_sequence_as(self._result, own_parts, expand_composites=True)
 
-    def _outside(self, name: str, own: dict[str, tf.Tensor]) -> tf.Tensor:
+    def _outer_tensor(self, name: str, own: dict[str, tf.Tensor]) -> tf.Tensor:
         if name.startswith("^"):
             return self._graph.get_operation_by_name(name[1:]).outputs[0]
         return own[name] if name in own else self._graph.get_tensor_by_name(name)
 
-    def _node(self, operation: tf.Operation) -> Any:
+    def _node_definition(self, operation: tf.Operation) -> Any:
         node = operation.node_def
-        node.input[:] = [self._input(name) for name in node.input]
+        node.input[:] = [self._input_name(name) for name in node.input]
         node.device = ""
         if "_class" in node.attr:
             constraints = [c for c in node.attr["_class"].list.s if c.decode()[5:] in self._inside]
@@ -231,7 +231,7 @@ class _Original:
                 node.attr["_class"].list.s.extend(constraints)
         return node
 
-    def _input(self, name: str) -> str:
+    def _input_name(self, name: str) -> str:
         operation, _, number = name.removeprefix("^").partition(":")
         if operation in self._inside:
             return name

@@ -146,7 +146,7 @@ class TrainStep:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
             signature = (_PASS, *inputs.signature)
             self._earlier = TracedFunction("a pass", self._earlier_pass, signature)
-        self.function = self._traced()
+        self.function = self._trace()
         self._execution: TracedFunction | None = None
         if steps > 1:
             rates = tf.TensorSpec([steps], tf.float32)
@@ -154,7 +154,7 @@ class TrainStep:
             name = "the steps of an execution"
             self._execution = TracedFunction(name, self._steps, (rates, *batches))
 
-    def _traced(self) -> TracedFunction:
+    def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
         function = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
         device = self._devices[0]  # see `_result`
@@ -226,7 +226,7 @@ class TrainStep:
         """
         self._keeps_batches = True
         name = "the gradients for summaries"
-        traced = TracedFunction(name, self._tower_0, self._inputs.signature)
+        traced = TracedFunction(name, self._gradients_of_tower_0, self._inputs.signature)
         return lambda: traced(*self._batches)
 
     def _rate_tensor(self, *rates: float) -> tf.Tensor:
@@ -362,7 +362,9 @@ class TrainStep:
             make = self._towers[tower] if copied is None else copied
             return make(read, features, labels, seed, factor)
 
-    def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+    def _gradients_of_tower_0(
+        self, *batches: TowerBatch
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         factor = self.loss_scale.factor()
         build = partial(self._tower, batches=batches, factor=factor, staged=False)
         # Towers that synchronise can only be built together.
@@ -430,7 +432,7 @@ class CoordinatedStep(TrainStep):
     _inputs: CoordinatedInput
     _counts_steps = False
 
-    def _traced(self) -> TracedFunction:
+    def _trace(self) -> TracedFunction:
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # cnnbench reports losses
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
@@ -457,7 +459,9 @@ class CoordinatedStep(TrainStep):
         self._inputs.next()
         arguments = (self._rate_tensor(*learning_rates),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
-        fetched = zip(tf.nest.flatten(self._fields), self._table(remote).numpy(), strict=True)
+        fetched = zip(
+            tf.nest.flatten(self._fields), self._wait_for_result(remote).numpy(), strict=True
+        )
         tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
         values = dict(tf.nest.pack_sequence_as(self._fields, tensors))
         self._inputs.taken(int(values["worker"].numpy()))
@@ -465,7 +469,7 @@ class CoordinatedStep(TrainStep):
             self._waited += float(values.pop("waited").numpy())
         return StepResult(**values)
 
-    def _table(self, remote: Any) -> tf.Tensor:
+    def _wait_for_result(self, remote: Any) -> tf.Tensor:
         while True:
             try:
                 return remote.get()

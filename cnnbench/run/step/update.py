@@ -120,7 +120,7 @@ class FusedDecay:
         ends = []
         for device, there in by_device.items():
             with tf.device(device):
-                ends.append(_update(there, rate, self._piece(rate)))
+                ends.append(_apply_sgd(there, rate, self._piece(rate)))
         return ends
 
     def _piece(self, rate: tf.Tensor) -> tf.Tensor:
@@ -139,7 +139,7 @@ def _completion(updates: Iterable[Any]) -> tf.Tensor:
         return tf.constant(True)
 
 
-def _update(
+def _apply_sgd(
     pairs: Sequence[tuple[tf.Tensor, tf.Variable]], rate: tf.Tensor, piece: tf.Tensor
 ) -> tf.Tensor:
     def decayed() -> tf.Tensor:
@@ -266,13 +266,13 @@ class Optimizer:
                     }
                 constants = {**powers[number], **self._constants}
                 ops += self._update(cast(gradient, dtype), variable, rates[dtype], constants)
-        ops.extend(self._advance(powers))
+        ops.extend(self._advance_powers(powers))
         ops = [op for op in ops if op is not None]
         with tf.control_dependencies(ops):
-            ops += [op for op in map(self._average, updated) if op is not None]
+            ops += [op for op in map(self._update_average, updated) if op is not None]
         return ops
 
-    def _average(self, variable: tf.Variable) -> Any:
+    def _update_average(self, variable: tf.Variable) -> Any:
         """Updates the moving average with the new value of a variable. Returns the operation."""
         with tf.device(variable.device):
             average = self._slots[AVERAGE, variable.ref()]
@@ -305,7 +305,7 @@ class Optimizer:
         change = cast(step, variable.dtype)
         return [*ops, tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)]
 
-    def _advance(self, powers: Mapping[int, Mapping[str, tf.Tensor]]) -> list[Any]:
+    def _advance_powers(self, powers: Mapping[int, Mapping[str, tf.Tensor]]) -> list[Any]:
         """Operations that multiply the powers.
 
         They run after all updates, which read the powers.
@@ -383,7 +383,7 @@ class Updater:
         """
         manager = self._manager
         early, late = (factor, None) if self._plan.deferred else (None, factor)
-        columns = self._columns(towers, early)
+        columns = self._gradient_columns(towers, early)
         graph = traced_graph()
         before = len(graph.get_operations())
         devices, state, totals = manager.reduce_together(columns, sums)
@@ -401,7 +401,7 @@ class Updater:
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_of(late)
                 variables = [variable for _, variable in reduced[index]]
-                finals = [self._finished(*pair, inverse) for pair in reduced[index]]
+                finals = [self._completed_gradient(*pair, inverse) for pair in reduced[index]]
                 for flag, bound in self._plan.clip.items():
                     finals = CLIPPINGS[flag](finals, [v.device for v in variables], bound)
                 pairs = [
@@ -438,7 +438,7 @@ class Updater:
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
-    def _columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
+    def _gradient_columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
         inverses = gradients.on_devices(self._devices, inverse_of, [factor] * len(towers))
         columns = []
         by_variable = gradients.transposed([tower.gradients for tower in towers])
@@ -469,7 +469,9 @@ class Updater:
         term = self._manager.decayed(variable) * self._plan.decay
         return term if gradient is None else gradients.dense(gradient, variable) + term
 
-    def _finished(self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor) -> tf.Tensor:
+    def _completed_gradient(
+        self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor
+    ) -> tf.Tensor:
         """A reduced gradient without loss scale and with decay, on the device of its variable."""
         with tf.device(variable.device):
             gradient = unscaled(gradient, inverse)

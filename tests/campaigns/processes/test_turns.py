@@ -33,7 +33,7 @@ PRELUDE = """
             file.write(f"{NAME} {word} {time.monotonic()}\\n")
     with open(NAME, "w") as file:
         file.write(str(os.getpid()))
-    turns = Turns.joined(os.environ)
+    turns = Turns.from_environment(os.environ)
     def steps(count):
         turns.wait()
         say("warm")

@@ -19,7 +19,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults, InProcess
+from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults, HostMetricsInChild
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
 
@@ -70,7 +70,7 @@ def test_a_process_that_dies_fails_the_run(tmp_path, capsys, quick_start):
     ],
 )
 def test_a_process_without_a_result_is_named(body, line, tmp_path):
-    host = InProcess("own", "weather", files(failing(tmp_path, body)))
+    host = HostMetricsInChild("own", "weather", files(failing(tmp_path, body)))
     with pytest.raises(BenchmarkError, match=re.escape(line)):
         host.submit({"told": np.zeros(3), "true": np.zeros(3)}).result(60)
     host.close()
@@ -107,7 +107,7 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
     plugins = files(failing(tmp_path, body))
-    host = InProcess("own", "weather", plugins)
+    host = HostMetricsInChild("own", "weather", plugins)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     until(lambda: begun.is_file() and begun.read_text(), 30)
@@ -126,8 +126,8 @@ def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
     plugins = files(failing(tmp_path, body))
     code = (
         "import time\n"
-        "from cnnbench.run.driver.host_metrics import InProcess\n"
-        f"host = InProcess('own', 'weather', {plugins!r})\n"
+        "from cnnbench.run.driver.host_metrics import HostMetricsInChild\n"
+        f"host = HostMetricsInChild('own', 'weather', {plugins!r})\n"
         "host.submit({'told': [0.0], 'true': [0.0]})\n"
         "time.sleep(600)"
     )

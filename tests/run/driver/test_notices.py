@@ -14,7 +14,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.run import Batch, ModelInfo
 from cnnbench.run.driver import training
-from cnnbench.run.driver.console import notices, tell_notices
+from cnnbench.run.driver.console import notices, print_notices
 
 
 def test_a_long_warm_up_is_said_before_it_and_shows_its_progress(monkeypatch, capsys):
@@ -161,11 +161,11 @@ def test_a_late_steady_state_is_silenced_by_its_name(monkeypatch):
     late = dataclasses.replace(record(SLOW * 10, SLOW * 15 + FAST * 85), status="ok")
     stream = io.StringIO()
     messages = Messages(stream)
-    tell_notices(late, messages)
+    print_notices(late, messages)
     assert "(--quiet_conditions=steady silences this)" in stream.getvalue()
     stream.truncate(0)
     monkeypatch.setattr(terminal, "_silenced", parse_quiet("steady"))
-    tell_notices(late, messages)
+    print_notices(late, messages)
     assert "steady" not in stream.getvalue()
 
 

@@ -48,7 +48,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 begin()
 print("before", flush=True)
 {{before}}
-with supervisor.offered():
+with supervisor.forks_allowed():
     supervisor.supervised(lost)
 try:
     print("child", os.getpid(), os.getppid(), flush=True){TAIL}"""
@@ -128,7 +128,7 @@ def test_what_python_says_passes_and_all_else_is_told(start, body, code, words):
 
 
 TRY = """
-with supervisor.offered():
+with supervisor.forks_allowed():
     supervisor.supervised(lost, lambda: print("prepared", flush=True), retries=lambda: {retries})
 print("attempt", supervisor.state.attempt, flush=True)
 """
@@ -455,7 +455,7 @@ def test_a_record_that_cannot_be_written_after_a_crash_is_warned_of(tmp_path):
 
 
 PLANNED = f"""{HEAD}
-with supervisor.offered():
+with supervisor.forks_allowed():
     {{first}}
     supervisor.watched()
     supervisor.watched()
@@ -492,7 +492,7 @@ def test_nothing_forks_once_the_program_is_over():
     def lost(error):
         raise AssertionError(error)
 
-    with supervisor.offered():
+    with supervisor.forks_allowed():
         pass
     parent = os.getpid()
     supervisor.supervised(lost)

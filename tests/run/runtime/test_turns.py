@@ -13,7 +13,7 @@ from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS
 
 
 def test_who_is_alone_never_waits():
-    turns = Turns.joined({})
+    turns = Turns.from_environment({})
     assert not turns.taken
     assert not turns.is_over()
     assert turns.wait() == (0.0, 0.0)
@@ -23,7 +23,7 @@ def test_a_turn_lasts_as_long_as_the_parent_says():
     ours, theirs = socket.socketpair()
     descriptor = theirs.detach()
     environ = {VARIABLE: f"{descriptor}:0.25", "OTHER": "x"}
-    turns = Turns.joined(environ)
+    turns = Turns.from_environment(environ)
     assert environ == {"OTHER": "x"}  # processes that this one starts have no turns
     assert not os.get_inheritable(descriptor)
     now = 100.0

@@ -8,7 +8,7 @@ import tensorflow as tf
 from short_runs import build
 
 from cnnbench.models.graph import synchronised_batch_norm
-from cnnbench.run.step.tower import over_towers
+from cnnbench.run.step.tower import moments_over_towers
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
@@ -61,7 +61,7 @@ def test_moments_and_gradients_are_those_of_all_batches(count, data_format):
                     name="layer",
                     epsilon=EPSILON,
                     channels_at=order.index(3),
-                    synchronise=partial(over_towers, workers=None),
+                    synchronise=partial(moments_over_towers, workers=None),
                 )
                 loss = tf.reduce_sum(y * of_tower(upstream, tower))
             return y, mean, variance, tape.gradient(loss, inputs)
