@@ -66,8 +66,8 @@ def test_operations_belong_to_the_innermost_layer():
     flops = {"": 0, "block": 0, "block/affine0": 48, "idle": 0}
     graph = _graph()
     works = Works(graph, [], flops, {})
-    assert all(works.knows(name) for name, _ in seconds)
-    assert not works.knows("DecodeJpeg")
+    assert all(works.is_of_step(name) for name, _ in seconds)
+    assert not works.is_of_step("DecodeJpeg")
     times = WallTimes(seconds, 4.0, 0.25, Counter())
     assert layers_of(times, works, graph, flops) == [
         Layer("block", 0.125),
