@@ -431,16 +431,6 @@ class AggregationSpec(Packing):
     communication_hint: str = "auto"
     shared_cards: bool = False
 
-    def for_one_device(self) -> AggregationSpec:
-        """The aggregation for a single device, which sends no gradients."""
-        return dataclasses.replace(
-            self,
-            gradient_repacking=0,
-            compact_dtype=None,
-            agg_small_grads_max_bytes=0,
-            gradient_bucket_bytes=0,
-        )
-
 
 # Reduction of a MirroredStrategy.
 

@@ -8,6 +8,7 @@ manager contains only the towers of its process.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -55,8 +56,14 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         options = spec.aggregation
-        if spec.num_towers == 1:
-            options = options.for_one_device()
+        if spec.num_towers == 1:  # a single tower sends no gradients
+            options = dataclasses.replace(
+                options,
+                gradient_repacking=0,
+                compact_dtype=None,
+                agg_small_grads_max_bytes=0,
+                gradient_bucket_bytes=0,
+            )
         # Sparse gradients cannot be deferred, because deferred gradients are stored in dense
         # variables.
         self._keep_sparse = not (options.sparse_to_dense or options.relaxed)

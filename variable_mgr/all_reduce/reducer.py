@@ -16,8 +16,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     AllReduceSpec,
     ReduceContext,
     chunk_size,
-    leaders_of,
-    turns_of,
+    leaders_by_turn,
 )
 from cnnbench.variable_mgr.gradients import concat
 
@@ -221,7 +220,7 @@ class TwoLevel:
             for group in self._groups
         ]
         # One algorithm per turn, because each turn has different leaders.
-        leaders = [leaders_of(groups, turn) for turn in range(turns_of(groups))]
+        leaders = leaders_by_turn(groups)
         by_leader = {
             leader: spec.create(between, context.part(leader, shards))
             for leader in dict.fromkeys(leaders if len(groups) > 1 else ())

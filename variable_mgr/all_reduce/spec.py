@@ -397,17 +397,13 @@ def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, .
     )
 
 
-def leaders_of(groups: Sequence[Sequence[str]], turn: int) -> tuple[str, ...]:
-    """The leader of each group in this turn: the device that reduces between groups.
+def leaders_by_turn(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """For each turn, the leader of each group: the device that reduces between groups.
 
-    Leaders rotate.
+    Leaders rotate. After the last turn, every device has been a leader.
     """
-    return tuple(group[turn % len(group)] for group in groups)
-
-
-def turns_of(groups: Sequence[Sequence[str]]) -> int:
-    """Number of turns after which every device has been a leader."""
-    return max(map(len, groups))
+    turns = range(max(map(len, groups)))
+    return [tuple(group[turn % len(group)] for group in groups) for turn in turns]
 
 
 # Limits of algorithms: checks of the devices and parameters that each algorithm does not support.
@@ -474,8 +470,8 @@ def _check_algorithm(
         if len(group) > 1:
             check(first[0], context.part(group))
     if len(groups) > 1:
-        for turn in range(turns_of(groups)):
-            check(between, context.part(leaders_of(groups, turn), algorithm.shards))
+        for leaders in leaders_by_turn(groups):
+            check(between, context.part(leaders, algorithm.shards))
 
 
 def _no_shards(name: str) -> Limit:
