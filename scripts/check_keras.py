@@ -72,7 +72,10 @@ def built(model: str, devices: int, layers: str, batch: int) -> Any:
 def batch_of(made: Any) -> tuple[Any, Any]:
     """The images and labels of all devices of a run."""
     batches = made.inputs.next()
-    towers = [made.inputs.of_tower(number, batches) for number in range(len(made.devices.towers))]
+    towers = [
+        made.inputs.of_tower(number, batches)
+        for number in range(len(made.devices.job.own_tower_devices))
+    ]
     images, labels = (np.concatenate([t[part].numpy() for t in towers]) for part in (0, 1))
     return images, labels
 

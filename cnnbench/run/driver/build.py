@@ -246,7 +246,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
         checkpoints = _checkpoints(plan, devices, manager, slots, step, inputs)
     exporter = None
     if plan.outputs.export_dir is not None:
-        exporter = Exporter(plan, manager, devices.cpu, averages)
+        exporter = Exporter(plan, manager, devices.job.cpu_device, averages)
     return BuiltRun(
         step,
         inputs,
@@ -274,7 +274,7 @@ def _checkpoints(
         slots,
         plan.outputs.max_ckpts_to_keep,
         {} if step is None else step.loss_scale.variables(),
-        host=devices.cpu if devices.job.in_cluster else None,
+        host=devices.job.cpu_device if devices.job.in_cluster else None,
         outlives_others=plan.place.asynchronous,
         optimizer=plan.numerics.optimizer.name if plan.work.trains else None,
         global_batch=plan.length.global_batch,
@@ -361,7 +361,9 @@ def _steps(
         if plan.numerics.frozen:
             manager.after_initialization()  # before the values of all copies become constants
         first = devices.job.own_towers.start
-        step = TrainStep(plan, manager, optimizer, inputs, host=devices.cpu, first_tower=first)
+        step = TrainStep(
+            plan, manager, optimizer, inputs, host=devices.job.cpu_device, first_tower=first
+        )
         return manager, step, inputs, {}
     make = _coordinated_steps if plan.place.coordinated else _async_steps
     return make(plan, devices, manager, optimizer)
@@ -403,7 +405,7 @@ def _async_steps(
         # Steps are traced one after the other, because tracing is not thread-safe.
         steps[str(worker)] = TrainStep(
             *(plan, own, optimizer, source),
-            host=devices.cpu,
+            host=devices.job.cpu_device,
             first_tower=first,
             counter=counter,
         )
@@ -415,9 +417,9 @@ def _async_steps(
 def _manager_spec(plan: RunPlan, devices: runtime.Devices) -> VariableMgrSpec:
     return VariableMgrSpec(
         variable_update=plan.place.mode.name,
-        devices=devices.towers,
+        devices=devices.job.own_tower_devices,
         parameter_device="cpu" if plan.params.local_parameter_device == "cpu" else "towers",
-        cpu_device=devices.cpu,
+        cpu_device=devices.job.cpu_device,
         ps_devices=devices.job.ps_devices,
         ps_strategy=plan.params.ps_strategy,
         variable_caching=plan.params.variable_caching,

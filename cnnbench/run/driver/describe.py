@@ -32,7 +32,7 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
     )
     measurements.placement = Placement(
         device=recorded_device(devices.kind, measurements.environment),
-        devices=devices.towers,
+        devices=devices.job.own_tower_devices,
         num_towers=plan.place.job.num_towers,
         num_workers=plan.place.job.num_workers,
         variable_update=plan.place.mode.name,

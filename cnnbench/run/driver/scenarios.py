@@ -233,7 +233,10 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
     if plan.params.precision == "int8" and plan.machine.flags.peak_flops is None:
         return  # TensorFlow has no matrix product of 8-bit integers that could be measured
     peak = runtime.peak(
-        kind, built.devices.towers, plan.numerics.dtype, plan.machine.flags.peak_flops
+        kind,
+        built.devices.job.own_tower_devices,
+        plan.numerics.dtype,
+        plan.machine.flags.peak_flops,
     )
     if peak is None:
         return

@@ -62,16 +62,6 @@ class Devices(NamedTuple):
         """Kind of the towers' devices, "cpu" or "gpu"."""
         return self.job.device
 
-    @property
-    def towers(self) -> tuple[str, ...]:
-        """Full name of the device of each tower whose step this process builds."""
-        return self.job.own_tower_devices
-
-    @property
-    def cpu(self) -> str:
-        """The host device of this process."""
-        return self.job.cpu_device
-
 
 def export_environment(machine: MachinePlan) -> tuple[str, ...]:
     """Sets environment variables that TensorFlow reads during its import; call it before.

@@ -80,8 +80,8 @@ class StepResult(NamedTuple):
 class TrainStep:
     """Builds and runs the step of a plan under one variable manager.
 
-    `function` takes the learning rate (float32) and the batches of one step; `notices` are lines
-    for the user.
+    `function` takes the learning rate (float32) and the batches of one step, and `graph` is its
+    traced graph; `notices` are lines for the user.
 
     Args:
       optimizer: its slots have been created; None if the step only computes outputs, whose mean
@@ -147,6 +147,7 @@ class TrainStep:
             signature = (_PASS, *inputs.signature)
             self._earlier = TracedFunction("a pass", self._earlier_pass, signature)
         self.function = self._trace()
+        self.graph: tf.Graph = self.function.concrete.graph
         self._execution: TracedFunction | None = None
         if steps > 1:
             rates = tf.TensorSpec([steps], tf.float32)
@@ -173,11 +174,6 @@ class TrainStep:
     def input_wait_seconds(self) -> float:
         """Total time of waiting for batches."""
         return self._inputs.wait_seconds
-
-    @property
-    def graph(self) -> tf.Graph:
-        """The traced graph."""
-        return self.function.concrete.graph
 
     def request_stop(self, reason: float) -> None:
         """Makes the next step inform all workers why the run ends (`StepResult.stop`)."""
