@@ -395,7 +395,7 @@ def _async_steps(
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
     """Like `_steps`: a step and an input for each worker. All use the variables of one manager."""
     job = plan.place.job
-    assert isinstance(manager, ParameterServerVariableMgr)  # validated
+    assert isinstance(manager, ParameterServerVariableMgr)  # ensured by the checks of flags
     counter = UpdateCounter(job.ps_devices[0])
     steps, sources = {}, []
     for worker in job.workers:

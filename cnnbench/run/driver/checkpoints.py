@@ -104,7 +104,8 @@ class Checkpoints:
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._examples = tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
         self._global_batch = global_batch
-        self._examples_before = 0  # by the batch of this run for all steps
+        # Not 0 if steps before the restored checkpoint used a different batch size.
+        self._examples_offset = 0
         self._inputs = inputs
         self._passed_over: list[int] = []
         self._first_step = 0
@@ -112,7 +113,7 @@ class Checkpoints:
     def save(self, directory: str, global_step: int) -> str:
         """Writes the checkpoint `directory`/model.ckpt-<global_step>. Returns its path prefix."""
         self._global_step.assign(global_step)
-        self._examples.assign(self._examples_before + global_step * self._global_batch)
+        self._examples.assign(self._examples_offset + global_step * self._global_batch)
         if self._inputs is not None:
             self._passed_over = self._inputs.passed_over(global_step - self._first_step)
         prefix = str(place(directory) / f"{files.NAME}-{global_step}")
@@ -187,7 +188,7 @@ class Checkpoints:
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions do not contain the number of examples.
         examples = int(stored.tensor(_EXAMPLES)) if stored.has([_EXAMPLES]) else by_this_batch
-        self._examples_before = examples - by_this_batch
+        self._examples_offset = examples - by_this_batch
         notices = []
         if stored.is_old:
             notices.append(f"{path} is of tf_cnn_benchmarks: no state of an optimizer is restored")
@@ -419,10 +420,11 @@ def _name(key: str) -> str:
     return escaped.replace(".S", "/").replace("..", ".")
 
 
-# Checkpoints of tf_cnn_benchmarks. There, layers of a kind are numbered through the whole network
-# in the order of their creation: ``v/cg/resnet_v10/conv1/batchnorm1/beta`` is of the second batch
-# norm. It is the order of declaration here, except in the networks that docs/migrating.md names, of
-# which at least one shape differs then. ``v0/`` is the first device's copy; slots have a part more.
+# Names in checkpoints of tf_cnn_benchmarks. It numbers the layers of a kind through the whole
+# network, in the order of their creation. For example, ``v/cg/resnet_v10/conv1/batchnorm1/beta``
+# belongs to the second batch norm. cnnbench declares the layers in the same order, except in the
+# networks that docs/migrating.md lists. In these networks, at least one shape differs. ``v0/`` is
+# the copy of the first device. Names of optimizer slots have one more part.
 _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
 # Matches the first convolution in a graph (a serialized NodeDef): its operation and an attribute.
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)

@@ -151,7 +151,7 @@ class Membership:
         wait_up(job, self._plan.params.cluster_timeout, self._tell)
         try:
             if self._plan.place.coordinated:
-                from cnnbench.variable_mgr import strategies  # late: it loads TensorFlow
+                from cnnbench.variable_mgr import strategies  # late, because it loads TensorFlow
 
                 strategies.parameter_server(job)
             else:
@@ -187,7 +187,7 @@ class Membership:
 
         try:
             strategies.connected(job)
-        except RuntimeError as error:  # from a process whose devices are in use already
+        except RuntimeError as error:  # the devices of this process are already in use
             reason = "a plug-in runs TensorFlow operations when it is imported; in a job whose"
             raise BenchmarkError(
                 f"{job.task}: {reason} workers run steps of their own, make them in its functions"
@@ -341,4 +341,4 @@ class Interrupts:
 
         with handling(handler):
             yield
-            self.check(1.0)  # for a signal after the last check of the block
+            self.check(1.0)  # handles a signal after the last check in the block

@@ -121,7 +121,7 @@ def files(plan: RunPlan) -> Iterator[Output]:
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.outputs.profile_layers:
-        from cnnbench.base.charts.draw import FORMATS  # late, as few runs draw
+        from cnnbench.base.charts.draw import FORMATS  # late, because few runs draw
         from cnnbench.run.observe.work import TABLES
 
         suffixes = (*TABLES, *FORMATS)
@@ -227,7 +227,8 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
         together = plan.params.steps_per_execution
         waiting = plan.input.training.datasets_prefetch_buffer_size
         waiting += 1 if together == 1 else together * plan.length.passes
-        waiting += 2 * plan.input.training.mixes  # while they are mixed: the images, and the others
+        # Mixing keeps the images, and the images that are mixed into them.
+        waiting += 2 * plan.input.training.mixes
     example = MASTER_BYTES * sum(math.prod(element.sizes) for element in plan.network.spec.elements)
     step = MemoryEstimate(
         fixed, towers * (per_image + waiting * example), plan.length.batch_per_device

@@ -411,7 +411,7 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
     assert built.evaluator is not None
     assert built.checkpoints is not None
     train_dir = run.plan.outputs.train_dir
-    assert train_dir is not None  # validated
+    assert train_dir is not None  # ensured by the checks of flags
     assert run.watch is not None
     pause = run.plan.params.eval_interval_secs
     interrupts = Interrupts(built.group)
@@ -431,7 +431,7 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
                 restored = built.checkpoints.restore(path)
             except BenchmarkError:
                 if pause and files.latest(train_dir) != path:
-                    continue  # the running training has replaced it by a newer one
+                    continue  # the training has replaced this checkpoint by a newer one
                 raise
             built.share_restored(restored.global_step)
             run.output.console.lines(f"Successfully loaded model from {path}.")

@@ -236,7 +236,7 @@ class LoopTimer:
 # Loop and timing of asynchronous updates.
 
 _ASK_SECONDS = 1.0
-_SHORTEST = 1e-9  # seconds; two ends may have the same reading of a coarse clock
+_SHORTEST = 1e-9  # seconds; with a coarse clock, two updates may end at the same time
 
 
 class _Outcome(NamedTuple):

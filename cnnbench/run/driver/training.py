@@ -356,7 +356,7 @@ class Training:
 
         Uses the clock of this process.
         """
-        if not self._limits or not self._steps:  # most runs read no clock here
+        if not self._limits or not self._steps:  # saves most runs a reading of the clocks
             return 0
         loop = LoopProgress(self._timer.loop().wall, self._last.loss)
         reached = (position for position, value, ended in self._limits if ended(value, loop))
@@ -365,7 +365,7 @@ class Training:
     def _pause_due(self, step: int) -> bool:
         """Whether a pause is needed after this step of the warm-up or of the timed loop."""
         executed = self._executed_steps(step)
-        if self._built.group is None:  # workers of a group learn it from the results of a step
+        if self._built.group is None:  # a group learns the ending from the results of a step
             self._ending = self._ending or self._ending_reached()
         return (
             (self._ending > 0 and step < self._steps)

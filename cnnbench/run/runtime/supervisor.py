@@ -410,9 +410,9 @@ def _death_text(status: int, reason: str) -> str:
 
 # Progress of the training loop, read by the watchdog from another thread.
 #
-# Within a step, the loop writes nothing for the watchdog, which uses the count of completed steps
-# and the inputs' times of waiting callers. Only activities between steps are marked, by
-# `cnnbench.run.driver.membership.Membership.doing`.
+# Within a step, the loop writes nothing for the watchdog. The watchdog uses the number of completed
+# steps, and how long callers of the inputs have been waiting. Only activities between steps are
+# marked, by `cnnbench.run.driver.membership.Membership.doing`.
 
 LONG = 10
 """Factor of the time limit for the first step and for everything else that is not a step."""

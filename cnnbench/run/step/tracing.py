@@ -118,7 +118,7 @@ class CopiedTowers(Generic[_R]):
             try:
                 with restored():
                     return self._original.copy(read, tensors)  # type: ignore[no-any-return]
-            except Exception as error:  # whatever another version of TensorFlow may raise
+            except Exception as error:  # other versions of TensorFlow may raise other errors
                 self._give_up(error)
         if self._traced:
             return self._trace(read, *inputs)
@@ -210,7 +210,8 @@ class _TowerDefinition:
             name="",  # keeps the names that a trace would have
         )
         for name, tensor in zip(wanted, outputs, strict=True):
-            tensor.set_shape(shapes[name])  # a definition has no shapes from set_shape
+            # A GraphDef does not contain shapes that were set by `set_shape`.
+            tensor.set_shape(shapes[name])
             tensors[name] = tensor
         own_parts = [tensors[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
         return tf.nest.pack_sequence_as(self._result, own_parts, expand_composites=True)

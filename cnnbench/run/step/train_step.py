@@ -158,7 +158,7 @@ class TrainStep:
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
         function = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
-        device = self._devices[0]  # see `_result`
+        device = self._devices[0]  # the device of the results, see `_result`
         self._reader: ScalarReader | None = None
         if not is_cpu(device):
             outputs = function.concrete.structured_outputs
@@ -321,7 +321,7 @@ class TrainStep:
 
     def _draw_seed(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         """Seed of a tower and step, int64 [2]."""
-        del count_before  # for steps with a shared counter of updates
+        del count_before  # used by `CoordinatedStep`
         number, done = self._first_tower + tower, self._counter
         if self._plan.length.passes > 1:
             done = done * self._plan.length.passes + self._pass
@@ -429,7 +429,8 @@ class CoordinatedStep(TrainStep):
     _counts_steps = False
 
     def _trace(self) -> TracedFunction:
-        logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # cnnbench reports losses
+        # Hides messages about lost workers, which cnnbench reports.
+        logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
         self._waited = 0.0
