@@ -255,7 +255,7 @@ class BenchmarkCNN(Run):
         plan, measurements, messages = self.plan, self.measurements, self.output.messages
         self.membership.turns = turns = Turns.from_environment(os.environ)
         gpus = plan.machine.flags.device != "cpu"
-        self.watch = Watch(gpus=gpus, starts_with_others=turns.taken, use=self._use)
+        self.watch = Watch(gpus=gpus, starts_with_others=turns.takes_turns, use=self._use)
         settings = plan.machine.of_task(plan.place.job)
         self.watch.add_peers(self.membership.connect())
         if plan.saves_into is not None and plan.place.job.is_chief:

@@ -372,7 +372,7 @@ def _steps(
 def _coordinated_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """Like `_steps`: one step, which any idle worker runs."""
+    """The results of `_steps` for a coordinator: one step, which any idle worker runs."""
     job = plan.place.job
     assert isinstance(manager, ParameterServerStrategyVariableMgr)
     inputs = CoordinatedInput(
@@ -393,7 +393,10 @@ def _coordinated_steps(
 def _async_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """Like `_steps`: a step and an input for each worker. All use the variables of one manager."""
+    """The results of `_steps` for asynchronous updates: a step and an input for each worker.
+
+    All steps use the variables of one manager.
+    """
     job = plan.place.job
     assert isinstance(manager, ParameterServerVariableMgr)  # ensured by the checks of flags
     counter = UpdateCounter(job.ps_devices[0])

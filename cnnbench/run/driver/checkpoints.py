@@ -247,7 +247,7 @@ class Checkpoints:
 
 
 def moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
-    """From slots by canonical name: the moving averages, by the name of their variable."""
+    """The moving averages in `slots` (by canonical name); the keys are the names of variables."""
     end = f"/{AVERAGE}"
     return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
 

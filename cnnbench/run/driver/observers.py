@@ -84,7 +84,10 @@ class Observer:
         """The training begins with the warm-up, followed by at most `steps` timed steps."""
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
-        """The row of a timed step was printed; the first step is 1. `metrics` is as in `Moment`."""
+        """The row of a timed step was printed; the first step is 1.
+
+        `metrics` is as in `TrainingState`.
+        """
 
     def pauses_after(self, global_step: int) -> bool:
         """Whether `paused` must be called after this step of the warm-up or of the timed loop."""

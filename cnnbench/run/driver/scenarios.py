@@ -138,7 +138,7 @@ class ReplicaCheck(Observer):
         return None
 
     def _compare(self) -> list[tf.Tensor]:
-        """By tower, names of the variables that differ from those of tower 0."""
+        """For each tower but the first, whether its variables differ from tower 0's, bool [n]."""
         differing = []
         for tower in range(1, len(self._variables[0].copies)):
             flags = []
@@ -254,7 +254,7 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
 def _observing(
     run: Run, built: BuiltRun
 ) -> Iterator[tuple[list[Observer], EvaluationResults | None]]:
-    """Observers and evaluation results of the run. They are closed at its end."""
+    """Makes the observers and the evaluation results of the run; closes them after the block."""
     plan, manager, outputs = run.plan, built.manager, run.plan.outputs
     assert manager is not None
     observers: list[Observer] = []

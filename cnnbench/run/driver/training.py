@@ -164,7 +164,7 @@ class Training:
             self._steps = steps
             with membership.doing(Doing.OTHERS):
                 membership.turns.wait()  # waits until the other processes have warmed up
-            if membership.turns.taken:
+            if membership.turns.takes_turns:
                 run.measurements.begin_turn(membership.turns.seconds)
             with run.watch:
                 self._steps_before_loop = self.global_step

@@ -279,9 +279,10 @@ def _rank(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
 
 
 def _divide_wall_time(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
-    """Picoseconds of each run (0 for `OTHER`), of only other operations, and of no operation.
+    """Divides the time from the first to the last operation of the step.
 
-    Only the time from the first to the last operation of the step is divided.
+    Returns the picoseconds of each run (0 for `OTHER`), the picoseconds in which only other
+    operations ran, and the picoseconds in which no operation ran.
     """
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):

@@ -109,7 +109,10 @@ def forks_allowed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def connecting(seconds: float) -> Iterator[None]:
-    """Ends a cnnbench program by SIGALRM if the block, in which no Python may run, takes longer."""
+    """Ends a cnnbench program by SIGALRM if the block takes longer than `seconds`.
+
+    A timeout in Python would not work, because TensorFlow runs no Python code while it connects.
+    """
     signal.setitimer(signal.ITIMER_REAL, seconds if state.program else 0.0)
     try:
         yield

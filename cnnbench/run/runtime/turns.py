@@ -44,7 +44,7 @@ class Turns:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Turns:
-        """The turns that the parent process asks for.
+        """The turns that the parent process assigns by an environment variable.
 
         Removes the variable from `environ`, because child processes must not use it.
         """
@@ -55,7 +55,7 @@ class Turns:
         return cls(socket.socket(fileno=int(descriptor)), float(seconds))
 
     @property
-    def taken(self) -> bool:
+    def takes_turns(self) -> bool:
         """Whether this process takes turns with others."""
         return self._link is not None
 

@@ -583,7 +583,7 @@ class Tower:
         return {name: tf.reduce_mean(columns[name]) for name in self._metric_names}
 
     def _over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
-        """Values per example for its label; for both labels of a mixed image, by their shares.
+        """Values of each example for its label; for a mixed image, weighted over both labels.
 
         The cross entropy and the hits are linear in the labels, so this is the value for the mixed
         label, as in arXiv:1710.09412 and arXiv:1905.04899.

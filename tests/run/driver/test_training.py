@@ -287,7 +287,7 @@ def test_a_loss_that_is_not_finite_ends_an_endless_warm_up(run):
 class InTurn:
     """Turns of so many steps, between which hours pass."""
 
-    taken, seconds = True, 0.25
+    takes_turns, seconds = True, 0.25
 
     def __init__(self, script, steps):
         self.script, self.steps = script, steps

@@ -14,7 +14,7 @@ from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS
 
 def test_who_is_alone_never_waits():
     turns = Turns.from_environment({})
-    assert not turns.taken
+    assert not turns.takes_turns
     assert not turns.is_over()
     assert turns.wait() == (0.0, 0.0)
 
@@ -53,10 +53,10 @@ def test_a_turn_lasts_as_long_as_the_parent_says():
 def test_without_its_parent_it_goes_on_alone():
     ours, theirs = socket.socketpair()
     turns = Turns(theirs, 0.1)
-    assert turns.taken
+    assert turns.takes_turns
     ours.close()
     turns.wait()
-    assert not turns.taken
+    assert not turns.takes_turns
     assert not turns.is_over()
     assert turns.wait() == (0.0, 0.0)
 
