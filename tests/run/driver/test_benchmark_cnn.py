@@ -221,7 +221,7 @@ def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
     end = Membership.end
 
     def loses(membership, code, reason=""):
-        bench._lost_another("lost worker:1", print)
+        bench._write_failure_record("lost worker:1", print)
         end(membership, code, reason)
 
     monkeypatch.setattr(Membership, "end", loses)

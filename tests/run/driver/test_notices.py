@@ -18,7 +18,7 @@ from cnnbench.run.driver.console import notices, print_notices
 
 
 def test_a_long_warm_up_is_said_before_it_and_shows_its_progress(monkeypatch, capsys):
-    monkeypatch.setattr(training, "_SILENT", 0.1)
+    monkeypatch.setattr(training, "_SILENT_SECONDS", 0.1)
     assert command(num_warmup_batches=1001, num_batches=1) == 0
     lines = capsys.readouterr().err.splitlines()
     said = "cnnbench: a long run: steps of the warm-up 1001, timed 1, of evaluations 0"
