@@ -212,7 +212,7 @@ def check_files(command: TaskCommand, chief: RunPlan) -> None:
     values, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
     results = ResultFiles(values.get("result_json"), values.get("result_csv"), *written)
-    with preflight.held(chief, results, Messages.silent()):
+    with preflight.locked_outputs(chief, results, Messages.silent()):
         pass
 
 

@@ -402,14 +402,14 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path
     )
     about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
     (tmp_path / lock.FILE).write_text(json.dumps(about))
-    with preflight.held(*held):
+    with preflight.locked_outputs(*held):
         pass
 
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with preflight.held(*held):
+    with preflight.locked_outputs(*held):
         pass
     start, end = (
         f"cnnbench: warning: --train_dir={tmp_path}:",
