@@ -79,7 +79,7 @@ def one_process(args: argparse.Namespace) -> None:
 
     count = 1 if args.strategy == "one_device_strategy" else 2
     # Threads and devices as those of a run of cnnbench.
-    devices = configure(MachinePlan(network(args.model, count))).towers
+    devices = configure(MachinePlan(network(args.model, count))).job.own_tower_devices
     import tensorflow as tf
 
     made = {
