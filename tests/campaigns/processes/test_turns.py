@@ -41,7 +41,7 @@ PRELUDE = """
         for step in range(count):
             say("step")
             time.sleep(0.01)
-            if step < count - 1 and turns.due():
+            if step < count - 1 and turns.is_over():
                 turns.wait()
         turns.wait(steps_left=False)
         say("end")
