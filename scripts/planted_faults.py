@@ -72,7 +72,7 @@ FAULTS = {
         "tests/base/stats tests/judge/compare tests/judge/history/test_steps.py",
     ),
     "a checkpoint beyond the last batch is accepted": Fault(
-        "if done - self.num_batches > self.warm_up.most:",
+        "if done - self.batches > self.warm_up.most:",
         "if done < 0:",
         "tests/run/driver/test_benchmark_cnn.py",
     ),
@@ -97,7 +97,7 @@ FAULTS = {
         "tests/run/observe/test_mlperf_log.py",
     ),
     "memory is estimated without slots": Fault(
-        "return len(plan.numerics.optimizer.slots) + ",
+        "return len(plan.numerics.optimizer_spec.slots) + ",
         "return 0 + ",
         "tests/run/driver/test_estimates.py",
     ),
@@ -158,8 +158,8 @@ FAULTS = {
         "tests/base/stats",
     ),
     "a training is planned with one step too many": Fault(
-        "return self.warm_up.least + self.num_batches",
-        "return self.warm_up.least + self.num_batches + 1",
+        "return self.warm_up.least + self.batches",
+        "return self.warm_up.least + self.batches + 1",
         "tests/plan",
     ),
     "gradients are clipped by norm": Fault(
@@ -178,8 +178,8 @@ FAULTS = {
         "tests/campaigns/tune/test_bench.py",
     ),
     "a resumed training makes all steps again": Fault(
-        "steps = plan.length.num_batches - restored.global_step",
-        "steps = plan.length.num_batches",
+        "steps = plan.length.batches - restored.global_step",
+        "steps = plan.length.batches",
         "tests/run/driver/test_benchmark_cnn.py",
     ),
     "the L2 loss is added twice": Fault(

@@ -448,14 +448,14 @@ class CrossDeviceSpec:
     Attributes:
       ops: one of `CROSS_DEVICE_OPS`; "auto" is a collective operation: a ring on CPUs, NCCL on
         GPUs.
-      bytes_per_pack: bytes of the tensors that a collective operation joins; 0 joins all.
-      num_packs: number of packs of hierarchical copies and NCCL; 0 for no packing.
+      pack_bytes: bytes of the tensors that a collective operation joins; 0 joins all.
+      packs: number of packs of hierarchical copies and NCCL; 0 for no packing.
       shared_cards: whether several devices are parts of one GPU; "auto" is then a ring.
     """
 
     ops: str = "auto"
-    bytes_per_pack: int = 0
-    num_packs: int = 1
+    pack_bytes: int = 0
+    packs: int = 1
     shared_cards: bool = False
 
     def check(self, devices: Sequence[str]) -> None:

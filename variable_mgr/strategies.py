@@ -174,7 +174,7 @@ def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.Mir
     check_devices(devices)
     spec.check(devices)
     if spec.ops not in COLLECTIVE:
-        return _mirrored(tuple(devices), spec.ops, spec.num_packs)
+        return _mirrored(tuple(devices), spec.ops, spec.packs)
     if len(devices) > 1:
         _claim(tuple(devices))
     return _mirrored(tuple(devices))
@@ -250,7 +250,7 @@ def communication(
     kinds = tf.distribute.experimental.CommunicationImplementation
     ops = spec.running(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops
     return tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=spec.bytes_per_pack,
+        bytes_per_pack=spec.pack_bytes,
         implementation={"ring": kinds.RING, "nccl": kinds.NCCL}.get(ops, kinds.AUTO),
     )
 

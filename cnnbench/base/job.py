@@ -117,9 +117,9 @@ class Job:
 
     Attributes:
       task: this process.
-      worker_hosts, ps_hosts: host:port of each task; empty for a run in one process.
-      controller_host: host:port of a separate process without towers that drives the workers; None
-        if worker 0 drives them.
+      worker_addresses, ps_addresses: host:port of each task; empty for a run in one process.
+      controller_address: host:port of a separate process without towers that drives the workers;
+        None if worker 0 drives them.
       client_per_worker: whether every worker builds and runs the step of its own towers (connected
         by collectives). Otherwise one process, the chief, builds the step of all towers and runs it
         on the other processes, which act as servers.
@@ -128,9 +128,9 @@ class Job:
     """
 
     task: Task = Task(LOCAL)
-    worker_hosts: tuple[str, ...] = ()
-    ps_hosts: tuple[str, ...] = ()
-    controller_host: str | None = None
+    worker_addresses: tuple[str, ...] = ()
+    ps_addresses: tuple[str, ...] = ()
+    controller_address: str | None = None
     client_per_worker: bool = False
     towers_per_worker: int = 1
     device: str = "gpu"
@@ -150,7 +150,7 @@ class Job:
         self._check_task()
 
     def _check_addresses(self) -> None:
-        if not self.worker_hosts:
+        if not self.worker_addresses:
             raise FlagError(
                 "worker_hosts", "", "a job of several processes needs the addresses of its workers"
             )
@@ -184,24 +184,24 @@ class Job:
     @property
     def in_cluster(self) -> bool:
         """Whether the job has addresses, even if it has only one worker."""
-        return bool(self.worker_hosts or self.ps_hosts or self.controller_host)
+        return bool(self.worker_addresses or self.ps_addresses or self.controller_address)
 
     @property
     def workers(self) -> tuple[Task, ...]:
         """The tasks with towers. Without a cluster, this process."""
         if not self.in_cluster:
             return (self.task,)
-        return tuple(Task(WORKER, index) for index in range(len(self.worker_hosts)))
+        return tuple(Task(WORKER, index) for index in range(len(self.worker_addresses)))
 
     @property
     def ps(self) -> tuple[Task, ...]:
         """The tasks that hold variables."""
-        return tuple(Task(PS, index) for index in range(len(self.ps_hosts)))
+        return tuple(Task(PS, index) for index in range(len(self.ps_addresses)))
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
         """All tasks, in this order: the controller (if any), the workers, the ps tasks."""
-        controller = (Task(CONTROLLER),) if self.controller_host else ()
+        controller = (Task(CONTROLLER),) if self.controller_address else ()
         return (*controller, *self.workers, *self.ps)
 
     @property
@@ -228,8 +228,9 @@ class Job:
 
     def addresses_of(self, job: str) -> tuple[str, ...]:
         """host:port of every task in a TensorFlow job, by task index; empty without tasks."""
-        controller = (self.controller_host,) if self.controller_host else ()
-        return {WORKER: self.worker_hosts, PS: self.ps_hosts, CONTROLLER: controller}.get(job, ())
+        controller = (self.controller_address,) if self.controller_address else ()
+        addresses = {WORKER: self.worker_addresses, PS: self.ps_addresses, CONTROLLER: controller}
+        return addresses.get(job, ())
 
     def address(self, task: Task) -> str:
         """host:port of a task of a cluster."""
@@ -244,7 +245,7 @@ class Job:
     @property
     def machines(self) -> int:
         """Number of machines with towers: different host names count as different machines."""
-        return len({host_and_port(address)[0] for address in self.worker_hosts}) or 1
+        return len({host_and_port(address)[0] for address in self.worker_addresses}) or 1
 
     @property
     def addresses_by_task(self) -> dict[str, str]:

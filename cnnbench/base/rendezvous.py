@@ -411,9 +411,9 @@ def _tf_place(config: Any) -> dict[str, Any]:
         job = WORKER if job in _TF_CHIEFS else job
     return {
         "task": Task(job, index),
-        "worker_hosts": tuple(workers),
-        "ps_hosts": tuple(servers),
-        "controller_host": controllers[0] if controllers else None,
+        "worker_addresses": tuple(workers),
+        "ps_addresses": tuple(servers),
+        "controller_address": controllers[0] if controllers else None,
     }
 
 
@@ -514,8 +514,8 @@ def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _
         raise FlagError("cluster_ps", ps, reason)
     job = Job(
         task=Task(WORKER, rank) if rank < workers else Task(PS, rank - workers),
-        worker_hosts=tuple(hosts[:workers]),
-        ps_hosts=tuple(hosts[workers:]),
+        worker_addresses=tuple(hosts[:workers]),
+        ps_addresses=tuple(hosts[workers:]),
     )
     return job, local_rank
 

@@ -96,9 +96,9 @@ class JobLayout(NamedTuple):
         hosts = tuple(f"localhost:{port}" for port in ports)
         return Job(
             task=Task(CONTROLLER if self.controller else WORKER),
-            worker_hosts=hosts[: self.workers],
-            ps_hosts=hosts[self.workers : self.workers + self.ps],
-            controller_host=hosts[-1] if self.controller else None,
+            worker_addresses=hosts[: self.workers],
+            ps_addresses=hosts[self.workers : self.workers + self.ps],
+            controller_address=hosts[-1] if self.controller else None,
         )
 
 
@@ -231,7 +231,7 @@ def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]
 def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
     """The flags, by name, that assign a process to its task in a job."""
     own = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
-    own |= {"controller_host": job.controller_host or "", "job_name": job.task.job}
+    own |= {"controller_host": job.controller_address or "", "job_name": job.task.job}
     values = {**own, "task_index": job.task.index, "num_gpus": towers}
     return {name: value for name, value in values.items() if value not in ("", None)}
 

@@ -17,7 +17,7 @@ from cnnbench.base import plugins
 from cnnbench.base.files import place
 from cnnbench.data.folder import Findings, readable
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags.groups.data import ReadingParams
+from cnnbench.flags.groups.data import DataParams
 from cnnbench.models import model as registry
 from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, grouped, resolve
 from cnnbench.records.run import SkippedRecords
@@ -234,13 +234,13 @@ _OF_MIXED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputSpec(ReadingParams):
+class InputSpec(DataParams):
     """Specification of one input of the benchmark.
 
-    The flags in `ReadingParams`, such as ``resize_method``, are attributes, too.
+    The flags in `DataParams`, such as ``resize_method``, are attributes, too. Without ``data_dir``,
+    data is synthetic.
 
     Attributes:
-      data_dir: directory of the files; None means synthetic data.
       subset: "train" (shuffled, repeated, optionally distorted) or "validation" (exact passes in a
         fixed order; padding in the last batch has weight 0).
       batch_per_device: examples that a tower gets from each `next`.
@@ -267,7 +267,6 @@ class InputSpec(ReadingParams):
     num_devices: int
     passes: int = 1
     image_size: int = 0
-    data_dir: str | None = None
     channels: int = 3
     num_classes: int = 0
     examples: tuple[Element, ...] = ()
@@ -343,7 +342,7 @@ class InputSpec(ReadingParams):
 
         Attributes that are not in ``fields`` are set from the data flags in ``flags``.
         """
-        names = {field.name for field in dataclasses.fields(ReadingParams)} - fields.keys()
+        names = {field.name for field in dataclasses.fields(DataParams)} - fields.keys()
         taken = {name: getattr(flags, name) for name in names if hasattr(flags, name)}
         return cls(**taken, **fields)
 

@@ -71,6 +71,8 @@ class RunPart(enum.Flag):
     NONE = 0
     WORK = enum.auto()
     """Selects a different task than training."""
+    NO_TIMED_STEPS = enum.auto()
+    """Selects a task without timed steps of a network."""
     LENGTH = enum.auto()
     """Number of steps in the timed loop, and conditions that end it early."""
     BATCH = enum.auto()
@@ -111,6 +113,10 @@ class RunPart(enum.Flag):
     """Where a process reads its task and the addresses."""
     ROWS = enum.auto()
     """What the rows of ``cnnbench allreduce`` measure. Each row has its own value."""
+    PREDICTED = enum.auto()
+    """Applies to ``cnnbench allreduce --predict``, too."""
+    PER_PROCESS = enum.auto()
+    """A file or folder that a campaign chooses for each of its processes."""
     TUNABLE = enum.auto()
     """Changes the speed but not the trained weights."""
 
@@ -334,8 +340,9 @@ class FlagSpec:
       above, below: exclusive bounds.
       fault: the reason why a value within these limits is invalid; "" if it is valid.
       lower: the value is stored in lower case.
-      path: "file" or "folder" if the value is a path or a list of paths; "" for other values. " or
-        URL" is appended if it may be a URL of a TensorFlow file system. Shells complete paths.
+      path: "file", "folder" or "file prefix" if the value is a path or a list of paths, otherwise
+        "". " or URL" is appended if it may be a URL of a TensorFlow file system. Shells complete
+        paths.
       empty_is_none: an empty value on the command line means None instead of being refused.
       known: values (or items of a list) for shell completion, if there are no choices.
       alone: for a flag with choices, its value if the flag is given without a value.

@@ -75,7 +75,7 @@ def measured(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     """
     benchmark = BenchmarkCNN(run, **options)
     plan = benchmark.plan
-    profiler = benchmark.profiled(plan.length.num_batches)
+    profiler = benchmark.profiled(plan.length.batches)
     record = benchmark.run()
     machine, steps = _machine(plan, record), profiler.steps
     profiled = record.warmup_step_seconds[-len(steps) :]

@@ -89,7 +89,7 @@ class RunFlags(NamedTuple):
     intra_threads: int = 0
     intra_threads_given: bool = False
     batch_size: int = 0
-    gpu_indices: str = ""
+    gpu_indices_given: bool = False
 
 
 class Situation(NamedTuple):
@@ -291,7 +291,7 @@ def gpu_processes(now: Situation) -> Finding:
     free, wanted = now.gpus.free, len(now.flags.cards)
     if len(free) < wanted:
         return problem, "end them, or wait"
-    without = " without --gpu_indices" if now.flags.gpu_indices else ""
+    without = " without --gpu_indices" if now.flags.gpu_indices_given else ""
     use = ",".join(map(str, free[:wanted]))
     return problem, f"end them, or use CUDA_VISIBLE_DEVICES={use}{without}"
 

@@ -376,7 +376,8 @@ class Registry(dict[str, S], Generic[S]):
         there cannot be such a flag. `cnnbench.flags` sets it.
     """
 
-    def __init__(self, flag: str, noun: str, kind: type[S], built_in: Iterable[S]) -> None:
+    def __init__(self, flag: str, kind: type[S], built_in: Iterable[S]) -> None:
+        noun = flag.rpartition("_")[2]  # such as "schedule"
         super().__init__({spec.name: spec for spec in built_in})
         self._flag, self._noun, self._kind = flag, noun, kind
         self._own = frozenset(self.constants)
@@ -433,9 +434,9 @@ def _modules() -> Iterable[OptimizerSpec]:
         yield importlib.import_module(f"{builtin.__name__}.{module}").OPTIMIZER
 
 
-OPTIMIZERS = Registry("optimizer", "optimizer", OptimizerSpec, _modules())
+OPTIMIZERS = Registry("optimizer", OptimizerSpec, _modules())
 """Values of --optimizer."""
-SCHEDULES = Registry("learning_rate_schedule", "schedule", ScheduleSpec, BUILT_IN)
+SCHEDULES = Registry("learning_rate_schedule", ScheduleSpec, BUILT_IN)
 """Values of --learning_rate_schedule."""
 
 register_optimizer = OPTIMIZERS.register

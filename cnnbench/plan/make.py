@@ -19,8 +19,9 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.machine.cpu import Host
+from cnnbench.plan.notices import unused_notices
 from cnnbench.plan.place import ADDRESSES, OF_A_PROCESS, JobFlagNames, Place, Work, refuse
-from cnnbench.plan.refusals import NETWORK, refuse_contradictions, unused_notices
+from cnnbench.plan.refusals import NETWORK, refuse_contradictions
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import Exchange, MachinePlan, Numerics
 from cnnbench.variable_mgr import all_reduce, modes
@@ -234,9 +235,9 @@ def _from_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params
     found = flags.replace(
         job_name=job.task.job,
         task_index=job.task.index,
-        worker_hosts=",".join(job.worker_hosts),
-        ps_hosts=",".join(job.ps_hosts),
-        controller_host=job.controller_host,
+        worker_hosts=",".join(job.worker_addresses),
+        ps_hosts=",".join(job.ps_addresses),
+        controller_host=job.controller_address,
     )
     return found, ""
 

@@ -337,9 +337,9 @@ class Place:
             mode=mode,
             job=Job(
                 task=Task(flags.job_name or LOCAL, flags.task_index),
-                worker_hosts=split_hosts(flags.worker_hosts),
-                ps_hosts=split_hosts(flags.ps_hosts),
-                controller_host=flags.controller_host or None,
+                worker_addresses=split_hosts(flags.worker_hosts),
+                ps_addresses=split_hosts(flags.ps_hosts),
+                controller_address=flags.controller_host or None,
                 client_per_worker=mode.processes is Processes.CLIENT_PER_WORKER,
                 towers_per_worker=flags.num_gpus,
                 device="gpu" if flags.device == "gpu" else "cpu",

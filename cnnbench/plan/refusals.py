@@ -1,6 +1,6 @@
-"""Flags that contradict each other or the mode, and flags without effect.
+"""Flags that contradict each other, the mode or the network.
 
-`cnnbench.plan.place` has the rules of addresses.
+`cnnbench.plan.place` has the rules of addresses, `cnnbench.plan.notices` flags without effect.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from cnnbench.base import plugins
@@ -23,16 +22,12 @@ from cnnbench.models.model import Model
 from cnnbench.models.spec import of_role
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.place import (
-    P,
     Rule,
     Work,
     always,
-    declared,
     excluded,
-    idle,
     names_of,
     needed,
-    notices,
     off,
     on,
     refuse,
@@ -40,48 +35,65 @@ from cnnbench.plan.place import (
 )
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import check_all_reduce
-from cnnbench.plan.training import whole
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared
-from cnnbench.variable_mgr.all_reduce.spec import groups_of, single
+from cnnbench.variable_mgr.all_reduce.spec import single
 from cnnbench.variable_mgr.modes import (
     BETWEEN_WORKERS,
-    BUILT_IN,
-    COLLECTIVE,
     MOST_PACKS,
-    Copies,
     Mode,
-    Processes,
     Reduction,
     refuse_devices,
     refuse_towers,
 )
 
-# Flags that contradict the mode of --variable_update and the exchange of gradients, as tables.
+# Flags that contradict each other or the mode, as a table, before TensorFlow is loaded.
+
+_SMALLEST_FP16 = 2.0**-14  # the smallest normal number
+
+# What is read, or made as a folder, comes before the files that are written at different times.
+# Folders of logs and caches may be shared.
+_PATHS = (
+    *named(FLAGS, Role.PLUGIN),
+    *(spec.name for spec in FLAGS if spec.takes_urls and spec.name != "eval_dir"),
+    *(
+        spec.name
+        for spec in FLAGS
+        if spec.path == "file" and spec.role in (Role.OUTPUT, Role.PROFILE, Role.PLACE)
+    ),
+)
+OF_WARM_UP = tuple(name for name in named(FLAGS, Role.PROFILE) if name != "graph_file")
+"""Flags that profile or save a step of the warm-up."""
+_ONE_OF_TWO = "; give one of the two"
+_ONE_STEP = "a single step; leave out one of the two flags"
 
 
-def of_mode(mode: Mode) -> tuple[Rule[RunPlan], ...]:
-    """The rules of a mode, which may be a plug-in's."""
+def refuse_contradictions(plan: RunPlan) -> None:
+    """Raises FlagError for the first contradiction of flags."""
+    added = _of_constants(OPTIMIZERS.added, SCHEDULES.added)
+    refuse((*CONTRADICTIONS, *added), plan)
+
+
+# Conditions on several flags, and checks that raise errors or return reasons.
+
+
+def _check_mode(p: RunPlan) -> None:
+    """Refuses what the declaration of the mode, which may be a plug-in's, refuses."""
+    mode = p.place.mode
     settings = [setting for row in mode.refuses for setting in row.split(",")]
     for name in (*(setting.partition("=")[0] for setting in settings), *mode.needs):
         if name not in SPECS:
             raise UsageError(f"the row of mode {mode.name} names --{name}, which is no flag")
     this = f"variable_update={mode.name}"
-    return (
+    rules: tuple[Rule[RunPlan], ...] = (
         *(excluded(row, f", {reason}", this) for row, reason in mode.refuses.items()),
         *(
-            needed(
-                "variable_update",
-                partial(_is_none, name),
-                f"needs --{name}, such as --{name}={value}",
-            )
+            needed("variable_update", always, f"needs --{name}, such as --{name}={value}")
             for name, value in mode.needs.items()
+            if getattr(p.params, name) is None
         ),
     )
-
-
-def _is_none(flag: str, plan: RunPlan) -> bool:
-    return getattr(plan.params, flag) is None
+    refuse(rules, p)
 
 
 def _without_mode(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str]:
@@ -120,191 +132,8 @@ def _descends(p: RunPlan) -> bool:
     return numbers != sorted(numbers)
 
 
-JOB: tuple[Rule[RunPlan], ...] = (
-    refused(
-        "summary_verbosity",
-        # Only worker 0 computes the gradients of summaries; it would wait for the moments of the
-        # others.
-        lambda p: (
-            p.place.job.client_per_worker
-            and p.place.job.num_workers > 1
-            and p.params.bn_stats == "sync"
-            and p.params.summary_verbosity > 1
-        ),
-        lambda p: f"must be at most 1 with --bn_stats=sync in {p.place.mode.name}",
-    ),
-    refused(
-        "all_reduce_spec",
-        lambda p: (
-            p.place.job.in_cluster
-            and not p.place.job.client_per_worker
-            and "collective" in p.exchange.all_reduce.names
-        ),
-        "collective does not work if one process controls the others; use it with "
-        f"--variable_update={names_of(lambda mode: mode.all_reduce == 'collective')}",
-    ),
-    refused(
-        "variable_update",
-        lambda p: p.place.coordinated and not p.place.job.in_cluster,
-        "needs processes: cnnbench launch --ps=1 starts them, or give --job_name, --worker_hosts, "
-        "--ps_hosts and --controller_host",
-    ),
-    needed(
-        "controller_host",
-        lambda p: p.place.coordinated and not p.params.controller_host,
-        lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates",
-    ),
-    refused(
-        "num_gpus",
-        lambda p: p.place.mode.one_tower,
-        lambda p: f"--variable_update={p.place.mode.name} {p.place.mode.one_tower}",
-    ),
-)
-
-ASYNCHRONOUS: tuple[Rule[RunPlan], ...] = (
-    refused(
-        "cross_replica_sync",
-        lambda p: _workers_go_on(p) and not p.place.mode.asynchronous,
-        lambda p: (
-            f"--variable_update={p.place.mode.name} waits for all workers; only "
-            f"{names_of(lambda mode: mode.asynchronous)} does not wait, so leave the flag true"
-        ),
-    ),
-    refused(
-        "fp16_enable_auto_loss_scale",
-        lambda p: _workers_go_on(p) and p.params.precision == "fp16",
-        "needs the gradients of all workers, so leave out --nocross_replica_sync",
-    ),
-)
-
-EXCHANGE: tuple[Rule[RunPlan], ...] = (
-    refused(
-        "gradient_repacking",
-        lambda p: p.exchange.reduces and p.params.gradient_repacking > MOST_PACKS,
-        f"must be at most {MOST_PACKS} packs",
-    ),
-    refused(
-        "staged_vars", lambda p: not p.place.mode.staged, _without_mode(lambda mode: mode.staged)
-    ),
-    refused(
-        "all_reduce_spec",
-        lambda p: (
-            p.place.mode.reduction is Reduction.ALL_REDUCE
-            and not p.place.mode.by_size
-            and len(p.exchange.all_reduce.ranges) > 1
-        ),
-        lambda p: (
-            "selects algorithms by tensor size; only --variable_update="
-            f"{names_of(lambda mode: mode.by_size and 'all_reduce_spec' in mode.needs)} does so; "
-            f"{p.place.mode.name} uses one algorithm for all sizes"
-        ),
-    ),
-    refused("all_reduce_spec", lambda p: p.exchange.reduces, _check_all_reduce),
-    needed(
-        "communication_hint",
-        lambda p: p.exchange.all_reduce == single("collective"),
-        _fault_of_default,
-    ),
-    needed("network_topology", always, _fault_of_default),
-)
-
-STRATEGIES: tuple[Rule[RunPlan], ...] = (
-    refused(
-        named(FLAGS, RunPart.CROSS_DEVICE),
-        lambda p: p.place.mode.reduction is not Reduction.CROSS_DEVICE,
-        _without_mode(lambda mode: mode.mirrors),
-    ),
-    refused(
-        "num_gpus",
-        lambda p: p.place.mode.multi_worker_strategy and p.params.device == "cpu",
-        lambda p: refuse_towers(p.place.job),
-    ),
-    refused(
-        "cross_device_ops",
-        lambda p: (
-            p.place.mode.multi_worker_strategy and p.params.cross_device_ops not in BETWEEN_WORKERS
-        ),
-        lambda p: (
-            f"works in one process only; with --variable_update={p.place.mode.name} use one of "
-            f"{', '.join(BETWEEN_WORKERS)}"
-        ),
-    ),
-    refused(
-        "num_packs",
-        lambda p: p.place.mode.multi_worker_strategy,
-        lambda p: f"does not work with --variable_update={p.place.mode.name}; use --bytes_per_pack",
-    ),
-    refused(
-        "gpu_indices",
-        lambda p: p.place.mode.multi_worker_strategy and _descends(p),
-        lambda p: (
-            f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
-            "numbers"
-        ),
-    ),
-    refused(
-        "cross_device_ops",
-        always,
-        lambda p: refuse_devices(
-            p.params.cross_device_ops,
-            p.params.num_gpus,
-            on_gpu=p.params.device != "cpu",
-            shared_cards=p.exchange.cross_device.shared_cards,
-        ),
-    ),
-    refused(
-        "input_distribution",
-        lambda p: not p.place.mode.strategy,
-        lambda p: f"needs a strategy, not --variable_update={p.place.mode.name}",
-    ),
-    refused(
-        named(FLAGS, RunPart.DISTRIBUTION),
-        lambda p: p.params.input_distribution != "strategy",
-        "needs --input_distribution=strategy",
-    ),
-    refused(
-        "auto_shard_policy", on("input_sharding=manual"), "cannot go with --input_sharding=manual"
-    ),
-    refused(
-        "input_replication",
-        lambda p: not p.place.mode.mirrors,
-        _without_mode(lambda mode: mode.mirrors),
-    ),
-)
-
-
-# Flags that contradict each other, as a table, before TensorFlow is loaded.
-
-_SMALLEST_FP16 = 2.0**-14  # the smallest normal number
-
-# What is read, or made as a folder, comes before the files that are written at different times.
-# Folders of logs and caches may be shared, and a prefix is no file.
-_PATHS = (
-    *named(FLAGS, Role.PLUGIN),
-    *(spec.name for spec in FLAGS if spec.takes_urls and spec.name != "eval_dir"),
-    *(
-        spec.name
-        for spec in FLAGS
-        if spec.path == "file" and spec.role in (Role.OUTPUT, Role.PROFILE, Role.PLACE)
-        if spec.name != "partitioned_graph_file_prefix"
-    ),
-)
-OF_WARM_UP = tuple(name for name in named(FLAGS, Role.PROFILE) if name != "graph_file")
-"""Flags that profile or save a step of the warm-up."""
-_ONE_OF_TWO = "; give one of the two"
-
-
-def refuse_contradictions(setup: RunPlan) -> None:
-    """Raises FlagError for the first contradiction of flags."""
-    added = _of_constants(OPTIMIZERS.added, SCHEDULES.added)
-    refuse((*JOB, *of_mode(setup.place.mode), *ASYNCHRONOUS, *_REFUSALS, *added), setup)
-
-
-# Conditions on several flags, and checks that raise errors or return reasons.
-
-
 def _vanishes(flag: str, p: RunPlan) -> bool:
-    used = flag in p.numerics.optimizer.normal_in_fp16 and not p.work.only_forward
+    used = flag in p.numerics.optimizer_spec.normal_in_fp16 and not p.work.only_forward
     return p.params.fp16_vars and used and p.numerics.constants[flag] < _SMALLEST_FP16
 
 
@@ -318,8 +147,10 @@ def _missing_for_decay(p: RunPlan) -> str:
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
-def _named_gpus(p: RunPlan) -> int:
-    return len(p.params.gpu_indices.split(","))
+def _fault_of_number(p: RunPlan) -> str:
+    """The reason why --gpu_indices does not fit the number of GPUs, or ""."""
+    count, towers = len(p.params.gpu_indices.split(",")), p.params.num_gpus
+    return "" if count == towers else f"names {count} GPUs, but {p.place.names.towers}={towers}"
 
 
 def _check_files(p: RunPlan) -> None:
@@ -371,13 +202,62 @@ def _of_constants(
     )
 
 
-def _single_step(flag: str, verb: str) -> Rule[RunPlan]:
-    return refused(
-        "steps_per_execution", on(flag), f"{verb} a single step; leave out one of the two flags"
-    )
-
-
-_WORK: tuple[Rule[RunPlan], ...] = (
+CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
+    # The processes of the job.
+    refused(
+        "summary_verbosity",
+        # Only worker 0 computes the gradients of summaries; it would wait for the moments of the
+        # others.
+        lambda p: (
+            p.place.job.client_per_worker
+            and p.place.job.num_workers > 1
+            and p.params.bn_stats == "sync"
+            and p.params.summary_verbosity > 1
+        ),
+        lambda p: f"must be at most 1 with --bn_stats=sync in {p.place.mode.name}",
+    ),
+    refused(
+        "all_reduce_spec",
+        lambda p: (
+            p.place.job.in_cluster
+            and not p.place.job.client_per_worker
+            and "collective" in p.exchange.all_reduce.names
+        ),
+        "collective does not work if one process controls the others; use it with "
+        f"--variable_update={names_of(lambda mode: mode.all_reduce == 'collective')}",
+    ),
+    refused(
+        "variable_update",
+        lambda p: p.place.coordinated and not p.place.job.in_cluster,
+        "needs processes: cnnbench launch --ps=1 starts them, or give --job_name, --worker_hosts, "
+        "--ps_hosts and --controller_host",
+    ),
+    needed(
+        "controller_host",
+        lambda p: p.place.coordinated and not p.params.controller_host,
+        lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates",
+    ),
+    refused(
+        "num_gpus",
+        lambda p: p.place.mode.one_tower,
+        lambda p: f"--variable_update={p.place.mode.name} {p.place.mode.one_tower}",
+    ),
+    needed("variable_update", always, _check_mode),
+    # Workers that do not wait for each other.
+    refused(
+        "cross_replica_sync",
+        lambda p: _workers_go_on(p) and not p.place.mode.asynchronous,
+        lambda p: (
+            f"--variable_update={p.place.mode.name} waits for all workers; only "
+            f"{names_of(lambda mode: mode.asynchronous)} does not wait, so leave the flag true"
+        ),
+    ),
+    refused(
+        "fp16_enable_auto_loss_scale",
+        lambda p: _workers_go_on(p) and p.params.precision == "fp16",
+        "needs the gradients of all workers, so leave out --nocross_replica_sync",
+    ),
+    # The work and its length.
     excluded("eval,forward_only", ", which already runs the forward pass only"),
     excluded(
         "train_dir,forward_only,freeze_when_forward_only",
@@ -479,10 +359,18 @@ _WORK: tuple[Rule[RunPlan], ...] = (
         lambda p: p.place.asynchronous or p.place.coordinated,
         "needs workers that update together; otherwise, each update is a call of one worker",
     ),
-    _single_step("profile_json", "explain, roofline and --profile_json divide"),
-    _single_step("profile_layers", "--profile_layers divides"),
-    _single_step("tfprof_file", "--tfprof_file divides"),
-    _single_step("partitioned_graph_file_prefix", "--partitioned_graph_file_prefix writes"),
+    refused(
+        "steps_per_execution",
+        on("profile_json"),
+        f"explain, roofline and --profile_json divide {_ONE_STEP}",
+    ),
+    refused("steps_per_execution", on("profile_layers"), f"--profile_layers divides {_ONE_STEP}"),
+    refused("steps_per_execution", on("tfprof_file"), f"--tfprof_file divides {_ONE_STEP}"),
+    refused(
+        "steps_per_execution",
+        on("partitioned_graph_file_prefix"),
+        f"--partitioned_graph_file_prefix writes {_ONE_STEP}",
+    ),
     refused(
         "ema_decay",
         lambda p: p.place.asynchronous and p.work.trains,
@@ -490,9 +378,7 @@ _WORK: tuple[Rule[RunPlan], ...] = (
     ),
     refused("ema_decay", on("fp16_vars"), "cannot go with --fp16_vars, which rounds averages"),
     refused("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
-)
-
-_NUMERICS: tuple[Rule[RunPlan], ...] = (
+    # Number formats and the optimizer.
     needed("use_fp16", always, lambda p: check_fp16(p.params.precision, p.params.use_fp16)),
     refused(
         "precision",
@@ -502,10 +388,10 @@ _NUMERICS: tuple[Rule[RunPlan], ...] = (
     refused("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
     refused(
         "fp16_vars",
-        lambda p: p.numerics.optimizer.refuses_fp16 and not p.work.only_forward,
+        lambda p: p.numerics.optimizer_spec.refuses_fp16 and not p.work.only_forward,
         lambda p: (
-            f"cannot go with --optimizer={p.numerics.optimizer.name}: "
-            f"{p.numerics.optimizer.refuses_fp16}"
+            f"cannot go with --optimizer={p.numerics.optimizer_spec.name}: "
+            f"{p.numerics.optimizer_spec.refuses_fp16}"
         ),
     ),
     *_of_constants(
@@ -514,14 +400,99 @@ _NUMERICS: tuple[Rule[RunPlan], ...] = (
         ("learning_rate_schedule",),
         ("init_learning_rate",),
     ),
-)
-
-_MACHINE: tuple[Rule[RunPlan], ...] = (
+    # The exchange of gradients.
+    refused(
+        "gradient_repacking",
+        lambda p: p.exchange.reduces and p.params.gradient_repacking > MOST_PACKS,
+        f"must be at most {MOST_PACKS} packs",
+    ),
+    refused(
+        "staged_vars", lambda p: not p.place.mode.staged, _without_mode(lambda mode: mode.staged)
+    ),
+    refused(
+        "all_reduce_spec",
+        lambda p: (
+            p.place.mode.reduction is Reduction.ALL_REDUCE
+            and not p.place.mode.by_size
+            and len(p.exchange.all_reduce.ranges) > 1
+        ),
+        lambda p: (
+            "selects algorithms by tensor size; only --variable_update="
+            f"{names_of(lambda mode: mode.by_size and 'all_reduce_spec' in mode.needs)} does so; "
+            f"{p.place.mode.name} uses one algorithm for all sizes"
+        ),
+    ),
+    refused("all_reduce_spec", lambda p: p.exchange.reduces, _check_all_reduce),
+    needed(
+        "communication_hint",
+        lambda p: p.exchange.all_reduce == single("collective"),
+        _fault_of_default,
+    ),
+    needed("network_topology", always, _fault_of_default),
+    # Strategies of tf.distribute.
+    refused(
+        named(FLAGS, RunPart.CROSS_DEVICE),
+        lambda p: p.place.mode.reduction is not Reduction.CROSS_DEVICE,
+        _without_mode(lambda mode: mode.mirrors),
+    ),
+    refused(
+        "num_gpus",
+        lambda p: p.place.mode.multi_worker_strategy and p.params.device == "cpu",
+        lambda p: refuse_towers(p.place.job),
+    ),
+    refused(
+        "cross_device_ops",
+        lambda p: (
+            p.place.mode.multi_worker_strategy and p.params.cross_device_ops not in BETWEEN_WORKERS
+        ),
+        lambda p: (
+            f"works in one process only; with --variable_update={p.place.mode.name} use one of "
+            f"{', '.join(BETWEEN_WORKERS)}"
+        ),
+    ),
+    refused(
+        "num_packs",
+        lambda p: p.place.mode.multi_worker_strategy,
+        lambda p: f"does not work with --variable_update={p.place.mode.name}; use --bytes_per_pack",
+    ),
     refused(
         "gpu_indices",
-        lambda p: _named_gpus(p) != p.params.num_gpus,
-        lambda p: f"names {_named_gpus(p)} GPUs, but {p.place.names.towers}={p.params.num_gpus}",
+        lambda p: p.place.mode.multi_worker_strategy and _descends(p),
+        lambda p: (
+            f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
+            "numbers"
+        ),
     ),
+    refused(
+        "cross_device_ops",
+        always,
+        lambda p: refuse_devices(
+            p.params.cross_device_ops,
+            p.params.num_gpus,
+            on_gpu=p.params.device != "cpu",
+            shared_cards=p.exchange.cross_device.shared_cards,
+        ),
+    ),
+    refused(
+        "input_distribution",
+        lambda p: not p.place.mode.strategy,
+        lambda p: f"needs a strategy, not --variable_update={p.place.mode.name}",
+    ),
+    refused(
+        named(FLAGS, RunPart.DISTRIBUTION),
+        lambda p: p.params.input_distribution != "strategy",
+        "needs --input_distribution=strategy",
+    ),
+    refused(
+        "auto_shard_policy", on("input_sharding=manual"), "cannot go with --input_sharding=manual"
+    ),
+    refused(
+        "input_replication",
+        lambda p: not p.place.mode.mirrors,
+        _without_mode(lambda mode: mode.mirrors),
+    ),
+    # Devices and output.
+    refused("gpu_indices", always, _fault_of_number),
     refused(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
@@ -539,9 +510,6 @@ _MACHINE: tuple[Rule[RunPlan], ...] = (
             "that the processes of a job can share cards"
         ),
     ),
-)
-
-_OUTPUT: tuple[Rule[RunPlan], ...] = (
     refused(
         OF_WARM_UP,
         lambda p: (
@@ -556,8 +524,7 @@ _OUTPUT: tuple[Rule[RunPlan], ...] = (
     ),
     refused(_PATHS, always, _check_files),
 )
-
-_REFUSALS = (*_WORK, *_NUMERICS, *EXCHANGE, *STRATEGIES, *_MACHINE, *_OUTPUT)
+"""In this order: the first that applies is reported."""
 
 
 # What the flags need of network and data set.
@@ -774,339 +741,3 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
         _fault_of_shards,
     ),
 )
-
-
-# Given flags without effect in a run, as a table; each causes only a notice.
-
-# All-reduce algorithms for which shared memory changes nothing.
-_INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
-
-_SAVING = named(FLAGS, RunPart.CHECKPOINTS)
-_LOSS_SCALE = named(FLAGS, RunPart.LOSS_SCALE)
-_AGGREGATING = named(FLAGS, RunPart.AGGREGATION)
-_CROSS_DEVICE = named(FLAGS, RunPart.CROSS_DEVICE)
-_UPDATING = named(FLAGS, RunPart.UPDATE | RunPart.AGGREGATION | RunPart.CROSS_DEVICE)
-
-_FORWARD = "with --eval or --forward_only"
-_ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.ALL_REDUCE]
-
-
-def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, ...]:
-    """A notice per reason why given flags have no effect, except flags at a falsy default."""
-    values = ((spec, getattr(plan.params, spec.name)) for spec in SPECS.values())
-    silent = {spec.name for spec, value in values if not value and value == spec.default}
-    explicit = [name for name in explicit_flags if name not in silent]
-    added = (
-        idle(
-            (*OPTIMIZERS.added, *SCHEDULES.added),
-            lambda p: not p.work.trains,
-            "in a run that trains nothing",
-        ),
-        *_without_optimizer(OPTIMIZERS.added),
-    )
-    return notices((*UNUSED, *added), plan, explicit)
-
-
-def _only_forward(p: RunPlan) -> bool:
-    return p.work.only_forward
-
-
-def _never_evaluates(p: RunPlan) -> bool:
-    return not p.work.evaluates
-
-
-def _one_tower(p: RunPlan) -> bool:
-    return p.place.job.num_towers == 1
-
-
-def _follows_model(p: RunPlan) -> bool:
-    """Whether the learning rate follows the schedule of the model."""
-    return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
-
-
-def _without_optimizer(constants: Iterable[str]) -> tuple[Rule[RunPlan], ...]:
-    """The rules of flags of constants without an optimizer that has them."""
-    by_users: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
-    for flag in constants:
-        by_users[OPTIMIZERS.users(flag)] += (flag,)
-    return tuple(
-        idle(flags, partial(_ignores, flags), f"without --optimizer={names}")
-        for names, flags in by_users.items()
-    )
-
-
-def _ignores(flags: Sequence[str], p: RunPlan) -> bool:
-    """Whether the optimizer of a run has no constants of these flags."""
-    return not set(flags) & p.numerics.optimizer.flags.keys()
-
-
-def _all_reduces(p: RunPlan) -> bool:
-    return p.place.mode.reduction is Reduction.ALL_REDUCE
-
-
-def _running(p: RunPlan) -> frozenset[str]:
-    spec = p.exchange.running
-    return frozenset() if spec is None else spec.names
-
-
-def _has_two_levels(p: RunPlan) -> bool:
-    spec = p.params.all_reduce_spec
-    return spec is not None and spec.has_two_levels
-
-
-def _groups(p: RunPlan) -> int:
-    return len(groups_of(p.place.job.tower_devices, p.params.all_reduce_group_size))
-
-
-def _in_mode(flags: str, which: Callable[[Mode], object], why: str) -> Rule[RunPlan]:
-    """Flags without effect in the modes with a property."""
-    return idle(
-        flags,
-        lambda p: which(p.place.mode),
-        lambda p: f"with --variable_update={p.place.mode.name}{why}",
-    )
-
-
-def idle_reductions(
-    running: Callable[[P], frozenset[str] | None],
-    has_two_levels: Callable[[P], bool],
-    groups: Callable[[P], Sequence[int]],
-    are_single: Callable[[P], bool],
-) -> tuple[Rule[P], ...]:
-    """Flags of all-reduces without effect, in a run or in ``cnnbench allreduce``.
-
-    Args:
-      running: names of the algorithms in use; None if all of them are.
-      has_two_levels: whether --all_reduce_spec has an algorithm of two levels.
-      groups: number of groups of devices, for every number of devices that is measured.
-      are_single: whether every group is one device.
-    """
-
-    def same_in_shared_memory(p: P) -> bool:
-        names = running(p)
-        return names is not None and names <= _INDIFFERENT_TO_MEMORY
-
-    def without_collective(p: P) -> bool:
-        names = running(p)
-        return names is not None and "collective" not in names
-
-    return (
-        idle(
-            "all_reduce_group_size",
-            lambda p: not has_two_levels(p),
-            "without a two-level algorithm in --all_reduce_spec",
-        ),
-        idle(
-            "all_reduce_group_size",
-            lambda p: max(groups(p)) == 1,
-            "with so few devices: they are one group",
-        ),
-        idle(
-            "all_reduce_spec",
-            lambda p: has_two_levels(p) and 1 in groups(p),
-            "where all devices are one group: a group size of less than --num_gpus makes several",
-            says="has no second level",
-        ),
-        idle(
-            "all_reduce_spec",
-            lambda p: has_two_levels(p) and are_single(p),
-            "where every group contains one device",
-            says="has no first level",
-        ),
-        idle(
-            "all_reduce_share_memory",
-            same_in_shared_memory,
-            "with copy, collective or nccl: they do the same in either case",
-        ),
-        idle("communication_hint", without_collective, "without collective in --all_reduce_spec"),
-    )
-
-
-_DECLARED = declared(FLAGS)
-# These come before the rules about the work of a run: the first rule of a flag is printed.
-_BEFORE_WORK = (
-    "summary_verbosity",
-    "train_dir",
-    "precision=fp16",
-    "job_name: there are no other workers to wait for",
-)
-
-
-# Of the rules for a flag, the first that applies gives the reason.
-def _rounded(flag: str) -> Rule[RunPlan]:
-    """A notice of a number of steps that is no multiple of --steps_per_execution."""
-
-    def reason(p: RunPlan) -> str:
-        steps_given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
-        steps = whole(steps_given, together)
-        multiple = f"to {steps}, the next multiple of --steps_per_execution={together}"
-        return "" if steps == steps_given else multiple
-
-    return idle(flag, always, reason, says="is rounded up")
-
-
-UNUSED: tuple[Rule[RunPlan], ...] = (
-    _rounded("num_batches"),
-    _rounded("num_warmup_batches"),
-    idle(
-        (
-            *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
-            *("allow_nonfinite", "graph_file", "data_format", "xla_compile", "peak_flops"),
-            *("xla_cache_dir", "aux_head", "conv_gradients", "recompute"),
-            *(*_SAVING, *_LOSS_SCALE, *_UPDATING, *OF_WARM_UP),
-            *("summary_verbosity", "save_summaries_steps", "freeze_when_forward_only"),
-            *("benchmark_log_dir", "ml_perf_compliance_logging"),
-        ),
-        on("input_only"),
-        "with --input_only: no network is built",
-    ),
-    idle("eval_dir,collect_eval_results_async", _never_evaluates, "without an evaluation"),
-    idle(
-        "collect_eval_results_async",
-        lambda p: p.params.eval and not p.params.eval_interval_secs,
-        "with --eval of one checkpoint: nothing else runs meanwhile",
-    ),
-    idle(
-        "train_dir",
-        on("forward_only"),
-        "with --forward_only: it saves no checkpoints",
-        says="is only read from",
-    ),
-    *(_DECLARED[condition] for condition in _BEFORE_WORK),
-    idle("save_summaries_steps", _only_forward, f"{_FORWARD}: it is for summaries of a training"),
-    idle(
-        "summary_verbosity",
-        lambda p: not p.work.evaluates and (p.work.only_forward or not p.params.train_dir),
-        "without a training that has a --train_dir",
-    ),
-    idle(
-        "summary_verbosity",
-        lambda p: not p.work.evaluates and not p.params.save_summaries_steps,
-        "without --save_summaries_steps",
-    ),
-    idle("aux_head", _only_forward, f"{_FORWARD}: it is for the training loss"),
-    idle("conv_gradients,recompute", _only_forward, f"{_FORWARD}: they compute no gradients"),
-    idle(
-        "num_eval_batches,num_eval_epochs,eval_batch_size",
-        _never_evaluates,
-        "without an evaluation: add --eval or one of the eval_during_training flags",
-    ),
-    idle((*_SAVING, *_LOSS_SCALE, *_UPDATING), _only_forward, f"{_FORWARD}: they do not train"),
-    idle(
-        "local_parameter_device",
-        lambda p: p.work.only_forward and _all_reduces(p),
-        f"{_FORWARD}: every device has its own variables, and nothing is reduced",
-    ),
-    idle("distortions,augment", on("eval"), "with --eval: they change training images"),
-    idle(_MIXING, _only_forward, f"{_FORWARD}: they do not train"),
-    idle("print_training_accuracy", _only_forward, f"{_FORWARD}: they always print it"),
-    idle("ml_perf_compliance_logging", _only_forward, _FORWARD),
-    idle(
-        "ml_perf_compliance_logging",
-        _never_evaluates,
-        "without evaluations: add one of the eval_during_training flags",
-        says="logs no eval_accuracy",
-    ),
-    idle(
-        ("graph_file", *OF_WARM_UP),
-        on("eval"),
-        "with --eval: they show the step of a training or --forward_only",
-    ),
-    *_without_optimizer(OPTIMIZERS.constants),
-    idle(
-        "ema_decay",
-        lambda p: p.work is Work.FORWARD and p.params.train_dir is None,
-        "with --forward_only and without --train_dir, from which averages are read",
-    ),
-    idle(
-        "learning_rate_schedule",
-        lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params),
-        lambda p: (
-            "without --" + SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)[0]
-        ),
-    ),
-    idle(
-        "num_learning_rate_warmup_epochs",
-        _follows_model,
-        "on a model's own schedule; add --init_learning_rate or --piecewise_learning_rate_schedule",
-    ),
-    idle(
-        "resnet_base_lr",
-        lambda p: not _follows_model(p),
-        "with --init_learning_rate or --piecewise_learning_rate_schedule",
-    ),
-    _in_mode(
-        "gradient_reduction,local_parameter_device,sparse_to_dense_grads",
-        lambda mode: mode.reduction is Reduction.NONE,
-        "",
-    ),
-    idle(
-        [name for name in _AGGREGATING if name != "sparse_to_dense_grads"],
-        lambda p: not _all_reduces(p),
-        f"without --variable_update={', '.join(_ALL_REDUCING[:-1])} or {_ALL_REDUCING[-1]}",
-    ),
-    _in_mode(
-        "local_parameter_device",
-        lambda mode: mode.strategy and mode.processes is not Processes.COORDINATOR,
-        ": TensorFlow decides",
-    ),
-    idle(
-        (
-            *(name for name in _AGGREGATING if name != "variable_consistency"),
-            *("gradient_reduction", "bn_stats", *_CROSS_DEVICE),
-        ),
-        _one_tower,
-        "with --num_gpus=1: there is nothing to reduce",
-    ),
-    _in_mode(
-        "cross_replica_sync,ps_strategy,variable_caching,local_parameter_device",
-        lambda mode: mode.processes is Processes.COORDINATOR,
-        ": no worker waits for another, and variables go to the ps tasks in turn",
-    ),
-    idle(
-        "check_replica_consistency",
-        _one_tower,
-        "with --num_gpus=1: there is one copy of every variable",
-    ),
-    _in_mode(
-        "check_replica_consistency",
-        lambda mode: mode.copies is Copies.ONE,
-        ": it keeps one copy of every variable",
-    ),
-    _in_mode(
-        "check_replica_consistency",
-        lambda mode: not mode.in_sync,
-        ": its copies are meant to differ",
-    ),
-    idle(
-        "bytes_per_pack",
-        lambda p: p.place.mode.mirrors and p.params.cross_device_ops not in COLLECTIVE,
-        "without --cross_device_ops=ring or auto",
-    ),
-    idle(
-        "local_parameter_device",
-        lambda p: _all_reduces(p) and "copy" not in _running(p),
-        "with this all-reduce: of all algorithms, only copy uses it",
-    ),
-    *(rule for name, rule in _DECLARED.items() if name not in _BEFORE_WORK),
-    *idle_reductions(
-        _running,
-        _has_two_levels,
-        lambda p: (_groups(p),),
-        lambda p: _groups(p) == p.place.job.num_towers,
-    ),
-    idle(
-        "allreduce_merge_scope",
-        lambda p: p.params.allreduce_merge_scope > 1,
-        "as profiles show them: --gradient_repacking joins gradients",
-        says="changes only the names of operations",
-    ),
-    idle(
-        "network_topology",
-        lambda p: "hierarchical_copy" not in _running(p),
-        "without a hierarchical copy",
-    ),
-    idle("cross_replica_sync", _only_forward, f"{_FORWARD}: they update nothing"),
-    idle("iters_per_step", always, "in a run: it is for cnnbench allreduce"),
-)
-"""Flags without effect, and why."""

@@ -36,8 +36,9 @@ _OWN = {
     # The handshake compares the addresses themselves.
     *ADDRESSES,
     *named(FLAGS, Role.JOB),
-    # Machines may keep data in different places and have different GPUs.
-    *("data_dir", "gpu_indices"),
+    # Machines may have different GPUs and keep data in different places.
+    *named(FLAGS, Role.ITEMS),
+    "data_dir",
     *(spec.name for spec in specs_of(OutputParams)),
 }
 """Flags that may differ between the processes of a job."""
@@ -166,9 +167,9 @@ class RunPlan:
             "batch_size": length.batch_per_device,
             "global_batch_size": 0,  # a record contains the batch size per device
             "eval_batch_size": length.eval_batch_per_device,
-            "num_batches": length.num_batches,
-            "num_epochs": length.num_epochs,
-            "num_eval_batches": length.num_eval_batches or None,
+            "num_batches": length.batches,
+            "num_epochs": length.epochs,
+            "num_eval_batches": length.eval_batches or None,
             "num_warmup_batches": length.warm_up.least,
             "fp16_loss_scale": self.numerics.loss_scale,
         }

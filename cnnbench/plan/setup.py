@@ -192,7 +192,7 @@ class Numerics:
       scale_doubles_after: good steps after which an automatic loss scale doubles; None if the scale
         is constant.
       frozen: whether variables are constants of the graph.
-      optimizer: declaration of the optimizer.
+      optimizer_spec: declaration of the optimizer.
       constants: values of the optimizer's flags by name.
     """
 
@@ -200,7 +200,7 @@ class Numerics:
     loss_scale: float
     scale_doubles_after: int | None
     frozen: bool
-    optimizer: OptimizerSpec
+    optimizer_spec: OptimizerSpec
     constants: Mapping[str, float]
 
     @classmethod
@@ -214,7 +214,7 @@ class Numerics:
             loss_scale=(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE) if scaled else 1.0,
             scale_doubles_after=flags.fp16_inc_loss_scale_every_n if automatic else None,
             frozen=flags.forward_only and flags.freeze_when_forward_only,
-            optimizer=optimizer,
+            optimizer_spec=optimizer,
             constants=optimizer.values(flags),
         )
 
@@ -388,7 +388,7 @@ class Exchange:
                 reduction=flags.gradient_reduction,
                 weight_decay=flags.weight_decay,
                 clip={n: bound for n in _CLIPPING if (bound := getattr(flags, n)) is not None},
-                optimizer=numerics.optimizer,
+                optimizer=numerics.optimizer_spec,
                 asynchronous=place.asynchronous,
                 staged=flags.staged_vars,
                 narrow=flags.fp16_vars,
@@ -396,8 +396,8 @@ class Exchange:
             cross_device=CrossDeviceSpec(
                 ops=flags.cross_device_ops,
                 shared_cards=flags.gpus_per_card > 1,
-                bytes_per_pack=flags.bytes_per_pack,
-                num_packs=flags.num_packs,
+                pack_bytes=flags.bytes_per_pack,
+                packs=flags.num_packs,
             ),
         )
 

@@ -91,9 +91,9 @@ class Length:
       passes: batches per device of an update.
       global_batch: images per training step, of all devices and passes.
       eval_batch_per_device: images per device in an evaluation step.
-      num_batches, num_epochs: length of the timed loop (in evaluation mode: of the evaluation).
+      batches, epochs: length of the timed loop (in evaluation mode: of the evaluation).
       train_examples: images of one training epoch; 0 in evaluation mode.
-      num_eval_batches: global batches of one evaluation.
+      eval_batches: global batches of one evaluation.
       eval_examples: examples of one evaluation, without padding.
       eval_steps: global steps after which an evaluation is due.
       target: metric that ends the training; None without one.
@@ -103,11 +103,11 @@ class Length:
     passes: int
     global_batch: int
     eval_batch_per_device: int
-    num_batches: int
-    num_epochs: float
+    batches: int
+    epochs: float
     warm_up: WarmUp
     train_examples: int
-    num_eval_batches: int
+    eval_batches: int
     eval_examples: int
     eval_steps: frozenset[int]
     target: Target | None
@@ -145,11 +145,11 @@ class Length:
             passes=passes,
             global_batch=global_batch,
             eval_batch_per_device=eval_batch,
-            num_batches=batches,
-            num_epochs=epochs,
+            batches=batches,
+            epochs=epochs,
             warm_up=WarmUp(0, 0) if evaluating else _warm_up(flags),
             train_examples=0 if evaluating else epoch,
-            num_eval_batches=eval_batches,
+            eval_batches=eval_batches,
             eval_examples=eval_examples,
             eval_steps=frozenset(
                 whole(step, together)
@@ -161,16 +161,16 @@ class Length:
     @property
     def training_steps(self) -> int:
         """Steps of the whole training from global step 0; warm-up steps train too."""
-        return self.warm_up.least + self.num_batches
+        return self.warm_up.least + self.batches
 
     def check_steps_left(self, train_dir: str, done: int) -> None:
         """Refuses a training whose checkpoint, of global step `done`, is beyond --num_batches."""
-        if done - self.num_batches > self.warm_up.most:  # Warm-up steps train, too.
+        if done - self.batches > self.warm_up.most:  # Warm-up steps train, too.
             reason = (
                 f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
                 "more batches or for another directory"
             )
-            raise FlagError("num_batches", self.num_batches, reason)
+            raise FlagError("num_batches", self.batches, reason)
 
 
 def whole(steps: int, together: int) -> int:
@@ -490,7 +490,6 @@ class InputPlan:
                 flags,
                 **unmixed,
                 dataset=network.dataset,
-                data_dir=flags.data_dir,
                 subset="train" if training else "validation",
                 batch_per_device=(
                     length.batch_per_device if training else length.eval_batch_per_device

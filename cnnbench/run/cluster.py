@@ -86,7 +86,7 @@ def connect_job(
         different facts. The message names the task and its address.
     """
     hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
-    hosts["--controller_host"] = job.controller_host or ""
+    hosts["--controller_host"] = job.controller_address or ""
     return rendezvous.run(_Meeting(job, {**hosts, **facts}, tell).run(timeout))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.flags import FLAGS
-from cnnbench.flags.groups.data import ReadingParams
+from cnnbench.flags.declare import RunPart, named
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 from cnnbench.run.driver.training import ENDINGS
 from cnnbench.run.step.update import CLIPPINGS
@@ -34,8 +34,8 @@ NOT_READ = {
 
 def _read_anywhere():
     # AggregationSpec.of, optimizers, schedules, clippings and endings read flags by names in data.
-    # The input has the flags of ReadingParams as attributes.
-    names = {field.name for field in dataclasses.fields(ReadingParams)}
+    # The input has the flags of data as attributes.
+    names = {*named(FLAGS, RunPart.READING)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}
     names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *ENDINGS, *plugins.FLAGS}
     for package in PACKAGES:

@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 from other_values import other
 
-import cnnbench
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.declare import Counted
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.params import SPECS, identity
 from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 
 MOST_LISTS = 15
 """Lists of names of flags in the package, each for a reason that no role or part tells."""
+
+REPEATED = {
+    "attributes of networks, which plug-ins set": (
+        *("aux_head", "batch_size", "data_format", "image_size", "keras_layers", "num_classes"),
+    ),
+    "keys of records": ("cluster", "device", "dtype", "model", "peers", "variable_update"),
+    "keys of the packing in records of reductions": (
+        *("agg_small_grads_max_bytes", "agg_small_grads_max_group", "allreduce_merge_scope"),
+        *("gradient_bucket_bytes", "gradient_repacking", "variable_consistency"),
+    ),
+    "public fields of ReduceContext": ("communication_hint", "network_topology"),
+    "public fields of VariableMgrSpec": ("ps_strategy", "variable_caching"),
+    "a public field of VariableSpec": ("weight_decay",),
+    "a public field of ScheduledSteps": ("warmup",),
+    "a key of suites": ("num_batches",),
+}
+"""Fields outside of cnnbench.flags with the name of a flag, and why they keep this name.
+
+A part of the plan holds its flags, or a value of another name that follows from them.
+"""
+
+_DECLARING = {"flag", "flag_of", "quiet_flag"}
+"""Functions that declare the flags of a command, which may have names of flags of runs."""
 
 _LITERALS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 
@@ -64,6 +89,34 @@ def lists_of_flags(tree):
     ]
 
 
+def repeated_fields(tree, names):
+    """Fields of the classes of a module with one of the names, except declarations of flags."""
+    return {
+        field.target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if field.target.id in names
+        if not (isinstance(field.value, ast.Call) and _name(field.value.func) in _DECLARING)
+    }
+
+
+def _name(function):
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+@cache
+def _trees():
+    """The modules of the product by path relative to the repository."""
+    root = Path(__file__).parents[2]
+    return {
+        path.relative_to(root): ast.parse(path.read_text(encoding="utf-8"))
+        for top in ("cnnbench", "models", "variable_mgr")
+        for path in sorted((root / top).rglob("*.py"))
+    }
+
+
 @pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
 def test_the_role_of_a_flag_decides_for_judge_and_campaigns(spec, runs):
     usual, changed = Params().as_dict(), {**Params().as_dict(), spec.name: other(spec)}
@@ -86,13 +139,24 @@ def test_of_places_their_presence_counts_and_on_one_machine_which():
 
 
 def test_lists_of_names_of_flags_follow_from_declarations():
-    root = Path(cnnbench.__file__).parent
     found = [
-        f"{path.relative_to(root)}:{line}"
-        for path in sorted(root.rglob("*.py"))
+        f"{path}:{line}"
+        for path, tree in _trees().items()
         # Declarations of optimizers say which flags they read, and readers know the words of other
         # programs.
         if not {"optimizers", "readers"} & {*path.parts}
-        for line in lists_of_flags(ast.parse(path.read_text(encoding="utf-8")))
+        for line in lists_of_flags(tree)
     ]
     assert len(found) <= MOST_LISTS, "\n".join(found)
+
+
+def test_no_field_repeats_a_flag_without_a_reason():
+    names = {spec.name for spec in (*FLAGS, *ALL_REDUCE_FLAGS)}
+    names -= {*OPTIMIZERS.constants, *SCHEDULES.constants}
+    found = {
+        name
+        for path, tree in _trees().items()
+        if path.parts[:2] != ("cnnbench", "flags")
+        for name in repeated_fields(tree, names)
+    }
+    assert found == {name for fields in REPEATED.values() for name in fields}

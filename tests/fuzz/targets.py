@@ -89,7 +89,7 @@ def plan(argv: Sequence[str]) -> None:
 
     made = make_plan(parse_run(argv))
     estimate(made, "cpu")
-    rate, steps = made.rates.schedule, made.length.num_batches
+    rate, steps = made.rates.schedule, made.length.batches
     if not all(math.isfinite(rate(step)) for step in (0, 1, steps // 2, steps - 1)):
         raise Disagreement(f"the learning rate is not finite: {argv}")
 

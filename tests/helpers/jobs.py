@@ -42,7 +42,7 @@ class Tasks:
         hosts = [
             f"--{job}_hosts={','.join(self.job.addresses_of(job))}" for job in ("worker", "ps")
         ]
-        hosts += [f"--controller_host={self.job.controller_host or ''}"]
+        hosts += [f"--controller_host={self.job.controller_address or ''}"]
         own = [f"--job_name={kind}", f"--task_index={index}"]
         given = [flag for flag in (*hosts, *own) if not flag.endswith("=")]
         self.processes[name] = Forked(

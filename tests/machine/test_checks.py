@@ -154,9 +154,9 @@ def test_gpu_processes_are_named_and_free_gpus_offered():
     check = checks.gpu_processes
     assert texts(check, gpus, (0,)) == ["GPU 0 also runs 7 (Xorg), 42 (python)"]
     assert advice(check, gpus, (0,)) == "end them, or use CUDA_VISIBLE_DEVICES=1"
-    flags = {"cards": (0, 1, 2), "gpu_indices": "0,1,2"}
+    flags = {"cards": (0, 1, 2), "gpu_indices_given": True}
     assert advice(check, gpus, (0, 1), **flags) == "end them, or wait"
-    flags = {"cards": (0, 1), "gpu_indices": "0,1"}
+    flags = {"cards": (0, 1), "gpu_indices_given": True}
     assert advice(check, gpus, (0, 1), **flags).endswith("=1,3 without --gpu_indices")
 
 

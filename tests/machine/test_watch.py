@@ -132,7 +132,7 @@ def test_processes_of_the_job_keep_only_gpus_beside_those_of_the_run_busy(machin
     on_gpus({50: "worker", 60: "game"}, {50: "worker"})
     watch = Watch(machine.host, clock=machine.clock)
     watch.add_peers([50])
-    (condition,) = watch.before(FACTS, RunFlags(on_gpu=True, gpu_indices="0"))
+    (condition,) = watch.before(FACTS, RunFlags(on_gpu=True, gpu_indices_given=True))
     assert condition.text == "GPU 0 also runs 60 (game)"
     assert condition.advice == "end them, or wait"
     with watch:

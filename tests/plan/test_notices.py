@@ -6,8 +6,8 @@ import pytest
 
 from cnnbench.flags import FLAGS
 from cnnbench.plan import parse_run
+from cnnbench.plan.notices import UNUSED
 from cnnbench.plan.place import declared, notices
-from cnnbench.plan.refusals import UNUSED
 
 SHORT = {
     "EVAL": "--eval --train_dir=d",

@@ -8,7 +8,7 @@ from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan, parse_run
-from cnnbench.plan.refusals import _AGGREGATING
+from cnnbench.plan.notices import _AGGREGATING
 from cnnbench.plan.training import WarmUp
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import AggregationSpec
@@ -27,8 +27,8 @@ from cnnbench.variable_mgr.modes import AggregationSpec
 )
 def test_batches_and_epochs(flags, batch, batches):
     plan = make_plan(Params(model="trivial", data_name="cifar10", batch_size=batch, **flags))
-    assert plan.length.num_batches == batches
-    assert plan.length.num_epochs == pytest.approx(batches * batch / 50_000)
+    assert plan.length.batches == batches
+    assert plan.length.epochs == pytest.approx(batches * batch / 50_000)
     assert plan.length.training_steps == 10 + batches  # the steps of the warm-up train, too
 
 
@@ -118,13 +118,13 @@ def test_evaluation_points(flags, steps):
     )
     assert plan.length.eval_steps == steps
     assert plan.work.value == "training + evaluation"
-    assert plan.length.num_eval_batches == 10
+    assert plan.length.eval_batches == 10
 
 
 def test_batches_are_per_device():
     plan = make_plan(Params(model="resnet50", num_gpus=3))
     assert (plan.length.batch_per_device, plan.length.global_batch) == (64, 192)
-    assert plan.length.num_epochs == pytest.approx(100 * 192 / 1281167)
+    assert plan.length.epochs == pytest.approx(100 * 192 / 1281167)
 
 
 def test_a_global_batch_is_shared_by_the_devices_of_an_update():
@@ -162,7 +162,7 @@ def test_sizes_of_images_and_outputs_change_the_network():
 def test_the_evaluation_is_as_long_as_the_training_unless_told():
     def batches(**flags):
         plan = make_plan(Params(eval_during_training_every_n_steps=1, **flags))
-        return plan.length.num_eval_batches
+        return plan.length.eval_batches
 
     assert batches() == 100
     assert batches(num_batches=7) == 7
@@ -179,9 +179,9 @@ def test_passes_of_an_evaluation_are_whole_batches_each(epochs, batches):
     small = {"model": "resnet20", "data_name": "cifar10", "batch_size": 128, "num_gpus": 2}
     during = {"eval_during_training_every_n_steps": 1, "num_batches": 2}
     own = make_plan(Params(**small, **during, num_eval_epochs=epochs))
-    assert own.length.num_eval_batches == batches
+    assert own.length.eval_batches == batches
     as_training = make_plan(Params(**small, eval=True, train_dir="d", num_epochs=epochs))
-    assert as_training.length.num_eval_batches == as_training.length.num_batches == batches
+    assert as_training.length.eval_batches == as_training.length.batches == batches
 
 
 # Flag and value, and the field that they set, alone. Values are none of the defaults.

@@ -34,7 +34,7 @@ import json, os, sys
 from cnnbench.base.rendezvous import resolve
 flags = dict(word[2:].split("=") for word in sys.argv[1:])
 job, _ = resolve(flags["cluster"], int(flags["cluster_ps"]), os.environ)
-print(json.dumps([str(job.task), job.worker_hosts, job.ps_hosts, flags]))
+print(json.dumps([str(job.task), job.worker_addresses, job.ps_addresses, flags]))
 """
 
 

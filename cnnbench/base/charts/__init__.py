@@ -131,7 +131,7 @@ class ChartSeries:
       style: index of colour, dashes and mark; if None, the index of the series in the chart.
       mark: index of the mark; if None, `style` determines the mark.
       texts: text next to each point; "" for no text.
-      sizes: diameters of the marks in pixels, one for each point; if empty, all are equal.
+      diameters: of the marks in pixels, one for each point; if empty, all are equal.
     """
 
     name: str
@@ -144,7 +144,7 @@ class ChartSeries:
     style: int | None = None
     mark: int | None = None
     texts: tuple[str, ...] = ()
-    sizes: tuple[float, ...] = ()
+    diameters: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

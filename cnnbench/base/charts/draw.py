@@ -364,7 +364,7 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
     if series.reference:
         return
     hints = series.hints or ("",) * len(xs)
-    sizes = series.sizes or (_size(index),) * len(xs)
+    sizes = series.diameters or (_size(index),) * len(xs)
     inside = [i for i, (_, y) in enumerate(series.points) if y <= top]
     beyond = [i for i, (_, y) in enumerate(series.points) if y > top]
     if not series.marks:

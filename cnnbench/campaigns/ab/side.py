@@ -331,7 +331,7 @@ _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.a
 # Time limit, in case the import of a plug-in never returns.
 _SECONDS = 120.0
 
-RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
+RESERVED = named(FLAGS, RunPart.PER_PROCESS)
 """Flags of runs to refuse: a second process would resume or overwrite what the first left."""
 
 # Other files and folders that a run writes.

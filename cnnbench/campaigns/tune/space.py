@@ -29,7 +29,7 @@ from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import ACCEPTED, FLAGS, SPECS
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
-from cnnbench.plan.refusals import unused_notices
+from cnnbench.plan.notices import unused_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, modes
 from cnnbench.variable_mgr import modes as registry

@@ -12,13 +12,13 @@ from cnnbench.base.terminal import LineWriter, Messages, Progress
 from cnnbench.cli.commands.run import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import parted, sections_of
+from cnnbench.flags.declare import RunPart, named, parted, sections_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
-from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.flags.params import Params, obsolete_notices
 from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan, run_plan, translate_flags
 from cnnbench.lab.all_reduce.session import AllReduceBench, complete_record
 from cnnbench.lab.predict import command
+from cnnbench.lab.predict.command import PREDICT_FLAGS
 from cnnbench.plan.run_plan import agreed_facts, digest_of
 from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -30,12 +30,9 @@ from cnnbench.run.runtime.tensorflow import measures_here
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
 _MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))
-# The flags of --predict, and flags for measurements that --predict also uses.
 _PREDICTED_FROM = (
     *(spec.name for spec in PREDICT_FLAGS),
-    *("model", "data_name", "model_plugin", "plugin", "dtype", "wire_dtype", "all_reduce_spec"),
-    *("all_reduce_group_size", "gradient_repacking", "agg_small_grads_max_bytes"),
-    *("agg_small_grads_max_group", "gradient_bucket_bytes", "result_json", "result_csv"),
+    *named(ALL_REDUCE_FLAGS, RunPart.PREDICTED),
 )
 
 _ABOUT = """\

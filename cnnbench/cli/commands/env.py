@@ -161,7 +161,7 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
             intra_threads=plan.machine.flags.num_intra_threads or 0,
             intra_threads_given=bool(plan.machine.flags.num_intra_threads),
             batch_size=plan.params.batch_size,
-            gpu_indices=plan.machine.flags.gpu_indices,
+            gpu_indices_given=bool(plan.machine.flags.gpu_indices),
         ),
     )
     bad = [condition for condition in conditions_found if condition.id not in quiet]

@@ -46,8 +46,6 @@ as many are timed without a profiler; times are means over the faster half of th
 Exit codes: 0 done; 2 wrong use; 4 the run failed; 130 interrupted.
 """
 
-_WORK = {*named(FLAGS, RunPart.WORK)} - {"forward_only"}
-_REFUSED = (*sorted(_WORK), "num_epochs", "cluster", *ADDRESSES)
 _STEPS, _WARM_UP = 10, 5
 
 
@@ -118,7 +116,7 @@ def _prepare(values: Mapping[str, Any]) -> Params:
     FlagError for flags that no plug-in makes right.
     """
     _, flags = parted(RooflineFlags, values)
-    for name in _REFUSED:
+    for name in (*named(FLAGS, RunPart.NO_TIMED_STEPS), "num_epochs", "cluster", *ADDRESSES):
         if name in flags:
             raise FlagError(
                 name, flags[name], "is not supported by roofline, which profiles one process"

@@ -184,7 +184,7 @@ def _without_flags(plan: RunPlan) -> str:
     seconds += images * network.spec.training_flops_per_image / (_CORE_FLOPS * cores)
     return (
         f"no flags: trains {network.model.name} on synthetic {network.dataset.name}, "
-        f"{length.warm_up.least} warm-up and {length.num_batches} timed steps of "
+        f"{length.warm_up.least} warm-up and {length.batches} timed steps of "
         f"{length.global_batch} images; about {duration(seconds)} on idle CPUs, less on a GPU. "
         "cnnbench run --help lists the flags, cnnbench models the networks; Ctrl-C ends it"
     )

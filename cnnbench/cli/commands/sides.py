@@ -291,7 +291,6 @@ def sides_of(
 # Next steps after an inconclusive comparison: number of pairs and the command for them.
 
 _MOST_LINES = 3
-_HOSTS = ("worker_hosts", "ps_hosts")
 _LEFT_OUT = (*RESERVED, *named(FLAGS, Role.OUTPUT), labels.FLAG, *ADDRESSES)
 
 
@@ -385,12 +384,7 @@ def resumption(
 
 def _is_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
     """Whether commands on one machine can measure more runs of this kind."""
-    addresses = (split_hosts(new[-1].config.get(name)) for name in _HOSTS)
-    machines = {
-        address.rpartition(":")[0]
-        for addresses_of_pair in addresses
-        for address in addresses_of_pair
-    }
+    machines = {address.rpartition(":")[0] for hosts in _hosts(new[-1]) for address in hosts}
     return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
 
 
@@ -460,9 +454,15 @@ def _flags(measurement: Measurement) -> dict[str, str]:
     }
 
 
+def _hosts(measurement: Measurement) -> tuple[Sequence[str], Sequence[str]]:
+    """Addresses of the workers and of the ps tasks."""
+    config = measurement.config
+    return split_hosts(config.get("worker_hosts")), split_hosts(config.get("ps_hosts"))
+
+
 def _job(measurement: Measurement) -> tuple[str, ...]:
     """The flags for the processes of the measured job; none for a single process."""
-    workers, ps = (split_hosts(measurement.config.get(name)) for name in _HOSTS)
+    workers, ps = _hosts(measurement)
     if not workers:
         return ()
     controller = bool(measurement.config.get("controller_host"))

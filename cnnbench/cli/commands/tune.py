@@ -22,7 +22,17 @@ from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import args_of, parse_flags
-from cnnbench.flags.declare import Role, flag, flag_of, named, parted, sections_of, specs_of, words
+from cnnbench.flags.declare import (
+    Role,
+    RunPart,
+    flag,
+    flag_of,
+    named,
+    parted,
+    sections_of,
+    specs_of,
+    words,
+)
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.judge.compare import Policy
@@ -114,7 +124,9 @@ _REFUSED = {
         "cannot go with tune: every process would write there",
     ),
     **dict.fromkeys(RESERVED, "is set by the command: every process keeps its own files"),
-    **dict.fromkeys(("eval", "input_only"), "cannot go with tune, which times training steps"),
+    **dict.fromkeys(
+        named(FLAGS, RunPart.NO_TIMED_STEPS), "cannot go with tune, which times training steps"
+    ),
     **dict.fromkeys(ADDRESSES, _OF_JOBS),
 }
 

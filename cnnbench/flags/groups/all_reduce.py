@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
@@ -19,9 +19,6 @@ from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.models import model as registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import MOST_PACKS, Packing
-
-if TYPE_CHECKING:
-    pass
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"
@@ -44,22 +41,24 @@ class AllReduceParams:
         None,
         "Reduce the gradients of this network; `cnnbench models` lists them.",
         known=registry.all_names,
-        part=RunPart.ROWS,
+        part=RunPart.ROWS | RunPart.PREDICTED,
     )
     data_name: str | None = flag(
         None,
         "Data set of --model; imagenet if not given.",
         known=registry.datasets,
-        part=RunPart.ROWS,
+        part=RunPart.ROWS | RunPart.PREDICTED,
         only_with="model",
     )
-    model_plugin: str | None = flag_of(ModelParams, "model_plugin", part=RunPart.ROWS)
-    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
+    model_plugin: str | None = flag_of(
+        ModelParams, "model_plugin", part=RunPart.ROWS | RunPart.PREDICTED
+    )
+    plugin: tuple[str, ...] = flag_of(RunParams, "plugin", part=RunPart.PREDICTED)
     dtype: str = flag(
         "float32",
         "Number format of the tensors.",
         choices=("float32", "float16", "bfloat16"),
-        part=RunPart.ROWS,
+        part=RunPart.ROWS | RunPart.PREDICTED,
     )
 
     # Flags for the algorithms: every spec is combined with every packing.
@@ -69,7 +68,7 @@ class AllReduceParams:
         "copy,xring#2,pscpu:32K:xring,nccl/xring. If not given, every single algorithm that "
         "works on these devices.",
         known=names,
-        part=RunPart.ROWS,
+        part=RunPart.ROWS | RunPart.PREDICTED,
     )
     peers: str = flag(
         "",
@@ -84,21 +83,27 @@ class AllReduceParams:
         default=(0,),
         help="Numbers of packs that the tensors are joined into; 0 for no packing.",
         maximum=MOST_PACKS,
+        part=RunPart.PREDICTED,
     )
     agg_small_grads_max_bytes: str = flag(
         "0",
         "Sizes up to which small tensors are joined, comma-separated, as in 0,64K; 0 for none.",
+        part=RunPart.PREDICTED,
     )
-    agg_small_grads_max_group: int = flag_of(VariableUpdateParams, "agg_small_grads_max_group")
+    agg_small_grads_max_group: int = flag_of(
+        VariableUpdateParams, "agg_small_grads_max_group", part=RunPart.PREDICTED
+    )
     gradient_bucket_bytes: str = flag(
         "0",
         "Sizes of the buckets that consecutive tensors are joined into, comma-separated, as in "
         "0,4M; 0 for none.",
+        part=RunPart.PREDICTED,
     )
     wire_dtype: str = flag(
         "same",
         "Formats that float32 tensors are sent in, comma-separated: same, float16, bfloat16.",
         known=lambda: (_SAME, *WIRE_DTYPES),
+        part=RunPart.PREDICTED,
     )
     compact_gradient_transfer: bool = flag(
         False, "Old name of --wire_dtype=float16.", part=RunPart.ROWS
@@ -110,7 +115,9 @@ class AllReduceParams:
         help="relaxed reduces the tensors of the call before, kept in variables.",
     )
     network_topology: str = flag_of(VariableUpdateParams, "network_topology")
-    all_reduce_group_size: int = flag_of(VariableUpdateParams, "all_reduce_group_size")
+    all_reduce_group_size: int = flag_of(
+        VariableUpdateParams, "all_reduce_group_size", part=RunPart.PREDICTED
+    )
     communication_hint: str = flag_of(
         VariableUpdateParams,
         "communication_hint",
@@ -182,9 +189,14 @@ class AllReduceParams:
         "Write all measurements to this file, again after every size.",
         path="file",
         role=Role.OUTPUT,
+        part=RunPart.PREDICTED,
     )
     result_csv: str | None = flag(
-        None, "Append a row per line of the table to this file.", path="file", role=Role.OUTPUT
+        None,
+        "Append a row per line of the table to this file.",
+        path="file",
+        role=Role.OUTPUT,
+        part=RunPart.PREDICTED,
     )
     result_label: str | None = flag_of(OutputParams, "result_label")
     quiet_conditions: str = flag_of(OutputParams, "quiet_conditions")

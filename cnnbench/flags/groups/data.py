@@ -29,8 +29,8 @@ _IMAGE = ("data_dir", "not input_preprocessor=official_models_imagenet")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetParams:
-    """Flags that select the data set and its directory."""
+class DataParams:
+    """Flags for data sets and image preprocessing."""
 
     data_dir: str | None = flag(
         None,
@@ -52,11 +52,7 @@ class DatasetParams:
         role=Role.PLUGIN,
     )
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingParams:
-    """Flags for reading and preprocessing examples."""
-
+    # Flags for reading and preprocessing examples.
     resize_method: str = _reading(
         "bilinear",
         "How ImageNet images are resized, in training and in evaluations; round_robin "
@@ -154,8 +150,3 @@ class ReadingParams:
         "skip is for data sets of TFRecords. A file that is cut off is refused in either case.",
         choices=("fail", "skip"),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataParams(ReadingParams, DatasetParams):
-    """Flags for data sets and image preprocessing."""

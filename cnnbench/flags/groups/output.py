@@ -55,9 +55,11 @@ class OutputParams:
         "Live progress line on stderr; auto shows it on terminals only.",
         choices=("auto", "on", "off"),
     )
-    result_json: str | None = _output(None, "Write the run record to this file.", path="file")
+    result_json: str | None = _output(
+        None, "Write the run record to this file.", path="file", part=RunPart.PER_PROCESS
+    )
     result_csv: str | None = _output(
-        None, "Append one row about the run to this file.", path="file"
+        None, "Append one row about the run to this file.", path="file", part=RunPart.PER_PROCESS
     )
     result_label: str | None = _note(
         None,
@@ -77,6 +79,7 @@ class OutputParams:
         path="folder or URL",
         fault=_fault_of_checkpoints,
         role=Role.PLACE,
+        part=RunPart.PER_PROCESS,
     )
     export_dir: str | None = _output(
         None,
@@ -140,6 +143,7 @@ class OutputParams:
         "Profile the last steps of the warm-up, and write their times by layer, kind and "
         "direction to this file. cnnbench explain compares two such files.",
         path="file",
+        part=RunPart.PER_PROCESS,
     )
     profile_steps: int = flag(
         20,
@@ -159,7 +163,7 @@ class OutputParams:
         "Write the graph of every device, as TensorFlow optimized and partitioned it in the first "
         "warm-up step, to files PREFIX0, PREFIX1, ...; a suffix stays at the end, and txt means "
         "text.",
-        path="file",
+        path="file prefix",
     )
     benchmark_log_dir: str | None = _output(
         None,

@@ -38,7 +38,11 @@ _warm_up = partial(flag, part=RunPart.WARM_UP)
 class RunParams:
     """Flags for the kind and length of a run."""
 
-    eval: bool = _work(False, "Evaluate the checkpoints in --train_dir instead of training.")
+    eval: bool = _work(
+        False,
+        "Evaluate the checkpoints in --train_dir instead of training.",
+        part=RunPart.WORK | RunPart.NO_TIMED_STEPS,
+    )
     eval_interval_secs: int = flag(
         0,
         "With --eval: seconds between two searches for a new checkpoint. Each new checkpoint is "
@@ -99,6 +103,7 @@ class RunParams:
         False,
         "Measure only the input pipeline of the training and each of its stages. No network is "
         "built. Needs --data_dir.",
+        part=RunPart.WORK | RunPart.NO_TIMED_STEPS,
     )
     forward_only: bool = _work(
         False,

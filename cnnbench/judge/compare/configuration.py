@@ -29,8 +29,9 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import truth
-from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.declare import RunPart, named, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
+from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import FLAGS, OBSOLETE, identity
 from cnnbench.judge.metrics import (
     ALL_REDUCE,
@@ -214,7 +215,7 @@ _RATES = named(FLAGS, RunPart.LEARNING_RATE)
 UPDATING = tuple(name for name in named(FLAGS, RunPart.UPDATE) if name not in _RATES)
 """Flags that select the operations of an update."""
 
-_POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
+_POOLS = named(specs_of(RuntimeParams), RunPart.THREADS)
 _THREADS = (*named(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -245,8 +246,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "use_fp16": ("use_fp16", *_PRECISION),  # Old name of `precision`, and compared as `precision`.
     "dtype": ("dtype", "bytes", "wire_dtype"),
     # If several towers share the CPUs, the sizes of the two pools depend on each other.
-    "num_intra_threads": _POOLS,
-    "num_inter_threads": _POOLS,
+    **dict.fromkeys(_POOLS, (*_POOLS, "*_op_threads")),
     "autotune_threshold": (
         *("autotune_threshold", "num_warmup_batches", "env_TF_AUTOTUNE_THRESHOLD"),
     ),

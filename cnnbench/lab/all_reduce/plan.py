@@ -40,8 +40,8 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import RunPlan
 from cnnbench.plan import make_plan as plan_run
+from cnnbench.plan.notices import idle_reductions
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, declared, idle
-from cnnbench.plan.refusals import idle_reductions
 from cnnbench.plan.setup import check_all_reduce, model_gradients
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, groups_of, process_of
@@ -355,22 +355,20 @@ def _size(piece: str) -> int:
 
 
 def _lacks(algorithm: str, plan: AllReducePlan) -> bool:
-    """Whether an algorithm is not measured. All are measured if no spec is given."""
-    return plan.specs is not None and algorithm not in _used_algorithms(plan)
+    used = _used_algorithms(plan)
+    return used is not None and algorithm not in used
 
 
-def _used_algorithms(plan: AllReducePlan) -> frozenset[str]:
-    """Algorithms in the specs that are used for at least one number of devices."""
+def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:
+    """Algorithms in the specs that are used for at least one number of devices; None for all."""
+    if plan.specs is None:
+        return None
     return frozenset(
         name
-        for spec in plan.specs or ()
+        for spec in plan.specs
         for count in plan.counts
         for name in spec.running(_groups(plan, count)).names
     )
-
-
-def _has_two_levels(plan: AllReducePlan) -> bool:
-    return any(spec.has_two_levels for spec in plan.specs or ())
 
 
 def _groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
@@ -393,8 +391,8 @@ UNUSED: tuple[Rule[AllReducePlan], ...] = (
         )
     ),
     *idle_reductions(
-        lambda plan: None if plan.specs is None else _used_algorithms(plan),
-        _has_two_levels,
+        _used_algorithms,
+        lambda plan: any(spec.has_two_levels for spec in plan.specs or ()),
         lambda plan: [len(_groups(plan, count)) for count in plan.counts],
         lambda plan: plan.params.all_reduce_group_size == 1,
     ),

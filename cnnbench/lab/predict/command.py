@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cnnbench.base import plugins
@@ -16,13 +16,13 @@ from cnnbench.base.document import Content, Table, TableCell, Text, text_of
 from cnnbench.base.terminal import print_result, print_warning, split_table
 from cnnbench.base.text import NONE, binary, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
     AllReduceParams,
     params_of,
     parse_packings,
     parse_specs,
 )
-from cnnbench.flags.groups.predict import PREDICT_FLAGS, PredictParams
 from cnnbench.lab.predict.predict import (
     COLUMNS,
     LARGEST_DOMAIN,
@@ -54,8 +54,67 @@ from cnnbench.variable_mgr.modes import Packing
 _DEFAULT_MODEL = "resnet50"
 _TWO_LEVELS = ("nccl/xring", "nccl/rechd", "nccl/tree", "psgpu/xring")
 _MOST_DEVICES = 1_000_000
-_PACKINGS = ("agg_small_grads_max_bytes", "gradient_bucket_bytes", "wire_dtype")
 _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictParams:
+    """Flags for predictions: links, devices and computation."""
+
+    predict: bool = flag(
+        False,
+        "Measure nothing; predict from a cost model how the reduction of --model scales. "
+        "Needs --link.",
+    )
+    devices: str = flag(
+        "8..16384",
+        "Numbers of devices to predict for: 8,12,16, or 8..16384 for 8 and its doubles.",
+    )
+    link: str | None = flag(
+        None,
+        "Link of every device: a preset such as nvlink3, pcie4, tcp100, roce100, hdr, or "
+        "alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE_ADDED], or a preset "
+        "with some of these changed, as in hdr,alpha=5e-6.",
+    )
+    inter_link: str | None = flag(
+        None,
+        "Link that the devices of a node share towards other nodes, as --link; --link is then "
+        "the link within a node.",
+    )
+    devices_per_node: int = flag(
+        8,
+        "With --inter_link: consecutive devices that share a node.",
+        minimum=1,
+        only_with="inter_link",
+    )
+    step_seconds: float | None = flag(
+        None, "Time of a training step on one device, without any reduction.", above=0
+    )
+    record: str | None = flag(
+        None,
+        "Run record of one device, to take the mean step time and the batch size from.",
+        path="file",
+    )
+    batch_size: int | None = flag(
+        None,
+        "Images per device and step. If not given or 0: the batch size of --record or of --model.",
+        minimum=0,
+        only_with="step_seconds,record",
+    )
+    plot: str | None = flag(
+        None,
+        "Draw predictions into this .svg, .png or .pdf file.",
+        path="file",
+    )
+    plot_devices: int | None = flag(
+        None,
+        "Number of devices in the plot of time over size; if not given, the largest of --devices.",
+        minimum=2,
+        only_with="plot",
+    )
+
+
+PREDICT_FLAGS: tuple[FlagSpec, ...] = specs_of(PredictParams)
 
 
 def main(values: Mapping[str, Any]) -> int:
@@ -181,8 +240,12 @@ def _recorded(path: str) -> tuple[float, int]:
 
 def _packing(sent: AllReduceParams) -> Packing:
     """The packing that the flags select. FlagError if they select several."""
-    repacking = ",".join(map(str, sent.gradient_repacking))
-    texts = {"gradient_repacking": repacking, **{name: getattr(sent, name) for name in _PACKINGS}}
+    texts = {
+        "gradient_repacking": ",".join(map(str, sent.gradient_repacking)),
+        "agg_small_grads_max_bytes": sent.agg_small_grads_max_bytes,
+        "gradient_bucket_bytes": sent.gradient_bucket_bytes,
+        "wire_dtype": sent.wire_dtype,
+    }
     for name, text in texts.items():
         if "," in text:
             raise FlagError(name, text, "must be one value with --predict")

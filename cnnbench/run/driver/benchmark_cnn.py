@@ -62,8 +62,8 @@ _NO_ROOM = "Dst tensor is not initialized"
 
 def _long_run_notice(plan: RunPlan) -> str:
     """A notice if the plan has unusually many steps, perhaps by mistake; otherwise ""."""
-    warm_up, timed, length = plan.length.warm_up.most, plan.length.num_batches, plan.length
-    evaluated = length.num_eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
+    warm_up, timed, length = plan.length.warm_up.most, plan.length.batches, plan.length
+    evaluated = length.eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
     if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
         return ""
     return f"a long run: steps of the warm-up {warm_up}, timed {timed}, of evaluations {evaluated}"
@@ -308,7 +308,7 @@ class BenchmarkCNN(Run):
         if plan.params.data_dir is not None:
             used = {
                 "train": plan.work is not Work.EVALUATION,
-                "validation": plan.length.num_eval_batches > 0,
+                "validation": plan.length.eval_batches > 0,
             }
             for subset in (name for name, is_used in used.items() if is_used):
                 for gap in plan.network.dataset.gaps(subset, plan.params.data_dir):

@@ -230,14 +230,14 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
     optimizer = None
     if plan.work.trains:
         numerics = plan.numerics
-        optimizer = Optimizer(numerics.optimizer, numerics.constants, plan.params.ema_decay)
+        optimizer = Optimizer(numerics.optimizer_spec, numerics.constants, plan.params.ema_decay)
         for variables in manager.updated_groups():
             optimizer.create_slots(variables)
     evaluated, step, inputs, workers = _steps(plan, devices, manager, optimizer)
     slots = {} if optimizer is None else manager.savable_slots(optimizer)
     averages = moving_averages(slots)
     evaluator = None
-    if plan.length.num_eval_batches:
+    if plan.length.eval_batches:
         if plan.work.trains:
             console.lines("Generating evaluation model")
         evaluator = _evaluator(plan, devices, evaluated, averages)
@@ -276,7 +276,7 @@ def _checkpoints(
         {} if step is None else step.loss_scale.variables(),
         host=devices.job.cpu_device if devices.job.in_cluster else None,
         outlives_others=plan.place.asynchronous,
-        optimizer=plan.numerics.optimizer.name if plan.work.trains else None,
+        optimizer=plan.numerics.optimizer_spec.name if plan.work.trains else None,
         global_batch=plan.length.global_batch,
         # A worker that runs its own step only knows its own input.
         inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,

@@ -133,7 +133,7 @@ class RunOutput(NamedTuple):
 
     console: Console
     messages: Messages
-    progress: Progress
+    progress_line: Progress
     files: ResultFiles
 
 

@@ -102,7 +102,7 @@ def run_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> R
         intra_threads=devices.intra_threads,
         intra_threads_given=bool(plan.machine.flags.num_intra_threads),
         batch_size=batch_size,
-        gpu_indices=plan.machine.flags.gpu_indices,
+        gpu_indices_given=bool(plan.machine.flags.gpu_indices),
     )
 
 
@@ -141,15 +141,15 @@ def work_lines(plan: RunPlan) -> list[str]:
         f"SingleSess:  {_is_single_session(plan)}",
         f"Batch size:  {plan.length.global_batch} global",
         f"             {plan.length.batch_per_device} per device{passes}",
-        f"Num batches: {plan.length.num_batches}",
-        f"Num epochs:  {plan.length.num_epochs:.2f}",
+        f"Num batches: {plan.length.batches}",
+        f"Num epochs:  {plan.length.epochs:.2f}",
     ]
 
 
 def update_lines(plan: RunPlan) -> list[str]:
     """Lines of the header about the update of weights."""
     return [
-        f"Optimizer:   {plan.numerics.optimizer.name}",
+        f"Optimizer:   {plan.numerics.optimizer_spec.name}",
         f"Variables:   {plan.place.mode.name}",
     ]
 
@@ -164,8 +164,8 @@ def log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
         "devices": _labels(devices, devices.kind),
         "batch_size": plan.length.global_batch,
         "batch_size_per_device": plan.length.batch_per_device,
-        "num_batches": plan.length.num_batches,
-        "num_epochs": plan.length.num_epochs,
+        "num_batches": plan.length.batches,
+        "num_epochs": plan.length.epochs,
         "rewrite_config": None,
         "session_config": f"intra_op_parallelism_threads: {devices.intra_threads}\n"
         f"inter_op_parallelism_threads: {devices.inter_threads}\n",

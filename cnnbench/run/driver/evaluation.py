@@ -94,7 +94,7 @@ class Evaluator:
         start = window = time.perf_counter()
         check = 1
         shown, interval = 0, DisplayInterval(self._plan.outputs.display_every)
-        for batch in range(1, self._plan.length.num_eval_batches + 1):
+        for batch in range(1, self._plan.length.eval_batches + 1):
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]

@@ -351,7 +351,7 @@ def _network_settings(plan: RunPlan) -> dict[str, Any]:
 def _optimizer_settings(plan: RunPlan) -> dict[str, Any]:
     """Settings of the optimizer, as declared by it, and of its learning rate."""
     rate = plan.rates.outline
-    optimizer = plan.numerics.optimizer
+    optimizer = plan.numerics.optimizer_spec
     settings: dict[str, Any] = {
         "opt_name": optimizer.mlperf_name or optimizer.name,
         "opt_base_learning_rate": rate.base,

@@ -233,7 +233,7 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
     step = MemoryEstimate(
         fixed, towers * (per_image + waiting * example), plan.length.batch_per_device
     )
-    if not plan.length.num_eval_batches or not plan.work.trains:
+    if not plan.length.eval_batches or not plan.work.trains:
         return step
     evaluation = MemoryEstimate(
         step.fixed,
@@ -288,7 +288,7 @@ def _variable_bytes(plan: RunPlan, towers: int) -> int:
 
 def _slots_per_weight(plan: RunPlan) -> int:
     """Number of values that the optimizer stores for each weight."""
-    return len(plan.numerics.optimizer.slots) + bool(plan.params.ema_decay)
+    return len(plan.numerics.optimizer_spec.slots) + bool(plan.params.ema_decay)
 
 
 def _encoded_bytes(plan: RunPlan) -> int:
@@ -380,8 +380,8 @@ def work_of(plan: RunPlan) -> RunWork:
     )
     if plan.work is Work.INPUT:
         flops = 0.0
-    if plan.work.trains and plan.length.num_eval_batches:
-        evaluations = max(1, len(plan.length.eval_steps)) * plan.length.num_eval_batches
+    if plan.work.trains and plan.length.eval_batches:
+        evaluations = max(1, len(plan.length.eval_steps)) * plan.length.eval_batches
         steps += evaluations
         flops += evaluations * plan.length.eval_batch_per_device * forward
     kind = "cpu" if on_cpu else "gpu"

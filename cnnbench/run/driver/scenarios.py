@@ -195,7 +195,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     turns = run.membership.turns
     run.membership.turns = Turns()  # this process keeps its turn until the end of the run
     try:
-        total = Training(run, built).run(length.num_batches)
+        total = Training(run, built).run(length.batches)
     finally:
         run.membership.turns = turns
     measurements.note(input_wait_seconds=None)  # it would be the time of the whole loop
@@ -206,7 +206,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
     stages = [time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
     measurements.input_stages = [*stages, whole]
-    if length.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
+    if length.epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.output.messages.notice(
             "the whole set fits into the shuffle buffer, so its files are read only once per "
             "epoch: --num_epochs=1 or more measures that too"
@@ -371,7 +371,7 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
             count = checkpoints.restore_backbone(manager, plan.network.model.backbone, path)
             run.output.messages.notice(f"backbone of {count} variables restored from {path}")
             checkpoints.start_averages(manager, built.slots)
-        return Restored(0, 0, ()), plan.length.num_batches
+        return Restored(0, 0, ()), plan.length.batches
     restored = built.checkpoints.restore(path)
     run.output.messages.notice(f"resuming from {path} at global step {restored.global_step}")
     for notice in restored.notices:
@@ -379,9 +379,9 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
     if restored.warning:
         run.output.messages.warning(restored.warning, "nonfinite")
     if not plan.work.trains:
-        return restored, plan.length.num_batches
+        return restored, plan.length.batches
     # As in tf_cnn_benchmarks, --num_batches includes the steps of earlier runs.
-    steps = plan.length.num_batches - restored.global_step
+    steps = plan.length.batches - restored.global_step
     assert plan.outputs.train_dir is not None
     plan.length.check_steps_left(plan.outputs.train_dir, restored.global_step)
     if steps < 1:

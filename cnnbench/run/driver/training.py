@@ -159,7 +159,7 @@ class Training:
                 plan.params.loss_type_to_report,
                 plan.network.model.metric_names if shown else (),
             )
-            run.output.progress.start("training", steps, plan.length.global_batch)
+            run.output.progress_line.start("training", steps, plan.length.global_batch)
             waited = self._input_wait_seconds()
             self._steps = steps
             with membership.doing(Doing.OTHERS):
@@ -179,7 +179,7 @@ class Training:
                     spent = self._timer.loop()
                     run.measurements.set_loop_time(*spent)
                     run.measurements.note(input_wait_seconds=self._input_wait_seconds() - waited)
-                    run.output.progress.finish()
+                    run.output.progress_line.finish()
             if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
             membership.activity = Doing.END
@@ -189,7 +189,7 @@ class Training:
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run whose steps were launched ahead of time."""
-        latencies, progress = self._run.measurements.latency_seconds, self._run.output.progress
+        latencies, progress = self._run.measurements.latency_seconds, self._run.output.progress_line
         batches = min(len(self._run.measurements.step_seconds), FEWEST_FOR_P99)
 
         def done(step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
@@ -246,7 +246,9 @@ class Training:
             self._run.measurements,
         )
         run.output.console.lines("Running warm up")
-        run.output.progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
+        run.output.progress_line.start(
+            "warm-up, at most" if warm_up.auto else "warm-up", warm_up.most
+        )
         steady = False
 
         # A probe is entered in the pause before its execution, and left in the pause after it.
@@ -280,7 +282,7 @@ class Training:
         )
         measurements.environment = with_loaded_libraries(measurements.environment)
         measurements.publish()
-        run.output.progress.finish()
+        run.output.progress_line.finish()
         run.output.console.lines("Done warm up")
 
     def _launch(self) -> StepResult:
@@ -307,7 +309,7 @@ class Training:
         # Warm-up steps have the numbers -W to -1, where W is their maximum number. The first timed
         # step has number 1.
         self._check_results(step - 1 - most, values)
-        shown = self._run.output.progress.update(step)
+        shown = self._run.output.progress_line.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:
             remaining = duration((most - step) * spent.seconds)
             self._run.output.messages.notice(f"warm-up step {step} of {most}, {remaining} left")
@@ -333,7 +335,7 @@ class Training:
             self._run.output.console.row(step, speed, last.loss, last.metrics)
             for observer in self._observers:
                 observer.displayed(step, speed.mean, self._metrics_by_name())
-        self._run.output.progress.update(step)
+        self._run.output.progress_line.update(step)
 
     def _check_results(self, step: int, values: Sequence[StepValues]) -> None:
         """Ends the run after an interrupt, or after steps with a loss that is not finite."""

@@ -41,7 +41,7 @@ class BetweenBareLoops(benchmark_cnn.BenchmarkCNN):
         report(
             batch=self.plan.length.global_batch,
             step_seconds=[(seconds or 0.0) / steps] * steps,
-            bare_steps_per_sec=2 * (self.plan.length.num_batches // 2) / self.bare_seconds,
+            bare_steps_per_sec=2 * (self.plan.length.batches // 2) / self.bare_seconds,
         )
         return record
 
@@ -54,7 +54,7 @@ class BetweenBareLoops(benchmark_cnn.BenchmarkCNN):
         for _ in range(WARMUP):
             float(step(rate)[0])
         start = time.perf_counter()
-        for _ in range(self.plan.length.num_batches // 2):
+        for _ in range(self.plan.length.batches // 2):
             float(step(rate)[0])
         self.bare_seconds += time.perf_counter() - start
 

@@ -373,7 +373,7 @@ def test_twelve_series_have_marks_and_colours_of_their_own_and_none_is_hidden():
 
 def test_sizes_and_texts_of_points():
     points = ((1.0, 1.0), (2.0, 2.0))
-    own = {"texts": ("conv0", ""), "sizes": (20.0, 5.0), "hints": ("a", "b")}
+    own = {"texts": ("conv0", ""), "diameters": (20.0, 5.0), "hints": ("a", "b")}
     root = tree(lines(series=(ChartSeries(name="s", points=points, line=False, **own),)))
     assert "conv0" in texts(root)
     shapes = {one.get("d") for defs in root.iter("defs") for one in defs}

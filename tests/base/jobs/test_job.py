@@ -9,8 +9,8 @@ from cnnbench.errors import FlagError
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"
 W0, W1 = "/job:worker/replica:0/task:0/device:", "/job:worker/replica:0/task:1/device:"
-TWO = {"worker_hosts": ("a:1", "b:1"), "towers_per_worker": 2, "device": "cpu"}
-FULL = {**TWO, "ps_hosts": ("a:2",), "controller_host": "c:1"}
+TWO = {"worker_addresses": ("a:1", "b:1"), "towers_per_worker": 2, "device": "cpu"}
+FULL = {**TWO, "ps_addresses": ("a:2",), "controller_address": "c:1"}
 
 
 def _job(job="worker", index=0, **fields):
@@ -82,12 +82,12 @@ def test_tasks_and_their_addresses():
 )
 def test_what_is_no_address(bad):
     with pytest.raises(FlagError, match="is not of the form host:port") as error:
-        _job(worker_hosts=(bad,))
+        _job(worker_addresses=(bad,))
     assert error.value.flag == "worker_hosts"
 
 
 def test_addresses_may_be_ipv6():
-    assert _job(worker_hosts=("[::1]:80",)).address(Task("worker")) == "[::1]:80"
+    assert _job(worker_addresses=("[::1]:80",)).address(Task("worker")) == "[::1]:80"
 
 
 def test_hosts_of_a_flag():

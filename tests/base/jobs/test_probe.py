@@ -61,7 +61,7 @@ def job():
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         first, second, third = (f"127.0.0.1:{one.getsockname()[1]}" for one in sockets)
-    return Job(task=Task("worker", 0), worker_hosts=(first, second), ps_hosts=(third,))
+    return Job(task=Task("worker", 0), worker_addresses=(first, second), ps_addresses=(third,))
 
 
 @pytest.fixture

@@ -81,9 +81,9 @@ def tf_config(changes=(), **parts):
 def test_tf_config_with_parameter_servers_has_its_chief_as_controller():
     place, _ = resolve("tf_config", 0, tf_config())
     assert place.task == Task("worker", 1)
-    assert place.worker_hosts == tuple(KUBEFLOW["cluster"]["worker"])
-    assert place.ps_hosts == ("mnist-ps-0.kubeflow.svc:2222",)
-    assert place.controller_host == "mnist-chief-0.kubeflow.svc:2222"
+    assert place.worker_addresses == tuple(KUBEFLOW["cluster"]["worker"])
+    assert place.ps_addresses == ("mnist-ps-0.kubeflow.svc:2222",)
+    assert place.controller_address == "mnist-chief-0.kubeflow.svc:2222"
     chief, _ = resolve("tf_config", 0, tf_config(task={"type": "chief", "index": 0}))
     assert chief.task == Task("controller")
     assert resolve("tf_config", 0, tf_config(task={"type": "ps"}))[0].task == Task("ps", 0)
@@ -92,7 +92,7 @@ def test_tf_config_with_parameter_servers_has_its_chief_as_controller():
 def test_tf_config_without_them_has_its_chief_as_first_worker():
     place, _ = resolve("tf_config", 0, {"TF_CONFIG": json.dumps(VERTEX)})
     assert place.task == Task("worker", 0)
-    assert [host.split("-")[2] for host in place.worker_hosts] == ["workerpool0", "workerpool1"]
+    assert [host.split("-")[2] for host in place.worker_addresses] == ["workerpool0", "workerpool1"]
     worker = {**VERTEX, "task": {"type": "worker", "index": 0}}
     assert resolve("tf_config", 0, {"TF_CONFIG": json.dumps(worker)})[0].task == Task("worker", 1)
 
@@ -114,17 +114,20 @@ def test_an_evaluator_is_in_no_cluster():
 
 def test_slurm():
     place, local_rank = resolve("slurm", 1, SLURM)
-    nodes = [host.rpartition(":") for host in (*place.worker_hosts, *place.ps_hosts)]
+    nodes = [host.rpartition(":") for host in (*place.worker_addresses, *place.ps_addresses)]
     assert [node for node, _, _ in nodes] == ["gpu07", "gpu07", "gpu08", "gpu08", "login1"]
     first = int(nodes[0][2])
     assert [int(port) - first for _, _, port in nodes] == [0, 1, 0, 1, 0]
     assert 1024 < first < 32768
-    assert (place.task, local_rank, len(place.ps_hosts)) == (Task("worker", 3), 1, 1)
+    assert (place.task, local_rank, len(place.ps_addresses)) == (Task("worker", 3), 1, 1)
     other, local_rank = resolve("slurm", 1, {**SLURM, "SLURM_PROCID": "4", "SLURM_LOCALID": "0"})
     assert (other.task, local_rank) == (Task("ps", 0), 0)
-    assert (other.worker_hosts, other.ps_hosts) == (place.worker_hosts, place.ps_hosts)
+    assert (other.worker_addresses, other.ps_addresses) == (
+        place.worker_addresses,
+        place.ps_addresses,
+    )
     job = {**SLURM, "SLURM_JOB_ID": "62815"}
-    assert resolve("slurm", 1, job)[0].worker_hosts != place.worker_hosts
+    assert resolve("slurm", 1, job)[0].worker_addresses != place.worker_addresses
 
 
 @pytest.mark.parametrize(
@@ -146,9 +149,13 @@ def test_lists_of_nodes(text, nodes):
 def test_kubernetes():
     place, _ = resolve("kubernetes", 1, KUBERNETES)
     hosts = tuple(f"cnnbench-{i}.cnnbench-peers:2222" for i in range(3))
-    assert (place.task, place.worker_hosts, place.ps_hosts) == (Task("ps"), hosts[:2], hosts[2:])
+    assert (place.task, place.worker_addresses, place.ps_addresses) == (
+        Task("ps"),
+        hosts[:2],
+        hosts[2:],
+    )
     other = {**KUBERNETES, "HOSTNAME": "a-b-0", "CNNBENCH_PORT": "7"}
-    assert resolve("kubernetes", 0, other)[0].worker_hosts[1] == "a-b-1.cnnbench-peers:7"
+    assert resolve("kubernetes", 0, other)[0].worker_addresses[1] == "a-b-1.cnnbench-peers:7"
 
 
 def test_mpi():

@@ -11,8 +11,8 @@ import pytest
 
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_of
-from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
+from cnnbench.lab.predict.command import PREDICT_FLAGS
 from cnnbench.plan.place import notices
 from cnnbench.variable_mgr.modes import Packing
 

@@ -156,7 +156,7 @@ def test_a_worker_stopped_before_it_has_to_evaluate_is_named(tmp_path):
         ended = [tasks.processes[name].wait(60) for name in ("controller:0", "ps:0", "worker:1")]
         assert ended == [4, 4, 4]
         last = tasks.printed("controller:0", "err").splitlines()[-1]
-    assert f"error: lost worker:0 ({tasks.job.worker_hosts[0]})" in last
+    assert f"error: lost worker:0 ({tasks.job.worker_addresses[0]})" in last
     assert "which runs the evaluations" in last
 
 

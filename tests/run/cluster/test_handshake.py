@@ -37,7 +37,7 @@ def jobs():
     """Two workers and a ps task: the description of each."""
     a, b, c = (f"localhost:{port}" for port in free_ports(3))
     tasks = (Task("worker", 0), Task("worker", 1), Task("ps", 0))
-    return [Job(task=task, worker_hosts=(a, b), ps_hosts=(c,)) for task in tasks]
+    return [Job(task=task, worker_addresses=(a, b), ps_addresses=(c,)) for task in tasks]
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_processes_on_other_machines_are_none_of_this_one(jobs, names, monkeypat
 
 def test_many_processes():
     hosts = tuple(f"127.0.0.1:{port}" for port in free_ports(12))
-    jobs = (Job(task=Task("worker", i), worker_hosts=hosts) for i in range(12))
+    jobs = (Job(task=Task("worker", i), worker_addresses=hosts) for i in range(12))
     assert outcomes(*({"job": job} for job in jobs)) == [None] * 12
 
 
@@ -134,7 +134,7 @@ def test_who_is_missing_is_told_and_named_at_the_end(jobs):
 def test_an_unknown_host():
     port, other = free_ports(2)
     hosts = (f"localhost:{port}", f"no-such-host.invalid:{other}")
-    job = Job(task=Task("worker", 0), worker_hosts=hosts)
+    job = Job(task=Task("worker", 0), worker_addresses=hosts)
     assert f"worker:1 (no-such-host.invalid:{other}): unknown host" in outcome(job, timeout=1)
 
 
@@ -152,7 +152,9 @@ def test_a_host_name_that_is_looked_up_for_long_is_not_waited_for(monkeypatch):
         raise socket.gaierror
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    job = Job(task=Task("worker", 0), worker_hosts=(f"localhost:{port}", f"slow.invalid:{other}"))
+    job = Job(
+        task=Task("worker", 0), worker_addresses=(f"localhost:{port}", f"slow.invalid:{other}")
+    )
     try:
         assert f"worker:1 (slow.invalid:{other}): no answer" in outcome(job, timeout=0.5)
         assert ended == []
@@ -214,7 +216,7 @@ def test_a_ps_task_has_only_facts_that_matter_to_it(jobs):
 
 
 def test_clusters_that_differ(jobs):
-    other = Job(task=jobs[1].task, worker_hosts=jobs[1].worker_hosts)
+    other = Job(task=jobs[1].task, worker_addresses=jobs[1].worker_addresses)
     first, second, _ = outcomes(*({"job": job} for job in (jobs[0], other, jobs[2])))
     assert "--ps_hosts is " in first
     assert "--ps_hosts is " in second
@@ -297,7 +299,10 @@ def test_a_process_that_comes_back_counts_as_the_new_one(jobs):
     """One that was restarted while others still waited; the first of it had been reached."""
     job = jobs[1]
     port = int(job.address(job.task).split(":")[1])
-    hosts = {"--worker_hosts": ",".join(job.worker_hosts), "--ps_hosts": ",".join(job.ps_hosts)}
+    hosts = {
+        "--worker_hosts": ",".join(job.worker_addresses),
+        "--ps_hosts": ",".join(job.ps_addresses),
+    }
     facts = {**hosts, "--controller_host": "", **FACTS}
     card = {"task": "worker:1", "nonce": "old", "facts": facts, "failed": None}
     old = json.dumps({"cnnbench handshake": 1, **card}).encode() + b"\n"
@@ -319,7 +324,7 @@ def test_a_process_that_comes_back_counts_as_the_new_one(jobs):
 def test_long_values_and_many_differences_stay_one_line(jobs):
     facts = {**FACTS, "--model": "x" * 5000 + "\n\x1b[31m", **{f"--f{i}": "1" for i in range(50)}}
     # Without the ps task: one that finds fewer differences could be the first to tell of its own.
-    one, other = (replace(job, ps_hosts=()) for job in jobs[:2])
+    one, other = (replace(job, ps_addresses=()) for job in jobs[:2])
     first, _ = outcomes({"job": one}, {"job": other, "facts": facts})
     assert len(first) < 3000
     assert first.isprintable()

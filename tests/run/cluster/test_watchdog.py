@@ -97,8 +97,8 @@ class Cluster:
         workers = tasks if collective else tasks - 1
         self._job = Job(
             task=Task("worker"),
-            worker_hosts=tuple(f"w{n}:1" for n in range(workers)),
-            ps_hosts=() if collective else ("ps:1",),
+            worker_addresses=tuple(f"w{n}:1" for n in range(workers)),
+            ps_addresses=() if collective else ("ps:1",),
             client_per_worker=collective,
         )
         self.now = 1000.0
@@ -504,7 +504,7 @@ def test_a_record_that_cannot_be_written_holds_up_nothing(cluster, limits, fault
 def test_the_chief_leaves_when_the_others_have_read_why(limits, closes):
     """A process that ends while messages are unread resets its connections."""
     limits(watchdog, _LINGER_SECONDS=SECONDS if closes else 0.3)
-    job = Job(task=CHIEF, worker_hosts=("a:1", "b:1"), client_per_worker=True)
+    job = Job(task=CHIEF, worker_addresses=("a:1", "b:1"), client_per_worker=True)
     codes: list[int] = []
     dog = Watchdog(job, lambda message: None, leave=codes.append)
     own, other = socket.socketpair()

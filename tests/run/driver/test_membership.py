@@ -49,7 +49,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
     own = f"localhost:{port}"
     job = Job(
         task=Task("worker", 0),
-        worker_hosts=(own, "localhost:1"),
+        worker_addresses=(own, "localhost:1"),
         client_per_worker=client_per_worker,
     )
 
@@ -125,7 +125,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     """Also where an error says what failed for it, such as a checkpoint."""
     limits(membership, _FAILURE_SECONDS=0.2)
     own, other = f"localhost:{port}", answering if answers else "localhost:1"
-    job = Job(task=Task("worker"), worker_hosts=(own, other))
+    job = Job(task=Task("worker"), worker_addresses=(own, other))
     one = membership_in(job)
     one._tensorflow_connected = True
     one._watchdog.open({})
@@ -163,7 +163,7 @@ def test_a_signal_after_the_last_step_ends_all_workers():
 
 def test_a_worker_that_is_done_stays_until_the_others_are():
     """TensorFlow's last messages of a collective fail where one is gone."""
-    hosts = {"worker_hosts": ("localhost:1", "localhost:2"), "client_per_worker": True}
+    hosts = {"worker_addresses": ("localhost:1", "localhost:2"), "client_per_worker": True}
     jobs = [Job(task=Task("worker", number), **hosts) for number in range(2)]
     first, second = map(membership_in, jobs)
     others, lines = set(threading.enumerate()), socket.socketpair()

@@ -11,7 +11,7 @@ from towers import optimizer_of
 from cnnbench.flags import Params
 from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.plan import make_plan
-from cnnbench.plan.refusals import unused_notices
+from cnnbench.plan.notices import unused_notices
 from cnnbench.run.driver.preflight import estimate
 from cnnbench.run.step.update import Optimizer
 

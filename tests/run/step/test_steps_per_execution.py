@@ -142,9 +142,9 @@ def test_a_loss_that_is_not_finite_is_reported_with_its_step():
 def test_lengths_are_rounded_up_to_whole_executions():
     given = {"model": "lenet", "steps_per_execution": 7}
     length = make_plan(Params(**given)).length
-    assert (length.num_batches, length.warm_up.least, length.warm_up.most) == (105, 14, 14)
+    assert (length.batches, length.warm_up.least, length.warm_up.most) == (105, 14, 14)
     length = make_plan(Params(**given, num_batches=14, num_warmup_batches=7)).length
-    assert (length.num_batches, length.warm_up.least) == (14, 7)
+    assert (length.batches, length.warm_up.least) == (14, 7)
     auto = make_plan(Params(**given, warmup="auto")).length.warm_up
     assert auto.most % 7 == 0
     assert all(step % 7 == 0 for step in auto.checks)

@@ -157,7 +157,9 @@ def chart(roofline: Roofline, title: str) -> Lines:
             points=tuple((row.flops_per_byte or 0.0, _rate(row)) for row in of),
             hints=tuple(map(_hint, of)),
             texts=tuple(row.layer if row in named else "" for row in of),
-            sizes=tuple(round(5.0 + 15.0 * (row.seconds / named[0].seconds) ** 0.5) for row in of),
+            diameters=tuple(
+                round(5.0 + 15.0 * (row.seconds / named[0].seconds) ** 0.5) for row in of
+            ),
             style=kinds.index(kind),
             mark=directions.index(direction),
             line=False,
