@@ -223,6 +223,7 @@ _NUMBER: dict[str, Json] = {
     "anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}],
 }
 _ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
+_NONE = re.compile(r"\bNone\b")  # null in JSON
 
 
 def schema_of(cls: type[Any], title: str) -> dict[str, Json]:
@@ -338,7 +339,8 @@ _NAMES = {
 
 
 def _summary(cls: Any) -> str:
-    return _json_words(" ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()))
+    text = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
+    return _NONE.sub("null", text)
 
 
 def _descriptions(cls: Any) -> dict[str, str]:
@@ -355,11 +357,7 @@ def _descriptions(cls: Any) -> dict[str, str]:
                 by_name |= {name: f"{by_name[name]} {line.strip()}" for name in names}
             elif line:
                 break
-    return {name: _json_words(text) for name, text in by_name.items()}
-
-
-def _json_words(text: str) -> str:
-    return re.sub(r"\bNone\b", "null", text)
+    return {name: _NONE.sub("null", text) for name, text in by_name.items()}
 
 
 DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {

@@ -82,6 +82,7 @@ def _u64(value: int) -> tf.Tensor:
 # Host part of input from files: a tf.data pipeline with error messages that name the record.
 
 _CHECK_SECONDS = 20.0  # for a search for the defective record
+_DENSE = (tf.Tensor, tf.TensorSpec)
 
 
 class PipelineStage(NamedTuple):
@@ -201,18 +202,16 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
         if other in batch:
             value = batch[other]
             wanted = f"{other} as {plugins.shown(specs[other])}"
-            found = plugins.shown(value) if _is_dense(value) else f"a {type(value).__name__}"
+            found = (
+                plugins.shown(value) if isinstance(value, _DENSE) else f"a {type(value).__name__}"
+            )
     who = f"{_definition(pipeline, spec.dataset)}: {type(pipeline).__name__}"
     raise UsageError(f"{who} must deliver {wanted} for data set {spec.dataset.name}, not {found}")
 
 
-def _is_dense(value: Any) -> bool:
-    return isinstance(value, tf.Tensor | tf.TensorSpec)
-
-
 def _fits(value: Any, spec: tf.TensorSpec) -> bool:
     """Whether a tensor, or its spec, has the dtype of a spec, and as far as known its shape."""
-    same = _is_dense(value) and value.dtype == spec.dtype
+    same = isinstance(value, _DENSE) and value.dtype == spec.dtype
     return same and bool(spec.shape.is_compatible_with(value.shape))
 
 

@@ -700,14 +700,11 @@ def _named(source: InputSource, batch: TowerBatch) -> dict[str, Any]:
     return {element.name: by_element[element.name] for element in elements}
 
 
-def _handle(name: str, dtype: tf.DType, shape: Sequence[int]) -> tf.Tensor:
-    return tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
-
-
 def _assign(name: str, value: tf.Tensor) -> None:
-    handle = _handle(name, value.dtype, value.shape)
+    handle = tf.raw_ops.VarHandleOp(dtype=value.dtype, shape=value.shape, shared_name=name)
     tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def _read(name: str, dtype: tf.DType, shape: Sequence[int]) -> tf.Tensor:
-    return tf.raw_ops.ReadVariableOp(resource=_handle(name, dtype, shape), dtype=dtype)
+    handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)

@@ -85,15 +85,14 @@ def _check_mode(p: RunPlan) -> None:
         if name not in SPECS:
             raise UsageError(f"the row of mode {mode.name} names --{name}, which is no flag")
     this = f"variable_update={mode.name}"
-    rules: tuple[Rule[RunPlan], ...] = (
-        *(excluded(row, f", {reason}", this) for row, reason in mode.refuses.items()),
-        *(
-            needed("variable_update", always, f"needs --{name}, such as --{name}={value}")
-            for name, value in mode.needs.items()
-            if getattr(p.params, name) is None
-        ),
-    )
+    rules: list[Rule[RunPlan]] = [
+        excluded(row, f", {reason}", this) for row, reason in mode.refuses.items()
+    ]
     refuse(rules, p)
+    for name, value in mode.needs.items():
+        if getattr(p.params, name) is None:
+            reason = f"needs --{name}, such as --{name}={value}"
+            raise FlagError("variable_update", p.params.variable_update, reason)
 
 
 def _without_mode(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str]:

@@ -16,7 +16,6 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeAlias, overload
 
 from cnnbench.base.text import labels_of
-from cnnbench.errors import text_of
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
     MOST_USE_SAMPLES,
@@ -339,9 +338,7 @@ class Measurements:
         }
         described: dict[str, Any] = {
             "status": status,
-            "error": None
-            if error is None
-            else ErrorInfo(type=type(error).__name__, message=text_of(error)),
+            "error": None if error is None else ErrorInfo.of(error),
             "config": dict(self.config),
             "startup_seconds": StartupSeconds(
                 import_=self.import_seconds,

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from cnnbench.base.text import exact, labels_of
 from cnnbench.base.time_series import SteadyState, steady_state
+from cnnbench.errors import text_of
 from cnnbench.records.codec import (
     ABSENT,
     AMOUNTS,
@@ -115,6 +116,11 @@ class ErrorInfo:
 
     type: str
     message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> ErrorInfo:
+        """The class and the text of an exception."""
+        return cls(type=type(error).__name__, message=text_of(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

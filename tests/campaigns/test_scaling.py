@@ -157,10 +157,11 @@ def test_predictions_by_mode(flags, ps, seconds):
     assert found[1] == 0
     assert 0 < found[2] < found[4]
     if seconds == "ring":
-        from cnnbench.lab.predict.predict import gradient_tensors, total_bytes
+        from cnnbench.lab.predict.predict import gradient_tensors
         from cnnbench.plan.setup import model_gradients
 
-        size = total_bytes(gradient_tensors(model_gradients("lenet", None)[1], 4))
+        tensors = gradient_tensors(model_gradients("lenet", None)[1], 4)
+        size = sum(tensor.bytes for tensor in tensors)
         assert found[4] == pytest.approx(size * 2 * 3 / 4 * 1e-9, rel=0.01)
 
 

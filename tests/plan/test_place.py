@@ -58,7 +58,7 @@ def test_processes_of_a_machine_get_gpus_of_their_own():
         own = dict(environ)
         mpi, _ = locate(params.replace(cluster="mpi"), own)
         assert locate(mpi, own, tell=print)[0] is mpi  # one process exchanges no addresses
-        assert not mpi.worker_addresses
+        assert not mpi.worker_hosts
         assert own["CUDA_VISIBLE_DEVICES"] == gpus
     assert locate(params, {}, tell=print)[0] is params
 

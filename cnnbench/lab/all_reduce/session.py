@@ -16,7 +16,7 @@ from cnnbench.base.interrupts import obey, restored, uninterrupted
 from cnnbench.base.stats import FEWEST_FOR_P99
 from cnnbench.base.terminal import LineWriter, Messages, Progress, silence
 from cnnbench.base.text import NONE, labels_of
-from cnnbench.errors import BenchmarkError, text_of
+from cnnbench.errors import BenchmarkError
 from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
 from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_quiet
@@ -230,7 +230,7 @@ def complete_record(
     written = results.holds(first_record.run_id)
     so_far = AllReduceRecord.from_json(written) if written else first_record
     if so_far.status == "interrupted" and error is not None:
-        so_far = dataclasses.replace(so_far, status="failed", error=_info(error))
+        so_far = dataclasses.replace(so_far, status="failed", error=ErrorInfo.of(error))
     results.write(so_far, list)
     check_written(messages.warning)
 
@@ -312,7 +312,7 @@ class AllReduceBench:
         return record
 
     def _write(self, status: str, error: BaseException | None = None) -> AllReduceRecord:
-        record = self.record(status, None if error is None else _info(error))
+        record = self.record(status, None if error is None else ErrorInfo.of(error))
         with uninterrupted():
             self._results.write(record, list)
         return record
@@ -479,7 +479,3 @@ def _failure(failed: Sequence[Point]) -> str:
     what = first.error or f"{first.wrong} of {first.checked} elements are wrong"
     more = f"; {len(failed) - 1} more rows failed" if len(failed) > 1 else ""
     return f"{where}: {what}{more}"
-
-
-def _info(error: BaseException) -> ErrorInfo:
-    return ErrorInfo(type=type(error).__name__, message=text_of(error))

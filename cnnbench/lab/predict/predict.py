@@ -370,17 +370,12 @@ class TrainingStep(NamedTuple):
     @property
     def bytes(self) -> int:
         """Size of the gradients of one device in bytes."""
-        return total_bytes(self.tensors)
+        return sum(tensor.bytes for tensor in self.tensors)
 
 
 def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
     """One tensor for each shape. When sent, its elements have `itemsize` bytes."""
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
-
-
-def total_bytes(tensors: Sequence[Tensor]) -> int:
-    """Size of all tensors in bytes."""
-    return sum(tensor.bytes for tensor in tensors)
 
 
 def sent(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -469,7 +464,7 @@ class Interconnect:
         phases: list[ReductionPhase] = []  # phases on the busiest device
         if packing.joins:
             # Joining copies the tensors. Splitting does not: it results in views.
-            phases.append(ReductionPhase(copied=total_bytes(tensors)))
+            phases.append(ReductionPhase(copied=sum(tensor.bytes for tensor in tensors)))
         travelling = sent(packing, tensors)
         layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
         for index, part in enumerate(spec.ranges):

@@ -229,6 +229,8 @@ def test_a_declaration_is_all_that_an_optimizer_needs(cpu_devices):
         np.testing.assert_allclose(variable.numpy(), expected, rtol=2e-5, atol=1e-6)
 
     plan = make_plan(Params(model="lenet", device="cpu"))
-    other = dataclasses.replace(plan, numerics=dataclasses.replace(plan.numerics, optimizer=spec))
+    other = dataclasses.replace(
+        plan, numerics=dataclasses.replace(plan.numerics, optimizer_spec=spec)
+    )
     size = sum(one.bytes for one in plan.network.spec.variables)
     assert estimate(other, "cpu").total - estimate(plan, "cpu").total == size

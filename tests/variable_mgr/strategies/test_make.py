@@ -28,7 +28,7 @@ def no_collectives_yet(monkeypatch):
 
 
 def test_collectives_over_other_devices_are_refused(cpu_devices, no_collectives_yet):
-    made = strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring", num_packs=2))
+    made = strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring", packs=2))
     # Two strategies would number their collectives alike, and those of other shapes would fail.
     assert strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="auto")) is made
     strategies.mirrored(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
@@ -72,7 +72,7 @@ def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices)
 )
 def test_what_a_strategy_is_asked_to_communicate_by(ops, kind, implementation):
     devices = [Task("worker", task).device(kind, 0) for task in range(2)]
-    options = strategies.communication(CrossDeviceSpec(ops=ops, bytes_per_pack=9), devices)
+    options = strategies.communication(CrossDeviceSpec(ops=ops, pack_bytes=9), devices)
     assert (options.implementation.name, options.bytes_per_pack) == (implementation, 9)
 
 
