@@ -167,6 +167,7 @@ class Products:
 
     def __init__(self, kernels: str = "library") -> None:
         self._forms = None if kernels == "library" else FORMS[kernels]
+        self._inserts_zeros = kernels == "eigen-avx2"  # not measured with other kernels
 
     def conv(self, images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
         """Convolves images; of their shape, only the batch size may be unknown.
@@ -198,6 +199,28 @@ class Products:
             )
 
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
+
+    def subsample(self, images: Any, stride: tuple[int, int]) -> Any:
+        """Every stride-th row and column of images ``[n, h, w, c]``, from the first one on.
+
+        The gradient of TensorFlow's pooling compares the images with the result. Zeros between the
+        pixels of the upstream gradient are the same numbers, 2 to 5 times as fast.
+        """
+
+        def pool(images: Any) -> tuple[Any, Callable[[Any], Any]]:
+            def gradient(upstream: Any) -> Any:
+                (down, right), (_, height, width, channels) = stride, images.shape
+                rows, columns = -(-height // down), -(-width // right)
+                pixels = tf.reshape(upstream, [-1, rows, 1, columns, 1, channels])
+                around = [(0, 0), (0, 0), (0, down - 1), (0, 0), (0, right - 1), (0, 0)]
+                whole = [-1, rows * down, columns * right, channels]
+                return tf.reshape(tf.pad(pixels, around), whole)[:, :height, :width]
+
+            return tf.nn.max_pool2d(images, 1, stride, "VALID"), _named_after_layer(gradient)
+
+        if not self._inserts_zeros:
+            return tf.nn.max_pool2d(images, 1, stride, "VALID")
+        return cast(Any, tf.custom_gradient(pool))(images)
 
     def matmul(self, rows: Any, kernel: Any) -> Any:
         """The product of ``[n, in]`` and ``[in, out]``, which have the same dtype: ``[n, out]``."""

@@ -417,7 +417,8 @@ class GraphNetwork(Network[Tensor]):
         grouped = depthwise or kernel.shape[2] != self.shape(x)[2]
         products = None if grouped or self._channels_first else self._products
         if products is not None and window.size == (1, 1):
-            return products.conv(self._subsample(x, window), kernel, [1, 1, 1, 1], "SAME")
+            pixels = self._subsample(products, x, window)
+            return products.conv(pixels, kernel, [1, 1, 1, 1], "SAME")
         strides = self._per_dimension(*window.stride, 1)
         if window.explicit:
             x = tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
@@ -440,13 +441,13 @@ class GraphNetwork(Network[Tensor]):
             self._convolution = _Convolution(y, kernel, convolve, scope)
         return y
 
-    def _subsample(self, x: Tensor, window: Window) -> Tensor:
+    def _subsample(self, products: Products, x: Tensor, window: Window) -> Tensor:
         """Every stride-th row and column; shared by the first two convolutions of a block."""
         if window.stride == (1, 1):
             return x
         key = (x.ref(), window.stride)
         if key not in self._subsampled:
-            self._subsampled[key] = tf.nn.max_pool2d(x, 1, window.stride, "VALID")
+            self._subsampled[key] = products.subsample(x, window.stride)
         return self._subsampled[key]
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:

@@ -202,6 +202,38 @@ def test_a_stride_decides_which_gradients_are_the_librarys(kernels, dtype, strid
         assert gradient_operations(function, form, (side, side, 3, 4)) & LIBRARY == own
 
 
+@pytest.mark.parametrize("kernels", ["library", *FORMS])
+@pytest.mark.parametrize(("size", "stride"), [((6, 8), (2, 2)), ((7, 5), (2, 3)), ((5, 4), (1, 1))])
+def test_a_subsample_and_its_gradient(kernels, size, stride):
+    images = normal(2, *size, 3, seed=1)
+    down, right = stride
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        y = Products(kernels).subsample(images, stride)
+    expected = np.asarray(images)[:, ::down, ::right]
+    np.testing.assert_array_equal(y, expected)
+    upstream = normal(*y.shape, seed=2)
+    gradient = np.zeros(images.shape, np.float32)
+    gradient[:, ::down, ::right] = upstream
+    np.testing.assert_array_equal(tape.gradient(y, images, upstream), gradient)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "own"), [("eigen-avx2", False), ("onednn-avx512", True), ("library", True)]
+)
+def test_the_gradient_of_a_subsample_does_not_read_the_images(kernels, own):
+    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 3])], autograph=False)
+    def run(images):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            y = Products(kernels).subsample(images, (2, 2))
+        return tape.gradient(y, images)
+
+    function = run.get_concrete_function()
+    assert function.structured_outputs.shape[1:] == (6, 6, 3)
+    assert ("MaxPoolGrad" in {one.type for one in function.graph.get_operations()}) is own
+
+
 def test_every_measured_kind_of_kernels_has_forms():
     assert set(FORMS) == set(MEASURED_KERNELS)
 
