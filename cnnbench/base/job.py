@@ -247,11 +247,6 @@ class Job:
         """Number of machines with towers: different host names count as different machines."""
         return len({host_and_port(address)[0] for address in self.worker_addresses}) or 1
 
-    @property
-    def addresses_by_task(self) -> dict[str, str]:
-        """host:port by task name, starting with the chief; empty without a cluster."""
-        return {str(task): self.address(task) for task in self.tasks} if self.in_cluster else {}
-
     # Towers.
 
     @property

@@ -10,35 +10,23 @@ import pickle
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, overload
 
 from cnnbench.base.text import labels_of
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
     MOST_USE_SAMPLES,
-    Batch,
     Cluster,
-    Conditions,
     ErrorInfo,
     Evaluation,
-    InputStage,
-    LossScaling,
-    Measured,
-    ModelInfo,
-    Placement,
     ResourceUse,
     RunRecord,
-    SkippedRecords,
-    StartupSeconds,
     Subject,
-    Target,
-    TaskAddress,
     TurnTaking,
-    WorkerShare,
-    steps_per_execution,
 )
 
 # Memory that a process shares with its forks (only on Linux).
@@ -127,85 +115,108 @@ class SharedValue:
 
 _Doubles: TypeAlias = "array[float] | SharedDoubles"
 
-
-def _doubles() -> _Doubles:
-    return array("d")
+_doubles = partial(array, "d")
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-@dataclass(kw_only=True)
-class Measurements:
-    """The measurements of a run so far. For each step, three doubles are appended.
-
-    The driver sets the attributes when they become known; None means unknown. Most attributes are
-    explained in `RunRecord`, `Cluster` and `LossScaling`.
+class StepSeries:
+    """The steps of the warm-up or of the timed loop. For each step, three doubles are appended.
 
     Attributes:
-      config: all resolved parameters. ValueError for a value that JSON cannot represent.
-      environment: see `cnnbench.machine.facts`.
-      subject: the repository of what is measured; labels of the configuration take precedence.
-      measured: see `note`; loop_images defaults to the images of all timed steps.
+      seconds: mean wall seconds of a step, for each execution (by default one step; see
+        --steps_per_execution).
+      losses: loss of each step; empty if the run computes no loss.
+      cpu_seconds: mean CPU seconds of a step, for each execution; empty if unknown.
+      skipped: numbers, from 1, of the steps that made no update because of gradients that were not
+        finite.
+    """
+
+    def __init__(self, make: Callable[[], _Doubles]) -> None:
+        """Creates four empty series with `make`."""
+        self.seconds, self.losses, self.cpu_seconds, self.skipped = (make() for _ in range(4))
+
+    def add(
+        self,
+        seconds: float,
+        *losses: float,
+        skipped: Sequence[bool] = (),
+        cpu_seconds: float | None = None,
+    ) -> None:
+        """Adds the steps of an execution.
+
+        Args:
+          seconds: mean wall time of a step.
+          losses: losses of the steps, which may be NaN or infinite; empty for every step if the run
+            computes no loss.
+          skipped: for each loss, whether its step made no update.
+          cpu_seconds: mean CPU time of this process; None for every step if it is unknown.
+        """
+        if cpu_seconds is not None:
+            self.cpu_seconds.append(cpu_seconds)
+        self.seconds.append(seconds)
+        for number, is_skipped in enumerate(skipped, len(self.losses) + 1):
+            if is_skipped:
+                self.skipped.append(number)
+        for loss in losses:
+            self.losses.append(loss)
+
+    def complete(self, together: int) -> tuple[int, int]:
+        """Numbers of complete executions of `together` steps, and of their steps.
+
+        After Ctrl-C, a time may lack some of its losses.
+        """
+        executions = len(self.losses) // together if len(self.losses) else len(self.seconds)
+        return executions, executions * together
+
+
+class Measurements:
+    """The measurements of a run so far.
+
+    Attributes:
+      parts: the record of the run, as far as it is known, without its steps; see `note`. Its
+        cluster lists the workers without their shares.
+      warmup, timed: the steps.
+      use_samples: rows of `UseSample`, one after the other.
       updates: for each timed step of asynchronous workers, the worker, and the number of updates by
         others since its read.
-      task_addresses: host:port of every process of a job, by task; empty for one process.
-      worker_tasks: tasks with towers.
-      requested_batch: with --find_batch_size, the images per device that were asked for.
       lost_workers: workers that failed while others continued.
-      use_samples: rows of `UseSample`, one after the other.
+      requested_batch: with --find_batch_size, the images per device that were asked for.
       written: whether the record is in its files.
       saves_into: the folder of checkpoints that the run trains into, if any.
     """
 
-    command: Sequence[str]
-    config: dict[str, Any] = field(default_factory=dict)
-    explicit_flags: Sequence[str] = ()
-    run_id: str = field(init=False, default_factory=lambda: uuid.uuid4().hex)
-    started_at: str = field(init=False, default_factory=_now)
-    model: ModelInfo | None = None
-    placement: Placement | None = None
-    batch: Batch | None = None
-    requested_batch: int | None = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    subject: Subject = field(default_factory=Subject)
-    import_seconds: float | None = None
-    build_seconds: float | None = None
-    first_step_seconds: float | None = None
-    measured: Measured = field(default_factory=Measured)
-    loss_scale_start: float | None = None
-    loss_scale_end: float | None = None
-    warmup_status: str | None = None
-    conditions: Conditions | None = None
-    input_stages: Sequence[InputStage] = ()
-    skipped_records: SkippedRecords | None = None
-    target: Target | None = None
-    ended_by: str | None = None
-    task_addresses: Mapping[str, str] = field(default_factory=dict)
-    worker_tasks: Sequence[str] = ()
-    messages_per_step: int | None = None
-    bytes_per_step: int | None = None
-    warmup_step_seconds: _Doubles = field(init=False, default_factory=_doubles)
-    warmup_losses: _Doubles = field(init=False, default_factory=_doubles)
-    step_seconds: _Doubles = field(init=False, default_factory=_doubles)
-    losses: _Doubles = field(init=False, default_factory=_doubles)
-    step_cpu_seconds: _Doubles = field(init=False, default_factory=_doubles)
-    use_samples: _Doubles = field(init=False, default_factory=_doubles)
-    latency_seconds: list[float] = field(init=False, default_factory=list)
-    evaluations: list[Evaluation] = field(init=False, default_factory=list)
-    warmup_skipped_steps: list[int] = field(init=False, default_factory=list)
-    skipped_steps: list[int] = field(init=False, default_factory=list)
-    updates: list[tuple[str, int]] = field(init=False, default_factory=list)
-    lost_workers: list[str] = field(init=False, default_factory=list)
-    written: bool = field(init=False, default=False)
-    saves_into: str | None = field(init=False, default=None)
-    turns: TurnTaking | None = field(init=False, default=None)
-    _published: SharedValue | None = field(init=False, default=None)
-    _private: bool = field(init=False, default=False)
+    def __init__(
+        self,
+        command: Sequence[str],
+        config: Mapping[str, object] | None = None,
+        explicit_flags: Sequence[str] = (),
+    ) -> None:
+        """Creates the measurements of a run that starts now.
 
-    def __post_init__(self) -> None:
-        self.update_config(**self.config)
+        Args:
+          command: argv.
+          config: resolved parameters. ValueError for a value that JSON cannot represent.
+          explicit_flags: names of the parameters that were given.
+        """
+        self.parts = RunRecord(
+            run_id=uuid.uuid4().hex,
+            started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            status="interrupted",
+            command=tuple(command),
+            config={},
+            explicit_flags=tuple(explicit_flags),
+        )
+        self.update_config(**config or {})
+        self._start_series(_doubles)
+        self.updates: list[tuple[str, int]] = []
+        self.lost_workers: list[str] = []
+        self.requested_batch: int | None = None
+        self.written = False
+        self.saves_into: str | None = None
+        self._published: SharedValue | None = None
+        self._private = False
+
+    def _start_series(self, make: Callable[[], _Doubles]) -> None:
+        self.warmup, self.timed, self.use_samples = StepSeries(make), StepSeries(make), make()
 
     def share(self) -> None:
         """From now on, stores steps and published attributes in memory that is shared with later
@@ -213,8 +224,7 @@ class Measurements:
         """
         if self._private:
             return
-        for name in _SERIES:
-            setattr(self, name, SharedDoubles())
+        self._start_series(SharedDoubles)
         self._published = SharedValue()
 
     def publish(self) -> None:
@@ -222,7 +232,7 @@ class Measurements:
         steps.
         """
         if self._published is not None:
-            kept = {*_SERIES, "_published"}
+            kept = {"warmup", "timed", "use_samples", "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
     def published(self) -> Mapping[str, Any]:
@@ -234,7 +244,7 @@ class Measurements:
         """Whether a run without enough memory is repeated with a smaller batch."""
         known = self.published() or vars(self)
         # The config is empty before the run is planned.
-        batch = int(known["config"].get("batch_size", 1))
+        batch = int(known["parts"].config.get("batch_size", 1))
         return known["requested_batch"] is not None and batch > 1
 
     def recall(self) -> None:
@@ -244,78 +254,50 @@ class Measurements:
     def keep_private(self) -> None:
         """Publishes for the last time. Further steps are not shared with the forking process."""
         self.publish()
-        for name in _SERIES:
-            setattr(self, name, _doubles())
+        self._start_series(_doubles)
         self._published, self._private = None, True
-
-    @property
-    def steps_per_execution(self) -> int:
-        """See `RunRecord.steps_per_execution`."""
-        return steps_per_execution(self.config)
 
     def longest_execution(self) -> float:
         """Seconds of the longest execution so far. The first is ignored unless it is the only
         one.
         """
-        seconds = [*self.warmup_step_seconds, *self.step_seconds]
-        return max(seconds[1:] or seconds, default=0.0) * self.steps_per_execution
+        seconds = [*self.warmup.seconds, *self.timed.seconds]
+        return max(seconds[1:] or seconds, default=0.0) * self.parts.steps_per_execution
+
+    def note(self, part: str = "", /, **values: Any) -> None:
+        """Sets parts of the record or, with `part`, attributes of that part.
+
+        Args:
+          part: an attribute of `RunRecord` that contains the values, such as "measured".
+          **values: attributes of `RunRecord` or of that part, which `record` does not compute.
+
+        Raises:
+          TypeError: there is no such attribute.
+          ValueError: a value is impossible.
+        """
+        if part:
+            values = {part: replace(getattr(self.parts, part), **values)}
+        self.parts = replace(self.parts, **values)
 
     def update_config(self, **values: object) -> None:
         """Replaces parameters by the values that they resolved to."""
-        self.config.update({name: encode(value) for name, value in values.items()})
-
-    def add_warmup_step(self, seconds: float, *losses: float, skipped: Sequence[bool] = ()) -> None:
-        """Adds the steps of an execution before the timed loop; see `add_step`."""
-        self.warmup_step_seconds.append(seconds)
-        self.warmup_skipped_steps += _numbers(skipped, len(self.warmup_losses))
-        for loss in losses:
-            self.warmup_losses.append(loss)
-
-    def add_step(
-        self,
-        seconds: float,
-        *losses: float,
-        skipped: Sequence[bool] = (),
-        cpu_seconds: float | None = None,
-    ) -> None:
-        """Adds the timed steps of an execution (by default one step; see --steps_per_execution).
-
-        Args:
-          seconds: mean wall time of a step.
-          losses: losses of the steps, which may be NaN or infinite; empty for every step if the run
-            computes no loss.
-          skipped: for each loss, whether its step made no update because of gradients that were not
-            finite.
-          cpu_seconds: mean CPU time of this process; None for every step if it is unknown.
-        """
-        if cpu_seconds is not None:
-            self.step_cpu_seconds.append(cpu_seconds)
-        self.step_seconds.append(seconds)
-        self.skipped_steps += _numbers(skipped, len(self.losses))
-        for loss in losses:
-            self.losses.append(loss)
-
-    def set_loop_time(self, wall: float, user: float, system: float) -> None:
-        """Wall time, and user and system CPU time, of the timed loop; see `Measured`."""
-        self.note(loop_seconds=wall, loop_user_seconds=user, loop_system_seconds=system)
-
-    def note(self, **figures: Any) -> None:
-        """Sets attributes of `measured`. ValueError for an impossible value."""
-        self.measured = replace(self.measured, **figures)
+        encoded = {name: encode(value) for name, value in values.items()}
+        self.note(config={**self.parts.config, **encoded})
 
     def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
         """Records that the next step begins a turn, with the wall time and CPU time of waiting."""
-        past = self.turns
-        self.turns = TurnTaking(
+        past = self.parts.turns
+        turns = TurnTaking(
             turn_seconds=turn_seconds,
-            starts=(*(() if past is None else past.starts), len(self.step_seconds) + 1),
+            starts=(*(() if past is None else past.starts), len(self.timed.seconds) + 1),
             waited_seconds=waited + (0.0 if past is None else past.waited_seconds),
             waited_cpu_seconds=cpu + (0.0 if past is None else past.waited_cpu_seconds),
         )
+        self.note(turns=turns)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Adds an evaluation and publishes it."""
-        self.evaluations.append(evaluation)
+        self.note(evaluations=(*self.parts.evaluations, evaluation))
         self.publish()
 
     def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
@@ -323,95 +305,59 @@ class Measurements:
 
         ValueError if status and error contradict each other, or a measurement is impossible.
         """
-        executions, steps = self._complete(self.step_seconds, self.losses)
-        warmup_executions, warmup_steps = self._complete(
-            self.warmup_step_seconds, self.warmup_losses
+        parts, warmup, timed = self.parts, self.warmup, self.timed
+        executions, steps = timed.complete(parts.steps_per_execution)
+        warmup_executions, warmup_steps = warmup.complete(parts.steps_per_execution)
+        images = parts.measured.loop_images
+        if images is None and parts.batch is not None and steps:
+            images = parts.batch.global_ * steps
+        scaling = parts.loss_scaling
+        if scaling is not None:
+            scaling = replace(
+                scaling,
+                warmup_skipped_steps=_up_to(warmup_steps, warmup.skipped),
+                skipped_steps=_up_to(steps, timed.skipped),
+            )
+        return replace(
+            parts,
+            status=status,
+            error=None if error is None else ErrorInfo.of(error),
+            warmup_step_seconds=tuple(warmup.seconds[:warmup_executions]),
+            warmup_losses=tuple(warmup.losses[:warmup_steps]),
+            step_seconds=tuple(timed.seconds[:executions]),
+            step_cpu_seconds=tuple(timed.cpu_seconds[:executions]),
+            losses=tuple(timed.losses[:steps]),
+            measured=replace(parts.measured, loop_images=images),
+            resources=resource_use(self.use_samples),
+            loss_scaling=scaling,
+            cluster=None if parts.cluster is None else self._with_shares(parts.cluster, steps),
+            subject=(parts.subject or Subject()).labelled(labels_of(parts.config)),
         )
-        images = self.measured.loop_images
-        if images is None and self.batch is not None and steps:
-            images = self.batch.global_ * steps
-        known = {known_field.name for known_field in fields(RunRecord)}
-        same = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in vars(self).items()
-            if name in known
-        }
-        described: dict[str, Any] = {
-            "status": status,
-            "error": None if error is None else ErrorInfo.of(error),
-            "config": dict(self.config),
-            "startup_seconds": StartupSeconds(
-                import_=self.import_seconds,
-                build=self.build_seconds,
-                first_step=self.first_step_seconds,
-            ),
-            "warmup_step_seconds": tuple(self.warmup_step_seconds[:warmup_executions]),
-            "warmup_losses": tuple(self.warmup_losses[:warmup_steps]),
-            "step_seconds": tuple(self.step_seconds[:executions]),
-            "step_cpu_seconds": tuple(self.step_cpu_seconds[:executions]),
-            "losses": tuple(self.losses[:steps]),
-            "measured": replace(self.measured, loop_images=images),
-            "resources": resource_use(self.use_samples),
-            "loss_scaling": None if self.loss_scale_end is None else self._loss_scaling(),
-            "cluster": self._cluster(steps) if self.task_addresses else None,
-            "subject": self.subject.labelled(labels_of(self.config)),
-        }
-        return RunRecord(**{**same, **described})
 
-    def _complete(self, seconds: Sequence[float], losses: Sequence[float]) -> tuple[int, int]:
-        """Numbers of complete executions and steps. After Ctrl-C, a time may lack some of its
-        losses.
-        """
-        together = self.steps_per_execution
-        executions = len(losses) // together if len(losses) else len(seconds)
-        return executions, executions * together
-
-    def _cluster(self, steps: int) -> Cluster:
-        images = 0 if self.batch is None else self.batch.global_
+    def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
+        """The cluster with the contribution of each worker to the timed steps."""
+        images = 0 if self.parts.batch is None else self.parts.batch.global_
         # Ctrl-C may interrupt between appending a step and appending its worker.
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
-        workers = len(self.worker_tasks)
-        return Cluster(
-            tasks=tuple(
-                TaskAddress(task=task, address=address)
-                for task, address in self.task_addresses.items()
-            ),
+        workers = len(cluster.workers)
+        return replace(
+            cluster,
             workers=tuple(
-                WorkerShare(
-                    task=task,
-                    steps=own[task] if updates else steps,
-                    images=own[task] * images if updates else steps * images // workers,
-                    lost=task in self.lost_workers,
+                replace(
+                    worker,
+                    steps=own[worker.task] if updates else steps,
+                    images=own[worker.task] * images if updates else steps * images // workers,
+                    lost=worker.task in self.lost_workers,
                 )
-                for task in self.worker_tasks
+                for worker in cluster.workers
             ),
             staleness=tuple(staleness for _, staleness in updates),
-            messages_per_step=self.messages_per_step,
-            bytes_per_step=self.bytes_per_step,
-        )
-
-    def _loss_scaling(self) -> LossScaling | None:
-        if self.loss_scale_start is None or self.loss_scale_end is None:
-            return None
-        return LossScaling(
-            start=self.loss_scale_start,
-            end=self.loss_scale_end,
-            warmup_skipped_steps=tuple(self.warmup_skipped_steps),
-            skipped_steps=tuple(self.skipped_steps),
         )
 
 
-def _numbers(skipped: Sequence[bool], before: int) -> list[int]:
-    """Numbers, from 1, of the skipped steps that follow `before` steps."""
-    return [number for number, is_skipped in enumerate(skipped, before + 1) if is_skipped]
-
-
-_SERIES = tuple(
-    series.name for series in fields(Measurements) if series.default_factory is _doubles
-)
-_STEPS = tuple(name for name in _SERIES if name != "use_samples")
-"""Series with a value per step."""
+def _up_to(most: int, numbers: Iterable[float]) -> tuple[int, ...]:
+    return tuple(int(number) for number in numbers if number <= most)
 
 
 # Memory and CPUs over time.

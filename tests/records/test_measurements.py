@@ -16,9 +16,14 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements, UseSample
 from cnnbench.records.run import (
     Batch,
+    Cluster,
     Evaluation,
+    LossScaling,
     ResourceUse,
     RunRecord,
+    StartupSeconds,
+    TaskAddress,
+    WorkerShare,
     run_steady_state,
 )
 
@@ -29,12 +34,12 @@ def start(**config):
 
 def test_skipped_steps_are_numbered_within_warm_up_and_loop():
     run = start()
-    run.add_warmup_step(0.5, 9.0, skipped=[True])
-    run.add_warmup_step(0.5, 9.0)
-    run.add_step(0.25, 8.0)
-    run.add_step(0.25, 8.0, skipped=[True])
+    run.warmup.add(0.5, 9.0, skipped=[True])
+    run.warmup.add(0.5, 9.0)
+    run.timed.add(0.25, 8.0)
+    run.timed.add(0.25, 8.0, skipped=[True])
     assert run.record().loss_scaling is None
-    run.loss_scale_start, run.loss_scale_end = 128.0, 32.0
+    run.note(loss_scaling=LossScaling(start=128.0, end=32.0))
     scaling = run.record().loss_scaling
     assert (scaling.start, scaling.end) == (128.0, 32.0)
     assert scaling.warmup_skipped_steps == (1,)
@@ -43,15 +48,16 @@ def test_skipped_steps_are_numbered_within_warm_up_and_loop():
 
 def test_everything_measured_reaches_the_record():
     run = start(x=1, names=("a", "b"))
-    run.batch = Batch(per_device=8, global_=16)
-    run.import_seconds, run.build_seconds, run.first_step_seconds = 1.0, 2.0, 3.0
-    run.add_warmup_step(0.5, 9.0)
-    run.add_step(0.25, 8.0, cpu_seconds=0.5)
-    run.add_step(0.25, math.nan, cpu_seconds=0.25)
+    run.note(batch=Batch(per_device=8, global_=16))
+    run.note("startup_seconds", import_=1.0, build=2.0)
+    run.note("startup_seconds", first_step=3.0)
+    run.warmup.add(0.5, 9.0)
+    run.timed.add(0.25, 8.0, cpu_seconds=0.5)
+    run.timed.add(0.25, math.nan, cpu_seconds=0.25)
     evaluation = Evaluation(global_step=3, top_1=0.0, top_5=1.0, examples=4, images_per_sec=5.0)
     run.add_evaluation(evaluation)
-    run.set_loop_time(0.64, 0.75, 0.21)
-    run.environment = {"hostname": "h"}
+    run.note("measured", loop_seconds=0.64, loop_user_seconds=0.75, loop_system_seconds=0.21)
+    run.note(environment={"hostname": "h"})
     record = run.record()
     assert (record.status, record.error) == ("ok", None)
     assert record.command == ("cnnbench", "--x=1")
@@ -61,7 +67,7 @@ def test_everything_measured_reaches_the_record():
     assert record.step_seconds == (0.25, 0.25)
     assert record.losses == pytest.approx((8.0, math.nan), nan_ok=True)
     assert record.evaluations == (evaluation,)
-    assert record.startup_seconds.import_ == 1.0
+    assert record.startup_seconds == StartupSeconds(import_=1.0, build=2.0, first_step=3.0)
     assert record.environment == {"hostname": "h"}
     assert record.summary().images_per_sec == pytest.approx(64.0)
     assert record.step_cpu_seconds == (0.5, 0.25)
@@ -70,20 +76,63 @@ def test_everything_measured_reaches_the_record():
     assert record.summary().total_images_per_sec == pytest.approx(50.0)
 
 
+def test_a_value_that_the_record_does_not_have_is_refused():
+    run = start()
+    with pytest.raises(TypeError, match="speed"):
+        run.note(speed=1.0)
+    with pytest.raises(TypeError, match="speed"):
+        run.note("measured", speed=1.0)
+    with pytest.raises(ValueError, match=r"measured\.loop_seconds: -1"):
+        run.note("measured", loop_seconds=-1.0)
+    with pytest.raises(ValueError, match="warmup_status: 'soon'"):
+        run.note(warmup_status="soon")
+
+
+def test_skipped_steps_of_an_incomplete_execution_are_not_in_the_record():
+    run = start(steps_per_execution=2)
+    run.note(loss_scaling=LossScaling(start=128.0, end=32.0))
+    run.timed.add(0.5, 3.0, 2.0, skipped=[True, False])
+    run.timed.add(0.5, 1.0, skipped=[True])  # interrupted before the second loss
+    record = run.record("interrupted")
+    assert record.losses == (3.0, 2.0)
+    assert record.loss_scaling.skipped_steps == (1,)
+
+
+@pytest.mark.parametrize("updates", [[], [("worker:1", 0), ("worker:0", 2), ("worker:1", 1)]])
+def test_workers_get_their_shares_of_the_timed_steps(updates):
+    run = start()
+    tasks = tuple(TaskAddress(task=f"worker:{n}", address=f"h:{n}") for n in range(2))
+    shares = tuple(WorkerShare(task=task.task, steps=0, images=0) for task in tasks)
+    run.note(batch=Batch(per_device=4, global_=8), cluster=Cluster(tasks=tasks, workers=shares))
+    run.note("cluster", messages_per_step=6, bytes_per_step=80)
+    for _ in range(3):
+        run.timed.add(0.5)
+    run.updates += updates
+    run.lost_workers.append("worker:1")
+    cluster = run.record().cluster
+    assert (cluster.tasks, cluster.messages_per_step, cluster.bytes_per_step) == (tasks, 6, 80)
+    # Without asynchronous updates, all workers take part in every step and share its images.
+    steps, images = ((1, 2), (8, 16)) if updates else ((3, 3), (12, 12))
+    assert tuple(worker.steps for worker in cluster.workers) == steps
+    assert tuple(worker.images for worker in cluster.workers) == images
+    assert tuple(worker.lost for worker in cluster.workers) == (False, True)
+    assert cluster.staleness == tuple(staleness for _, staleness in updates)
+
+
 def test_images_counted_elsewhere_win_over_steps_times_batch():
     run = start()
-    run.batch = Batch(per_device=8, global_=8)
-    run.add_step(1.0)
-    run.note(loop_seconds=2.0, loop_images=100)
-    assert len(run.step_seconds) == 1
+    run.note(batch=Batch(per_device=8, global_=8))
+    run.timed.add(1.0)
+    run.note("measured", loop_seconds=2.0, loop_images=100)
+    assert len(run.timed.seconds) == 1
     assert run.record().losses == ()
     assert run.record().summary().total_images_per_sec == 50.0
 
 
 def test_failed_run_keeps_what_it_measured_and_says_why():
     run = start()
-    run.batch = Batch(per_device=2, global_=2)
-    run.add_step(0.5, 1.0)
+    run.note(batch=Batch(per_device=2, global_=2))
+    run.timed.add(0.5, 1.0)
     record = run.record("failed", BenchmarkError("disk full"))
     assert (record.error.type, record.error.message) == ("BenchmarkError", "disk full")
     assert record.step_seconds == (0.5,)
@@ -96,9 +145,9 @@ def test_interruption_between_time_and_loss_drops_that_step():
             raise KeyboardInterrupt
 
     run = start()
-    run.add_step(0.5, 1.0, cpu_seconds=0.25)
+    run.timed.add(0.5, 1.0, cpu_seconds=0.25)
     with pytest.raises(KeyboardInterrupt):
-        run.add_step(0.5, CtrlC(), cpu_seconds=0.75)
+        run.timed.add(0.5, CtrlC(), cpu_seconds=0.75)
     record = run.record("interrupted")
     assert (record.step_seconds, record.losses) == ((0.5,), (1.0,))
     assert record.step_cpu_seconds == (0.25,)
@@ -119,7 +168,7 @@ def test_ten_thousand_steps_take_kilobytes():
     run = start()
     tracemalloc.start()
     for _ in range(10_000):
-        run.add_step(0.5, 1.0, cpu_seconds=0.25)
+        run.timed.add(0.5, 1.0, cpu_seconds=0.25)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # 24 bytes per step and the arrays' spare room.
@@ -129,9 +178,9 @@ def test_ten_thousand_steps_take_kilobytes():
 def stepped(warmup, timed):
     run = start()
     for seconds in warmup:
-        run.add_warmup_step(seconds)
+        run.warmup.add(seconds)
     for seconds in timed:
-        run.add_step(seconds)
+        run.timed.add(seconds)
     return run.record()
 
 
@@ -160,11 +209,11 @@ def test_what_a_forked_process_measured_is_known_here():
     run.share()
     child = os.fork()
     if not child:
-        run.warmup_status = "fixed"
-        run.add_warmup_step(0.5, 9.0)
+        run.note(warmup_status="fixed")
+        run.warmup.add(0.5, 9.0)
         run.publish()
-        run.add_step(0.25, 8.0, cpu_seconds=0.5)
-        run.note(loop_seconds=7.0)  # after it was published
+        run.timed.add(0.25, 8.0, cpu_seconds=0.5)
+        run.note("measured", loop_seconds=7.0)  # after it was published
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     run.recall()

@@ -40,7 +40,7 @@ def a_run(**config):
 
 def a_record(**config):
     run = a_run(**config)
-    run.add_step(0.5, float("nan"))
+    run.timed.add(0.5, float("nan"))
     return run.record()
 
 
@@ -56,7 +56,7 @@ def overwrite(path):
     for number in itertools.count():
         run = a_run(padding="x" * 100_000)
         for _ in range(number % 50):
-            run.add_step(1.0, 2.0)
+            run.timed.add(1.0, 2.0)
         files(str(path)).write(run.record(), list)
 
 
@@ -288,7 +288,7 @@ def test_header_once_and_readable_by_pandas(path):
         assert files(csv_path=str(path)).prepare() is None
         run = a_run()
         run.batch = Batch(per_device=1, global_=1)
-        run.add_step(0.25, float("nan"))
+        run.timed.add(0.25, float("nan"))
         append(path, run.record())
     table = pd.read_csv(path)
     assert list(table["images_per_sec"]) == [4.0, 4.0, 4.0]

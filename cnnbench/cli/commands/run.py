@@ -136,9 +136,9 @@ def _leave_record(measurements: Measurements, error: BenchmarkError | None) -> N
     interrupt.
     """
     measurements.recall()
-    config = measurements.config  # Empty until the run is planned.
+    config = measurements.parts.config  # Empty until the run is planned.
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
-    if measurements.written or not config or files.holds(measurements.run_id) is not None:
+    if measurements.written or not config or files.holds(measurements.parts.run_id) is not None:
         return
     record = measurements.record("interrupted" if error is None else "failed", error)
     if measurements.saves_into is not None:

@@ -128,10 +128,12 @@ class BenchmarkCNN(Run):
         self.membership = Membership(plan, tell, lost, facts, read_progress=self._progress)
         self.measurements = measurements or Measurements(command=command)
         self.measurements.update_config(**config)
-        self.measurements.explicit_flags = plan.explicit_flags
+        self.measurements.note(
+            explicit_flags=tuple(plan.explicit_flags),
+            subject=repository.of_work(config),
+            target=plan.length.target,
+        )
         self.measurements.saves_into = plan.saves_into
-        self.measurements.subject = repository.of_work(config)
-        self.measurements.target = plan.length.target
         self.measurements.publish()
         if plan.place.asynchronous:
             # A record needs the updates of all workers, which are not in the shared memory.
@@ -193,7 +195,7 @@ class BenchmarkCNN(Run):
 
                 assert self.watch is not None
                 flags = run_flags(self.plan, built.devices, self.plan.length.batch_per_device)
-                self._warn(self.watch.before(measurements.environment, flags))
+                self._warn(self.watch.before(measurements.parts.environment, flags))
                 self.membership.turns.wait()  # waits until the other processes have started
                 measurements.publish()
                 scenario = {
@@ -203,8 +205,8 @@ class BenchmarkCNN(Run):
                 try:
                     total = scenario(self, built)
                 finally:  # not in `_end`, because the watchdog's thread must not wait for a library
-                    facts = environment.with_loaded_libraries(measurements.environment)
-                    measurements.environment = facts
+                    facts = environment.with_loaded_libraries(measurements.parts.environment)
+                    measurements.note(environment=facts)
                 self._note_peak_memory()
                 if self.output.files.wanted and self.plan.work is not Work.INPUT:
                     scenarios.measure_limits(self, built)
@@ -233,7 +235,7 @@ class BenchmarkCNN(Run):
 
         start = time.perf_counter()
         built = build(self.plan, devices, self.output.console)
-        self.measurements.build_seconds = time.perf_counter() - start
+        self.measurements.note("startup_seconds", build=time.perf_counter() - start)
         self.sources += built.sources
         describe_built(self.measurements, built)
         parts = [part for part in (built.step, built.evaluator) if part is not None]
@@ -267,16 +269,17 @@ class BenchmarkCNN(Run):
         with without_info_lines():
             tf = load_tensorflow()
             seconds = time.perf_counter() - start + sum(early_import_seconds)
-            measurements.import_seconds = seconds
+            measurements.note("startup_seconds", import_=seconds)
             devices = runtime.configure(settings, plan.place.job)
             devices = self.membership.connect_tensorflow(devices)
         for notice in devices.notices:
             messages.notice(notice)
         self._check_devices(devices)
         # Collected before the run. Afterwards, the load of the run would be included.
-        measurements.environment = facts = environment.collect()
-        if measurements.subject.warning:
-            messages.warning(measurements.subject.warning, "commit")
+        facts, subject = environment.collect(), measurements.parts.subject
+        measurements.note(environment=facts)
+        if subject is not None and subject.warning:
+            messages.warning(subject.warning, "commit")
         has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
         if devices.kind == "cpu" and plan.params.precision == "fp16" and not has_fp16:
             messages.warning(
@@ -288,8 +291,8 @@ class BenchmarkCNN(Run):
             messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
         tf.random.set_seed(plan.params.tf_random_seed)
         describe(measurements, plan=plan, devices=devices)
-        assert measurements.placement is not None
-        device = measurements.placement.device
+        assert measurements.parts.placement is not None
+        device = measurements.parts.placement.device
         if device == EMULATED_GPU:
             messages.notice(EMULATED_NOTICE)
         self.output.console.lines(*header(plan, devices, tf.__version__, device))
@@ -337,7 +340,7 @@ class BenchmarkCNN(Run):
     def _check_memory(self, kind: str) -> None:
         """Refuses a run that needs too much memory; warns of a run that may need too much."""
         needed = preflight.estimate(self.plan, kind)
-        self.measurements.note(estimated_memory_bytes=needed.total)
+        self.measurements.note("measured", estimated_memory_bytes=needed.total)
         memory = preflight.memory_of(self.plan, kind)
         if memory is not None:
             try:
@@ -357,7 +360,7 @@ class BenchmarkCNN(Run):
         """Progress of the run, for the watchdog's thread."""
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
-        warm_up, timed = len(measurements.warmup_losses), len(measurements.losses)
+        warm_up, timed = len(measurements.warmup.losses), len(measurements.timed.losses)
         last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
         waiting = [shard for source in sources for shard in source.waiting()]
         task = job.task
@@ -372,7 +375,7 @@ class BenchmarkCNN(Run):
 
         Runs in the watchdog's thread.
         """
-        placement = self.measurements.placement
+        placement = self.measurements.parts.placement
         if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
             # The process that does not respond is this one.
             silent = (f"{gpu} does not respond" for gpu in runtime.silent_gpus())
@@ -385,11 +388,12 @@ class BenchmarkCNN(Run):
 
     def _note_peak_memory(self) -> None:
         """Records peak memory once, before later measurements allocate more memory."""
-        measurements = self.measurements
+        parts = self.measurements.parts
         if self.watch is None:
             return  # nothing ran in this process
-        if measurements.placement is not None and measurements.measured.peak_memory_bytes is None:
-            measurements.note(peak_memory_bytes=runtime.peak_memory(measurements.placement.kind))
+        if parts.placement is not None and parts.measured.peak_memory_bytes is None:
+            peak = runtime.peak_memory(parts.placement.kind)
+            self.measurements.note("measured", peak_memory_bytes=peak)
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         """Writes the record once. Later errors do not change the measurements."""
@@ -402,14 +406,14 @@ class BenchmarkCNN(Run):
         conditions: Sequence[ConditionNote] = ()
         if self.watch is not None:
             conditions = self.watch.during()
-            measurements.conditions = self.watch.record()
+            measurements.note(conditions=self.watch.record())
             # Energy includes pauses for evaluations. The other figures of the loop do not.
             if not self.plan.length.eval_steps:
-                measurements.note(**self.watch.energy)
+                measurements.note("measured", **self.watch.energy)
         if status == "failed":
             measurements.lost_workers += self.membership.lost_tasks().keys()
         skipped = SkippedRecords.together(source.skipped() for source in self.sources)
-        measurements.skipped_records = skipped if skipped.count else None
+        measurements.note(skipped_records=skipped if skipped.count else None)
         self.record = record = measurements.record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
             return record  # the next attempt writes the record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +10,15 @@ from cnnbench.machine.checks import RunFlags
 from cnnbench.machine.cpu import LIBRARY
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Batch, ModelInfo, Placement, recorded_device
+from cnnbench.records.run import (
+    Batch,
+    Cluster,
+    ModelInfo,
+    Placement,
+    TaskAddress,
+    WorkerShare,
+    recorded_device,
+)
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
@@ -22,25 +29,42 @@ if TYPE_CHECKING:
 
 def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices) -> None:
     """Records the facts that are known before the first step: model, placement, batch, flags."""
-    measurements.model = ModelInfo(
-        name=plan.network.model.name,
-        parameters=plan.network.spec.parameters,
-        trainable_parameters=plan.network.spec.trainable_parameters,
-        forward_flops_per_image=plan.network.spec.forward_flops_per_image,
-        training_flops_per_image=plan.network.spec.training_flops_per_image,
-        recomputed_flops_per_image=plan.recomputed_flops,
+    job = plan.place.job
+    measurements.note(
+        model=ModelInfo(
+            name=plan.network.model.name,
+            parameters=plan.network.spec.parameters,
+            trainable_parameters=plan.network.spec.trainable_parameters,
+            forward_flops_per_image=plan.network.spec.forward_flops_per_image,
+            training_flops_per_image=plan.network.spec.training_flops_per_image,
+            recomputed_flops_per_image=plan.recomputed_flops,
+        ),
+        placement=Placement(
+            device=recorded_device(devices.kind, measurements.parts.environment),
+            devices=devices.job.own_tower_devices,
+            num_towers=job.num_towers,
+            num_workers=job.num_workers,
+            variable_update=plan.place.mode.name,
+            # The actual reduction of gradients; the header prints the requested one.
+            all_reduce=_all_reduce(plan, on_gpu=devices.kind == "gpu"),
+        ),
+        batch=Batch(
+            per_device=plan.length.batch_per_device,
+            global_=plan.length.global_batch,
+            requested_per_device=measurements.requested_batch,
+        ),
     )
-    measurements.placement = Placement(
-        device=recorded_device(devices.kind, measurements.environment),
-        devices=devices.job.own_tower_devices,
-        num_towers=plan.place.job.num_towers,
-        num_workers=plan.place.job.num_workers,
-        variable_update=plan.place.mode.name,
-        # The actual reduction of gradients; the header prints the requested one.
-        all_reduce=_all_reduce(plan, on_gpu=devices.kind == "gpu"),
-    )
-    measurements.task_addresses = plan.place.job.addresses_by_task
-    measurements.worker_tasks = tuple(map(str, plan.place.job.workers))
+    if job.in_cluster:
+        measurements.note(
+            cluster=Cluster(
+                tasks=tuple(
+                    TaskAddress(task=str(task), address=job.address(task)) for task in job.tasks
+                ),
+                workers=tuple(
+                    WorkerShare(task=str(worker), steps=0, images=0) for worker in job.workers
+                ),
+            )
+        )
     measurements.update_config(
         device=devices.kind,
         data_format=runtime.data_format(plan.params.data_format, devices.kind),
@@ -50,11 +74,6 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
         num_intra_threads=devices.intra_threads,
         num_inter_threads=devices.inter_threads,
         datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
-    )
-    measurements.batch = Batch(
-        per_device=plan.length.batch_per_device,
-        global_=plan.length.global_batch,
-        requested_per_device=measurements.requested_batch,
     )
 
 
@@ -73,25 +92,23 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
 
     if built.manager is None:
         return
-    assert measurements.placement is not None
     variables, job = built.manager.savable_variables().values(), built.devices.job
     step = cast("TrainStep | None", built.step)  # only for a run with a network
-    measurements.placement = dataclasses.replace(
-        measurements.placement,
+    measurements.note(
+        "placement",
         variables=len(variables),
         variable_copies=sum(len(variable.copies) for variable in variables),
         reduction_operations=None if step is None else step.reduction_operations,
     )
     if step is None:
         return
-    if measurements.placement.all_reduce:
+    placement = measurements.parts.placement
+    if placement is not None and placement.all_reduce:
         by = communication(step.graph, job.own_tower_devices)
-        measurements.placement = dataclasses.replace(
-            measurements.placement, communication=by or None
-        )
+        measurements.note("placement", communication=by or None)
     if job.in_cluster:
-        sent = traffic(step.graph, job.num_workers)
-        measurements.messages_per_step, measurements.bytes_per_step = sent
+        messages, sent = traffic(step.graph, job.num_workers)
+        measurements.note("cluster", messages_per_step=messages, bytes_per_step=sent)
 
 
 def run_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:

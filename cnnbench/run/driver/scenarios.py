@@ -24,7 +24,7 @@ from cnnbench.plan.training import whole
 from cnnbench.records import files
 from cnnbench.records.files import check_written, writing_output
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import InputStage
+from cnnbench.records.run import InputStage, LossScaling
 from cnnbench.run.driver import checkpoints
 from cnnbench.run.driver.build import DEVICE_STAGE, BuiltRun, InputStep, time_pipeline, time_stage
 from cnnbench.run.driver.checkpoints import Exporter, Restored
@@ -104,8 +104,8 @@ class ReplicaCheck(Observer):
 
     def _check(self, global_step: int) -> None:
         differing = np.array([flags.numpy() for flags in self._differing()])
-        checks = self._measurements.measured.replica_checks or 0
-        self._measurements.note(replica_checks=checks + 1)
+        checks = self._measurements.parts.measured.replica_checks or 0
+        self._measurements.note("measured", replica_checks=checks + 1)
         # Called before this worker raises an error, because the other workers wait for this call.
         error = self._between_workers(bool(differing.any()), global_step)
         if differing.any():
@@ -198,14 +198,15 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
         total = Training(run, built).run(length.batches)
     finally:
         run.membership.turns = turns
-    measurements.note(input_wait_seconds=None)  # it would be the time of the whole loop
+    # It would be the time of the whole loop.
+    measurements.note("measured", input_wait_seconds=None)
     inputs.close()
-    examples = len(measurements.step_seconds) * length.global_batch
-    seconds = measurements.measured.loop_seconds
+    examples = len(measurements.timed.seconds) * length.global_batch
+    seconds = measurements.parts.measured.loop_seconds
     assert seconds is not None
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
     stages = [time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
-    measurements.input_stages = [*stages, whole]
+    measurements.note(input_stages=(*stages, whole))
     if length.epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.output.messages.notice(
             "the whole set fits into the shuffle buffer, so its files are read only once per "
@@ -223,7 +224,7 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
     plan, job, kind = run.plan, built.devices.job, built.devices.kind
     if plan.params.data_dir is not None and built.inputs is not None:
         try:
-            run.measurements.input_stages = [time_pipeline(built.inputs)]
+            run.measurements.note(input_stages=(time_pipeline(built.inputs),))
         except DataError as error:  # in records that the run has not read
             text = f"the input pipeline alone was not measured: {error}"
             run.output.messages.warning(text, "pipeline")
@@ -247,7 +248,8 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
         parts = job.num_workers if job.client_per_worker else 1
         # Logical GPUs share the rate of their card.
         rate *= len(plan.machine.cards) / plan.machine.flags.num_gpus
-    run.measurements.note(peak_flops_per_sec=rate * parts, peak_flops_source=source)
+    peak_flops = {"peak_flops_per_sec": rate * parts, "peak_flops_source": source}
+    run.measurements.note("measured", **peak_flops)
 
 
 @contextmanager
@@ -275,7 +277,7 @@ def _observing(
         evaluates_one = not plan.work.trains and files.is_prefix(outputs.train_dir or "")
         observers.append(EvaluationSummaries(outputs.eval_dir, newest=not evaluates_one))
     if outputs.benchmark_log_dir:
-        config, facts = run.measurements.config, run.measurements.environment
+        config, facts = run.measurements.parts.config, run.measurements.parts.environment
         parameters = log_parameters(plan, built.devices)
         folder, test_id = outputs.benchmark_log_dir, outputs.benchmark_test_id
         observers.append(BenchmarkLog(folder, config, parameters, facts, test_id))
@@ -332,11 +334,13 @@ def train(run: Run, built: BuiltRun) -> float | None:
             probes=probes,
             observers=observers,
         )
-        run.measurements.loss_scale_start = step.loss_scale.value
+        start = step.loss_scale.value
         try:
             total = training.run(steps)
         finally:
-            run.measurements.loss_scale_end = step.loss_scale.value
+            end = step.loss_scale.value
+            if start is not None and end is not None:
+                run.measurements.note(loss_scaling=LossScaling(start=start, end=end))
         if built.exporter is not None:
             _export(run, built.exporter)
         return total
@@ -443,8 +447,8 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
                     restored.global_step, run.output.console, interrupts
                 )
             results.add(evaluated)
-            run.measurements.set_loop_time(*timer.loop())
-            run.measurements.note(loop_images=evaluated.evaluation.examples)
+            images = evaluated.evaluation.examples
+            run.measurements.note("measured", **timer.loop().measured(), loop_images=images)
             if built.exporter is not None:
                 _export(run, built.exporter)
             if not pause:

@@ -206,6 +206,11 @@ class LoopTime(NamedTuple):
         """The time from the reading `start` to this reading."""
         return LoopTime(self.wall - start.wall, self.user - start.user, self.system - start.system)
 
+    def measured(self) -> dict[str, float]:
+        """The seconds, by attribute of `Measured` in a record."""
+        names = ("loop_seconds", "loop_user_seconds", "loop_system_seconds")
+        return dict(zip(names, self, strict=True))
+
 
 class LoopTimer:
     """Times the loop, which starts with the creation of the timer."""

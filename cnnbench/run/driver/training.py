@@ -177,8 +177,9 @@ class Training:
                         tf.test.experimental.sync_devices()
                 finally:
                     spent = self._timer.loop()
-                    run.measurements.set_loop_time(*spent)
-                    run.measurements.note(input_wait_seconds=self._input_wait_seconds() - waited)
+                    waited = self._input_wait_seconds() - waited
+                    figures = {**spent.measured(), "input_wait_seconds": waited}
+                    run.measurements.note("measured", **figures)
                     run.output.progress_line.finish()
             if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
@@ -189,8 +190,8 @@ class Training:
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run whose steps were launched ahead of time."""
-        latencies, progress = self._run.measurements.latency_seconds, self._run.output.progress_line
-        batches = min(len(self._run.measurements.step_seconds), FEWEST_FOR_P99)
+        latencies, progress = list[float](), self._run.output.progress_line
+        batches = min(len(self._run.measurements.timed.seconds), FEWEST_FOR_P99)
 
         def done(step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
             self._check_stop(values[-1])
@@ -201,6 +202,7 @@ class Training:
         try:
             StepLoop(self._launch, self._read_execution, 0).run(batches, done)
         finally:
+            self._run.measurements.note(latency_seconds=tuple(latencies))
             progress.finish()
 
     def _input_wait_seconds(self) -> float:
@@ -265,7 +267,7 @@ class Training:
                 if begin == step:
                     probing.enter_context(probe)
             if step in warm_up.checks:
-                steady = steady_state(measurements.warmup_step_seconds).reached
+                steady = steady_state(measurements.warmup.seconds).reached
                 if self._built.group is not None:
                     steady = self._built.group.decided(steady)
             return steady
@@ -277,10 +279,10 @@ class Training:
         with ExitStack() as probing:
             pause(0)
             loop.run(warm_up.most, self._warmup_done, pause_due, pause)
-        measurements.warmup_status = (
-            "fixed" if not warm_up.auto else "steady" if steady else "limit"
+        measurements.note(
+            warmup_status="fixed" if not warm_up.auto else "steady" if steady else "limit",
+            environment=with_loaded_libraries(measurements.parts.environment),
         )
-        measurements.environment = with_loaded_libraries(measurements.environment)
         measurements.publish()
         run.output.progress_line.finish()
         run.output.console.lines("Done warm up")
@@ -300,12 +302,13 @@ class Training:
 
     def _warmup_done(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
         measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
-        if measurements.first_step_seconds is None:
-            measurements.first_step_seconds = spent.seconds * self._steps_per_execution
+        if measurements.parts.startup_seconds.first_step is None:
+            first_step = spent.seconds * self._steps_per_execution
+            measurements.note("startup_seconds", first_step=first_step)
         losses, skipped = zip(
             *((step_values.loss, step_values.skipped) for step_values in values), strict=True
         )
-        measurements.add_warmup_step(spent.seconds, *losses, skipped=skipped)
+        measurements.warmup.add(spent.seconds, *losses, skipped=skipped)
         # Warm-up steps have the numbers -W to -1, where W is their maximum number. The first timed
         # step has number 1.
         self._check_results(step - 1 - most, values)
@@ -319,12 +322,13 @@ class Training:
         measurements, last = self._run.measurements, values[-1]
         if last.worker:
             measurements.updates.append((last.worker, last.staleness or 0))
-        if measurements.first_step_seconds is None:
-            measurements.first_step_seconds = spent.seconds * self._steps_per_execution
+        if measurements.parts.startup_seconds.first_step is None:
+            first_step = spent.seconds * self._steps_per_execution
+            measurements.note("startup_seconds", first_step=first_step)
         losses, skipped = zip(
             *((step_values.loss, step_values.skipped) for step_values in values), strict=True
         )
-        measurements.add_step(
+        measurements.timed.add(
             spent.seconds, *losses, skipped=skipped, cpu_seconds=spent.cpu_seconds
         )
         self._speed.add(spent.seconds)
@@ -405,7 +409,7 @@ class Training:
                     observer.paused(self._state())
             if self._ending and step < self._steps:
                 flag = [*ENDINGS][self._ending - 1]
-                self._run.measurements.ended_by = flag
+                self._run.measurements.note(ended_by=flag)
                 self._run.output.messages.notice(
                     f"--{flag} ended the timed loop after {step} of {self._steps} steps"
                 )
@@ -473,7 +477,7 @@ class Training:
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
         bound = "at most" if target.lower_is_better else "at least"
         console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
-        self._run.measurements.ended_by = "stop_at"
+        self._run.measurements.note(ended_by="stop_at")
         return True
 
     def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:

@@ -93,9 +93,9 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     results.close()
     # The third is ready, but its line would be out of order.
     assert out.getvalue().count("\n") == 1
-    found = {one.global_step: one.metrics for one in measurements.evaluations}
+    found = {one.global_step: one.metrics for one in measurements.parts.evaluations}
     assert found == {10: {"map": 0.25}, 20: {}, 30: {"map": 0.75}}
-    assert [one.top_1 for one in measurements.evaluations] == [0.5] * 3
+    assert [one.top_1 for one in measurements.parts.evaluations] == [0.5] * 3
     ((line, name),) = said.items()
     assert name == "eval_metrics"
     assert "global_step 20" in line

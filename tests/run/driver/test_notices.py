@@ -12,7 +12,7 @@ from cnnbench.base.terminal import Messages
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
-from cnnbench.records.run import Batch, ModelInfo
+from cnnbench.records.run import Batch, LossScaling, ModelInfo
 from cnnbench.run.driver import training
 from cnnbench.run.driver.console import notices, print_notices
 
@@ -42,10 +42,10 @@ def notices_with(record, word):
 def record(warmup, timed, status="fixed"):
     run = Measurements(command=[], config={})
     for seconds in warmup:
-        run.add_warmup_step(seconds)
+        run.warmup.add(seconds)
     for seconds in timed:
-        run.add_step(seconds)
-    run.warmup_status = status
+        run.timed.add(seconds)
+    run.note(warmup_status=status)
     return run.record()
 
 
@@ -107,16 +107,16 @@ def test_warm_up_at_its_limit():
 def test_more_than_the_peak(peak, source, words):
     run = Measurements(command=[], config={})
     # 8 images of 15 FLOP in 0.02 s.
-    run.batch = Batch(per_device=8, global_=8)
-    run.model = ModelInfo(
+    model = ModelInfo(
         name="lenet",
         parameters=1,
         trainable_parameters=1,
         forward_flops_per_image=5,
         training_flops_per_image=15,
     )
-    run.add_step(0.02)
-    run.note(peak_flops_per_sec=peak, peak_flops_source=source)
+    run.note(batch=Batch(per_device=8, global_=8), model=model)
+    run.timed.add(0.02)
+    run.note("measured", peak_flops_per_sec=peak, peak_flops_source=source)
     found = notices_with(run.record(), "MFU would be")
     assert len(found) == (words is not None)
     assert all(words in text and warns for text, warns in found)
@@ -130,9 +130,10 @@ def summary(**values):
 def _scaled_record(start, end, warmup=(), timed=()):
     run = Measurements(command=[], config={})
     for step in range(1, 4):
-        run.add_warmup_step(1.0, 1.0, skipped=[step in warmup])
-        run.add_step(1.0, 1.0, skipped=[step in timed])
-    run.loss_scale_start, run.loss_scale_end = start, end
+        run.warmup.add(1.0, 1.0, skipped=[step in warmup])
+        run.timed.add(1.0, 1.0, skipped=[step in timed])
+    if start is not None:
+        run.note(loss_scaling=LossScaling(start=start, end=end))
     return run.record()
 
 

@@ -157,11 +157,11 @@ def test_lengths_are_rounded_up_to_whole_executions():
 
 def test_interrupted_executions_have_no_part_in_a_record():
     measurements = Measurements(command=["cnnbench"], config={"steps_per_execution": 2})
-    measurements.add_step(0.5, 3.0, 2.0, skipped=[False, True])
-    measurements.add_step(0.25, 1.0)  # a Ctrl-C came before the second loss
+    measurements.timed.add(0.5, 3.0, 2.0, skipped=[False, True])
+    measurements.timed.add(0.25, 1.0)  # a Ctrl-C came before the second loss
     record = measurements.record("interrupted")
     assert (record.step_seconds, record.losses) == ((0.5,), (3.0, 2.0))
-    assert measurements.skipped_steps == [2]
+    assert [*measurements.timed.skipped] == [2]
     assert measurements.longest_execution() == 0.5
     with pytest.raises(ValueError, match="losses: 3 values for 2 steps"):
         replace(record, losses=(1.0, 2.0, 3.0))
