@@ -30,7 +30,6 @@ from cnnbench.judge.compare.configuration import (
     NOTHING,
     UNKNOWN,
     WORK,
-    Configuration,
     expand,
     imported_text,
     label,
@@ -41,18 +40,15 @@ from cnnbench.judge.compare.estimate import TwoSamples, Verdict, spread_of
 from cnnbench.judge.compare.judgement import (
     Judgement,
     cpu_time_cases,
-    disturbance_text,
     joint_judgement,
     judge_all,
     measured_again,
     median_step,
-    others_text,
 )
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
     Comparison,
     MetricResult,
-    two_speeds,
 )
 from cnnbench.judge.metrics import (
     CONTEXT,
@@ -86,6 +82,9 @@ _FACTS_NAMED = 3
 PlanOf: TypeAlias = Callable[[Group, Group], Continuation | None]
 """A function from a configuration's runs of BASE and NEW to the plan for judging further pairs."""
 
+_Sides: TypeAlias = tuple[Group, Group, Sequence[Measurement]]
+"""Runs of a configuration: those of BASE and of NEW, and usable runs of an A/A measurement."""
+
 _Outcome: TypeAlias = tuple[Verdict, str]
 """A verdict without a test, and its reason."""
 
@@ -98,90 +97,86 @@ _MISTIMED = (
 def _draft(
     base: Group,
     new: Group,
-    alike: Group | None,
-    metrics: Sequence[Metric],
-    asked: Sequence[Metric],
-    shared: tuple[Sequence[Metric], int],
-    policy: Policy,
+    aa: Sequence[Measurement],
+    name: str,
+    cases: Sequence[TwoSamples],
+    *,
+    rules: Rules,
     patterns: tuple[str, ...],
     paired: bool | None,
     plan: Continuation | PlanOf | None,
-    rules: Rules,
-    name: str,
 ) -> tuple[ComparedConfiguration, list[TwoSamples]]:
     """A configuration without results, and its values by metric in the order of `METRICS`.
 
     Args:
-      alike: A/A runs of the configuration, if there are any.
-      metrics: the metrics of the configuration.
-      asked: the requested metrics.
-      shared: the metrics that share alpha, and the number of kinds, see `Rules.policy`.
+      aa: A/A runs of the configuration.
+      name: name of the configuration, which selects the rule.
+      cases: the metrics of the configuration, without values.
       paired: see `compare_records`.
       plan: plan for judging further pairs, or a function of both sides that returns it.
-      name: name of the configuration, for the rules.
     """
-    plan, aa = plan(base, new) if callable(plan) else plan, alike.records if alike else ()
+    plan = plan(base, new) if callable(plan) else plan
     unlike = differences(base, new, patterns) if base.records and new.records else ()
-    kept = in_pairs(base, new)
-    if paired is None:
-        paired = kept is not None and sides_of_experiment(base.records, new.records)
-    if kept is None or not paired:
-        kept = base, new
-    outcome = next(_not_comparable(base, new, unlike, metrics), None)
+    kept, is_paired = _paired(base, new, paired)
+    outcome = next(_not_comparable(base, new, unlike, cases[0].metric), None)
     if outcome is not None and outcome[0] is Verdict.FAILED:
         # Facts that a failed run did not collect are not differences.
-        unknown = {UNKNOWN, NOTHING}
         unlike = tuple(
             difference
             for difference in unlike
-            if unknown.isdisjoint((*difference.base, *difference.new))
+            if {UNKNOWN, NOTHING}.isdisjoint((*difference.base, *difference.new))
         )
     incomplete = None if outcome else next(_incomplete(base, new, kept[0]), None)
     if outcome or incomplete:
-        kept, paired = (base, new), False
-    cases: dict[str, TwoSamples] = {}
-    for metric in metrics:
-        own = rules.policy(policy, name, metric, *shared)
-        of: dict[str, Any] = {"paired": paired, "plan": plan, "asked": metric in asked}
-        case = _case(metric, *kept, aa, own, **of)
-        known = outcome or _lacking(*kept, metric, case.asked) or incomplete
+        kept, is_paired = (base, new), False
+    filled: dict[str, TwoSamples] = {}
+    for empty in cases:
+        case = _with_values(empty, *kept, aa, paired=is_paired, plan=plan)
+        known = outcome or _lacking(*kept, case.metric, case.asked) or incomplete
         missing = outcome or incomplete or not (case.base or case.new)
         if case.asked or not (known and missing):
-            cases[metric.name] = replace(case, known=known)
-    throughput = cases.get(THROUGHPUT.name)
-    if throughput is not None and throughput.known is None:
-        for cpu_case in cpu_time_cases(throughput, *kept, aa, policy) or ():
-            own = cases.get(cpu_case.metric.name, cpu_case).policy
-            cases[cpu_case.metric.name] = replace(
-                cpu_case, asked=cpu_case.metric in asked, policy=own
-            )
-    runs = (*kept[0].records, *kept[1].records)
-    number, _ = rules.of(name)
+            filled[case.metric.name] = replace(case, known=known)
+    speed = filled.get(THROUGHPUT.name)
+    if speed is not None and speed.known is None:
+        for case in cpu_time_cases(speed, *kept, aa) or ():
+            own = filled.get(case.metric.name, replace(case, asked=False))
+            filled[case.metric.name] = replace(case, asked=own.asked, policy=own.policy)
     draft = ComparedConfiguration(
         name=name,
-        rule=rules.title(number) if number else "",
+        rule=rules.title_for(name),
         configuration=base.configuration,
         base=kept[0].records,
         new=kept[1].records,
         differences=unlike,
-        disturbance=disturbance_text(runs),
-        others=others_text(runs),
-        two_speeds=two_speeds(kept[0].records, kept[1].records),
     )
-    return draft, [*cases.values()]
+    return draft, [*filled.values()]
 
 
-def _case(
-    metric: Metric, base: Group, new: Group, aa: Sequence[Measurement], policy: Policy, **more: Any
+def _paired(base: Group, new: Group, paired: bool | None) -> tuple[tuple[Group, Group], bool]:
+    """The runs of both sides to compare, and whether they are compared in pairs.
+
+    See `compare_records` for `paired`. Without pairs in the records, all runs are compared.
+    """
+    pairs = in_pairs(base, new)
+    if paired is None:
+        paired = pairs is not None and sides_of_experiment(base.records, new.records)
+    return (base, new) if pairs is None or not paired else pairs, paired
+
+
+def _with_values(
+    case: TwoSamples, base: Group, new: Group, aa: Sequence[Measurement], **more: Any
 ) -> TwoSamples:
-    """Values of successful runs of both sides that measured the metric."""
-    values, of_base = metric.values([*base.good, *new.good]), len(base.good)
+    """The case with the values of successful runs of both sides that measured the metric.
+
+    `more` contains further attributes of the case.
+    """
+    values, of_base = case.metric.values([*base.good, *new.good]), len(base.good)
     before, after = (
         tuple(value for value in side if value is not None)
         for side in (values[:of_base], values[of_base:])
     )
-    noise = spread_of(aa, metric, policy)
-    return TwoSamples(metric=metric, base=before, new=after, noise=noise, policy=policy, **more)
+    noise = spread_of(aa, case.metric, case.policy)
+    return replace(case, base=before, new=after, noise=noise, **more)
 
 
 def _lacking(base: Group, new: Group, metric: Metric, asked: bool) -> _Outcome | None:
@@ -198,7 +193,7 @@ def _part(number: int, side: str, group: Group) -> str:
 
 
 def _not_comparable(
-    base: Group, new: Group, unlike: Sequence[Difference], metrics: Sequence[Metric]
+    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
 ) -> Iterator[_Outcome]:
     """Verdicts for configurations that cannot be compared. The first one is used."""
     sides = (("BASE", base), ("NEW", new))
@@ -208,7 +203,7 @@ def _not_comparable(
     if failures := [*filter(None, (_failure(*side) for side in sides))]:
         yield Verdict.FAILED, "; ".join(failures)
     if blocking := [difference for difference in unlike if difference.blocks]:
-        if answer := _changed_work(base, new, metrics[0], blocking):
+        if answer := _changed_work(base, new, metric, blocking):
             yield Verdict.CHANGED_WORK, answer
         yield Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
     for side, group in sides:
@@ -374,41 +369,26 @@ def compare_records(
     """
     if unknown := set(metrics or ()).difference(METRICS):
         raise KeyError(", ".join(sorted(unknown)))
-    rules = rules or Rules()
-    patterns = expand(tuple(allow_different))
+    rules, patterns = rules or Rules(), expand(tuple(allow_different))
     processes = (tuple(base), tuple(new))
-    names: set[str] = {*(DEFAULT_METRICS if metrics is None else metrics)}
-    if metrics is None:
-        names.update(metric.name for rule in rules.rules for metric in rule.metrics)
-    sides = group_by_configuration(*measurements(*processes, aa or (), patterns=patterns))
-    known = [
-        [group for group in side if judged(names, {group.configuration.kind})] for side in sides
+    names = {*DEFAULT_METRICS, *rules.named_metrics} if metrics is None else {*metrics}
+    matched, left_out, aa_notes = _matched(processes, aa or (), names, policy, patterns)
+    drafts = [
+        _draft(*sides, name, cases, rules=rules, patterns=patterns, paired=paired, plan=plan)
+        for sides, (name, cases) in zip(
+            matched, _cases(matched, metrics, rules, policy), strict=True
+        )
     ]
-    alike, aa_notes = _usable_groups(known[0], known[2], policy, patterns)
-    matched = match_groups(known[0], known[1], patterns)
-    named = labels(group.configuration for group, _ in matched)
-    chosen = [_metrics(group.configuration, named, metrics, rules) for group, _ in matched]
-    drafts = []
-    for (group, other), own, shared in zip(
-        matched, chosen, _shared(matched, chosen, rules), strict=True
-    ):
-        key = group.configuration.key
-        of: tuple[Any, ...] = (*own, shared, policy, patterns, paired, plan, rules, named[key])
-        drafts.append(_draft(group, other, alike.get(key), *of))
-    entries = [_with_accepted(entry, rules) for entry in _judged(drafts, policy)]
+    entries = _judged(drafts, policy, rules)
     tested = [case for _, cases in drafts for case in cases if case.known is None]
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
         metrics=_shown_metrics(names, entries),
-        paired=bool(tested) and all(entry.paired for entry in tested) if paired is None else paired,
+        paired=bool(tested) and all(case.paired for case in tested) if paired is None else paired,
         allow_changed_work=allow_changed_work,
         rules=rules if rules.source else None,
-        notes=(
-            *_left_out(sides[:2], names),
-            *_notes(processes, matched, entries, aa_notes),
-            *_rule_notes(rules, entries),
-        ),
+        notes=(*left_out, *_notes(processes, matched, entries, rules, aa_notes)),
         base_label=base_label,
         new_label=new_label,
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
@@ -416,51 +396,64 @@ def compare_records(
     )
 
 
-def _shared(
-    matched: Sequence[tuple[Group, Group]],
-    chosen: Sequence[tuple[Sequence[Metric], Sequence[Metric]]],
-    rules: Rules,
-) -> Iterator[tuple[Sequence[Metric], int]]:
-    """For each configuration, the metrics that share alpha, and the number of kinds.
+def _matched(
+    processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
+    aa: Iterable[RunRecord | AllReduceRecord],
+    names: Collection[str],
+    policy: Policy,
+    patterns: tuple[str, ...],
+) -> tuple[list[_Sides], list[str], list[str]]:
+    """The runs of each configuration that has one of the metrics, and two lists of notes.
 
-    See `Rules.policy`. Tests that count share alpha if there are several metrics, and so do kinds
-    of measurements.
-
-    Args:
-      chosen: results of `_metrics`.
+    The first notes are about configurations without these metrics, the second ones about A/A runs.
     """
-    kinds = [group.configuration.kind for group, _ in matched]
-    deciding = [
-        (kind, metric.name)
-        for kind, (_, asked) in zip(kinds, chosen, strict=True)
-        for metric in asked
-        if kind not in CONTEXT
+    sides = group_by_configuration(*measurements(*processes, aa, patterns=patterns))
+    base, new, alike = (
+        [group for group in side if judged(names, {group.configuration.kind})] for side in sides
+    )
+    usable, notes = _usable_runs(base, alike, policy, patterns)
+    matched = [
+        (before, after, usable.get(before.configuration.key, ()))
+        for before, after in match_groups(base, new, patterns)
     ]
-    divides = rules.divides or len({name for _, name in deciding}) > 1
-    number = len({kind for kind, _ in deciding})
-    for kind, (_, asked) in zip(kinds, chosen, strict=True):
-        yield (asked if divides and kind not in CONTEXT else ()), number
+    return matched, _left_out(sides[:2], names), notes
 
 
-def _metrics(
-    configuration: Configuration,
-    names: Mapping[str, str],
-    given: Collection[str] | None,
-    rules: Rules,
-) -> tuple[Sequence[Metric], Sequence[Metric]]:
-    """The metrics of a configuration, and those that were asked for; without, the speed.
+def _cases(
+    matched: Sequence[_Sides], given: Collection[str] | None, rules: Rules, policy: Policy
+) -> Iterator[tuple[str, list[TwoSamples]]]:
+    """For each configuration, its name, and a case without values for each of its metrics.
+
+    Tests that count share alpha if there are several metrics, and so do kinds of measurements; see
+    `Rules.policy`. If no metric is requested by `given` or rules, the speed counts.
 
     Args:
-      names: names of the configurations, by key.
-      given: names of the metrics that were asked for, which override those of rules.
+      given: names of the requested metrics. They have priority over the metrics of rules.
     """
-    kind = {configuration.kind}
-    named = rules.metrics(names[configuration.key]) if given is None else given
-    if given is None and not judged(named, kind):
-        metrics = judged(DEFAULT_METRICS, kind)
-        return metrics, metrics[:1]
-    metrics = judged(named, kind)
-    return metrics, metrics
+    configurations = [base.configuration for base, *_ in matched]
+    by_key = labels(configurations)
+    names = [by_key[configuration.key] for configuration in configurations]
+    kinds = [configuration.kind for configuration in configurations]
+    chosen: list[tuple[Sequence[Metric], Sequence[Metric]]] = []
+    for kind, name in zip(kinds, names, strict=True):
+        metrics = asked = judged(rules.metrics(name) if given is None else given, {kind})
+        if given is None and not asked:
+            metrics = judged(DEFAULT_METRICS, {kind})
+            asked = metrics[:1]
+        chosen.append((metrics, asked))
+    deciding = [
+        () if kind in CONTEXT else asked for kind, (_, asked) in zip(kinds, chosen, strict=True)
+    ]
+    divides = rules.divides or len({metric.name for asked in deciding for metric in asked}) > 1
+    number = len({kind for kind, asked in zip(kinds, deciding, strict=True) if asked})
+    for name, sharing, (metrics, asked) in zip(names, deciding, chosen, strict=True):
+        shared = (sharing if divides else (), number)
+        cases = []
+        for metric in metrics:
+            own = rules.policy(policy, name, metric, *shared)
+            case = TwoSamples(base=(), new=(), metric=metric, asked=metric in asked, policy=own)
+            cases.append(case)
+        yield name, cases
 
 
 def _shown_metrics(
@@ -473,30 +466,16 @@ def _shown_metrics(
 
 
 def _judged(
-    drafts: Sequence[tuple[ComparedConfiguration, Sequence[TwoSamples]]], policy: Policy
+    drafts: Sequence[tuple[ComparedConfiguration, Sequence[TwoSamples]]],
+    policy: Policy,
+    rules: Rules,
 ) -> list[ComparedConfiguration]:
-    """The configurations with names and results. All cases are judged together."""
+    """The configurations with results. All cases are judged together."""
     judgements = iter(judge_all([case for _, cases in drafts for case in cases]))
     return [
-        replace(draft, results=_results(draft, cases, judgements, policy))
+        replace(draft, results=_results(draft, cases, judgements, policy, rules))
         for draft, cases in drafts
     ]
-
-
-def _with_accepted(entry: ComparedConfiguration, rules: Rules) -> ComparedConfiguration:
-    """The configuration, with the commits that rules accept for its bad results."""
-    if not rules.accept:
-        return entry
-    base, new = (
-        [Origin.of(record).revision for record in side] for side in (entry.base, entry.new)
-    )
-    results = [
-        replace(result, accepted=rules.accepted(entry.name, result.metric, base, new))
-        if result.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
-        else result
-        for result in entry.results
-    ]
-    return replace(entry, results=tuple(results))
 
 
 def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
@@ -520,8 +499,12 @@ def _results(
     cases: Sequence[TwoSamples],
     judgements: Iterator[Judgement],
     policy: Policy,
+    rules: Rules,
 ) -> tuple[MetricResult, ...]:
-    """The results of a configuration. The first items of `judgements` belong to its cases."""
+    """The results of a configuration, with the commits that rules accept for bad results.
+
+    The first items of `judgements` belong to its cases.
+    """
     by_metric = {case.metric.name: next(judgements) for case in cases}
     if any(case.share < 1 for case in cases):
         both = by_metric[THROUGHPUT.name], by_metric[CPU_TIME.name]
@@ -537,7 +520,16 @@ def _results(
             reason="; ".join(filter(None, (judgement.reason, *further))),
             median_change=None if beside is None else beside.change,
         )
-        results.append(from_sources(MetricResult, case, judgement=judgement, median_step=beside))
+        accepted = None
+        if rules.accept and judgement.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
+            revisions = (
+                [Origin.of(run).revision for run in side] for side in (draft.base, draft.new)
+            )
+            accepted = rules.accepted(draft.name, case.metric, *revisions)
+        result = from_sources(
+            MetricResult, case, judgement=judgement, median_step=beside, accepted=accepted
+        )
+        results.append(result)
     return tuple(results)
 
 
@@ -556,8 +548,9 @@ def _left_out(sides: Iterable[Sequence[Group]], names: Collection[str]) -> list[
 
 def _notes(
     processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
-    matched: Sequence[tuple[Group, Group]],
+    matched: Sequence[_Sides],
     entries: Sequence[ComparedConfiguration],
+    rules: Rules,
     aa_notes: Sequence[str],
 ) -> Iterator[str]:
     if any(record.environment.get("emulated_gpus") for side in processes for record in side):
@@ -570,8 +563,8 @@ def _notes(
     yield from filter(None, [repeated])
     yield from _interrupted(processes)
     yield from aa_notes
-    for sides, entry in zip(matched, entries, strict=True):
-        unpaired = sum(len(group.records) for group in sides) - len(entry.runs)
+    for (base, new, _), entry in zip(matched, entries, strict=True):
+        unpaired = len(base.records) + len(new.records) - len(entry.runs)
         if unpaired:
             runs = count(unpaired, "run", "runs")
             yield f"{entry.name}: {runs} left out, without a partner"
@@ -581,6 +574,7 @@ def _notes(
             if diverged := sum(not all(map(math.isfinite, run.losses)) for run in trained):
                 runs = count(len(records), "run", "runs")
                 yield f"{entry.name}: losses of {diverged} of {runs} in {side} are not finite"
+    yield from _rule_notes(rules, entries)
 
 
 def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
@@ -612,18 +606,18 @@ _NAMED = 5
 """Maximum number of configurations with the same reason that are listed individually."""
 
 
-def _usable_groups(
-    base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...] = ()
-) -> tuple[dict[str, Group], list[str]]:
+def _usable_runs(
+    base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...]
+) -> tuple[dict[str, Sequence[Measurement]], list[str]]:
     """Usable A/A runs for the configurations of `base`, by key, and notes on unusable ones."""
-    by_key: dict[str, Group] = {}
+    by_key: dict[str, Sequence[Measurement]] = {}
     refused: dict[str, list[str]] = {}
     for group, other in match_groups(base, aa, patterns):
         if not (group.records and other.records):
             continue
         reason = _refusal(group, other, policy, patterns)
         if reason is None:
-            by_key[group.configuration.key] = other
+            by_key[group.configuration.key] = other.records
         elif group.configuration.kind not in CONTEXT:
             refused.setdefault(reason, []).append(label(group.configuration))
     notes = []

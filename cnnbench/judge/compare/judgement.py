@@ -677,7 +677,7 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
 def cpu_time_cases(
-    throughput: S, base: Group, new: Group, of_aa: Sequence[Measurement], policy: Policy
+    throughput: S, base: Group, new: Group, of_aa: Sequence[Measurement]
 ) -> tuple[S, S] | None:
     """Throughput and CPU time of disturbed pairs, each with its share of the significance level.
 
@@ -702,12 +702,12 @@ def cpu_time_cases(
         base=values[:pairs],
         new=values[pairs:],
         metric=CPU_TIME,
-        noise=spread_of(of_aa, CPU_TIME, policy),
+        noise=spread_of(of_aa, CPU_TIME, throughput.policy),
         differences=[
             log_cpu_time_ratio(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)
         ],
     )
-    return with_shared_level(throughput, cpu_time, policy)
+    return with_shared_level(throughput, cpu_time, throughput.policy)
 
 
 def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:

@@ -18,7 +18,13 @@ from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.estimate import Level, Verdict, from_test_scale
-from cnnbench.judge.compare.judgement import Judgement, MedianStep, measured_again
+from cnnbench.judge.compare.judgement import (
+    Judgement,
+    MedianStep,
+    disturbance_text,
+    measured_again,
+    others_text,
+)
 from cnnbench.judge.metrics import (
     BUS_BANDWIDTH,
     CONTEXT,
@@ -194,9 +200,6 @@ class ComparedConfiguration:
     new: tuple[Measurement, ...] = field(metadata=HIDDEN)
     results: tuple[MetricResult, ...] = ()
     differences: tuple[Difference, ...] = ()
-    disturbance: str = field(default="", metadata=_TEXT)
-    others: str = field(default="", metadata=_TEXT)
-    two_speeds: tuple[float, ...] | None = field(default=None, metadata=ABSENT)
 
     key = part("configuration.key", str, before="results")
     verdict = part("main.verdict", Verdict, before="results")
@@ -224,6 +227,39 @@ class ComparedConfiguration:
     def new_runs(self) -> tuple[str, ...]:
         """The run_ids of NEW."""
         return tuple(run.run_id for run in self.new)
+
+    @cached_property
+    @computed(**_TEXT)
+    def disturbance(self) -> str:
+        """Text with the number of disturbed runs and the causes; "" if unknown."""
+        return disturbance_text(self.runs)
+
+    @cached_property
+    @computed(**_TEXT)
+    def others(self) -> str:
+        """Text about CPUs used by other programs; "" if unknown or small."""
+        return others_text(self.runs)
+
+    @cached_property
+    @computed(**ABSENT)
+    def two_speeds(self) -> tuple[float, ...] | None:
+        """Seconds per step of two clusters of processes, the faster one first; None for one.
+
+        On busy CPUs, steps with several threads have one of two speeds, which is the same during a
+        whole process.
+        """
+        for side in (self.base, self.new):
+            runs = (run for run in side if isinstance(run, RunRecord))
+            values = sorted(median(run.step_seconds) for run in runs if run.step_seconds)
+            gaps = [after / before for before, after in pairwise(values)]
+            if not gaps or max(gaps) < _GAP:
+                continue
+            place = gaps.index(max(gaps)) + 1
+            low, high = values[:place], values[place:]
+            within = max(low[-1] / low[0], high[-1] / high[0])
+            if min(len(low), len(high)) > 1 and within**2 < max(gaps):
+                return median(low), median(high)
+        return None
 
     @property
     def asked(self) -> list[MetricResult]:
@@ -645,28 +681,6 @@ def confirmed(first: Comparison, second: Comparison) -> Comparison:
 
     entries = (replace(one, results=tuple(map(beside, one.results))) for one in first.entries)
     return replace(first, entries=tuple(entries))
-
-
-def two_speeds(
-    base: Sequence[Measurement], new: Sequence[Measurement]
-) -> tuple[float, float] | None:
-    """Seconds per step of two clusters of processes, the faster one first; None for one cluster.
-
-    On busy CPUs, steps with several threads have one of two speeds, which is the same during a
-    whole process.
-    """
-    for side in (base, new):
-        runs = (run for run in side if isinstance(run, RunRecord))
-        values = sorted(median(run.step_seconds) for run in runs if run.step_seconds)
-        gaps = [after / before for before, after in pairwise(values)]
-        if not gaps or max(gaps) < _GAP:
-            continue
-        place = gaps.index(max(gaps)) + 1
-        low, high = values[:place], values[place:]
-        within = max(low[-1] / low[0], high[-1] / high[0])
-        if min(len(low), len(high)) > 1 and within**2 < max(gaps):
-            return median(low), median(high)
-    return None
 
 
 def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:

@@ -165,10 +165,20 @@ class Rules:
         """Number and patterns of a rule: "rule 2 (vgg*)"."""
         return f"rule {number} ({', '.join(self.rules[number - 1].configurations)})"
 
+    def title_for(self, configuration: str) -> str:
+        """The title of the rule for a configuration; "" if no rule matches."""
+        number, _ = self.of(configuration)
+        return self.title(number) if number else ""
+
+    @property
+    def named_metrics(self) -> set[str]:
+        """Names of the metrics in all rules."""
+        return {metric.name for rule in self.rules for metric in rule.metrics}
+
     @property
     def divides(self) -> bool:
         """Whether a rule names metrics, which get shares of alpha."""
-        return any(rule.metrics for rule in self.rules)
+        return bool(self.named_metrics)
 
     @property
     def smallest_share(self) -> float:
