@@ -28,7 +28,6 @@ from cnnbench.base.text import (
     notice_line,
     one_line,
     spreadsheet,
-    warning_line,
 )
 from cnnbench.errors import UsageError
 
@@ -344,9 +343,12 @@ class Messages:
         self._writer.lines([notice_line(text)])
 
     def warning(self, text: str, name: str) -> None:
-        """See `warning_line`. `name` is the warning's in --quiet_conditions; see `silence`."""
+        """Prints that something may distort results, or that defective data is left out.
+
+        `name` is the name of the warning in --quiet_conditions; see `silence`.
+        """
         if name not in _silenced:
-            self._writer.lines([warning_line(f"{text} (--quiet_conditions={name} silences this)")])
+            self.notice(f"warning: {text} (--quiet_conditions={name} silences this)")
 
     def error(self, text: str) -> None:
         """See `error_line`."""

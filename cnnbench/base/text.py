@@ -164,11 +164,6 @@ def notice_line(text: str) -> str:
     return _PREFIX + one_line(text)
 
 
-def warning_line(text: str) -> str:
-    """The line for a warning: something may distort results, or defective data is left out."""
-    return notice_line(f"warning: {text}")
-
-
 def error_line(text: str) -> str:
     """The line for an error: the reason why a command fails."""
     return notice_line(f"error: {text}")

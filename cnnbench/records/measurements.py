@@ -10,7 +10,7 @@ import pickle
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -315,8 +315,8 @@ class Measurements:
         if scaling is not None:
             scaling = replace(
                 scaling,
-                warmup_skipped_steps=_up_to(warmup_steps, warmup.skipped),
-                skipped_steps=_up_to(steps, timed.skipped),
+                warmup_skipped_steps=tuple(int(n) for n in warmup.skipped if n <= warmup_steps),
+                skipped_steps=tuple(int(n) for n in timed.skipped if n <= steps),
             )
         return replace(
             parts,
@@ -354,10 +354,6 @@ class Measurements:
             ),
             staleness=tuple(staleness for _, staleness in updates),
         )
-
-
-def _up_to(most: int, numbers: Iterable[float]) -> tuple[int, ...]:
-    return tuple(int(number) for number in numbers if number <= most)
 
 
 # Memory and CPUs over time.

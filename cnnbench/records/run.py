@@ -323,6 +323,13 @@ class Measured:
     def __post_init__(self) -> None:
         check_amounts("measured", self)
 
+    @property
+    def loop_cpu_seconds(self) -> float | None:
+        """CPU time of the timed loop, in user mode and in the kernel together; None if unknown."""
+        parts = (self.loop_user_seconds, self.loop_system_seconds)
+        known = [seconds for seconds in parts if seconds is not None]
+        return sum(known) if known else None
+
 
 MOST_USE_SAMPLES = 600
 """Maximum number of samples in a `ResourceUse`."""
@@ -831,7 +838,8 @@ class RunRecord(Document):
     @property
     def steps_per_execution(self) -> int:
         """Number of steps in one call by the host. Each step time is the mean over these steps."""
-        return steps_per_execution(self.config)
+        # Records of earlier versions do not have the flag.
+        return int(self.config.get("steps_per_execution") or 1)
 
     @property
     def steps(self) -> int:
@@ -873,11 +881,6 @@ class RunRecord(Document):
         if self.config.get("forward_only"):
             return self.model.forward_flops_per_image
         return self.model.training_flops_per_image
-
-
-def steps_per_execution(config: Mapping[str, Any]) -> int:
-    """Value of --steps_per_execution in the `config` of a record; 1 for earlier records."""
-    return int(config.get("steps_per_execution") or 1)
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:

@@ -168,16 +168,13 @@ def _row_labels(chart: Rows, width: float) -> _RowLabelLayout:
 
 
 def _legend_height(entries: int, width: float) -> float:
-    return _LINE * math.ceil(entries / _legend_columns(width))
-
-
-def _legend_columns(width: float) -> int:
-    return max(1, int(width / _LEGEND_COLUMN))
+    columns = max(1, int(width / _LEGEND_COLUMN))
+    return _LINE * math.ceil(entries / columns)
 
 
 def _legend_place(index: int, width: float, top: float) -> tuple[float, float, float]:
     """Left end, baseline and width of an entry in a legend."""
-    columns = _legend_columns(width)
+    columns = max(1, int(width / _LEGEND_COLUMN))
     column_width = width / columns
     return column_width * (index % columns), top + 11 + _LINE * (index // columns), column_width
 

@@ -436,7 +436,9 @@ def _cases(
     kinds = [configuration.kind for configuration in configurations]
     chosen: list[tuple[Sequence[Metric], Sequence[Metric]]] = []
     for kind, name in zip(kinds, names, strict=True):
-        metrics = asked = judged(rules.metrics(name) if given is None else given, {kind})
+        _, rule = rules.of(name)
+        requested = given if given is not None else {metric.name for metric in rule.metrics}
+        metrics = asked = judged(requested, {kind})
         if given is None and not asked:
             metrics = judged(DEFAULT_METRICS, {kind})
             asked = metrics[:1]

@@ -574,7 +574,8 @@ def _verdict(document: HistoryDocument) -> Answer:
     numbers = {"regression": document.regressions, "gain": document.failing_gains}
     if steps := [shared[place] for places in numbers.values() for place in places]:
         parts = [count(places, *_OPEN[kind]) for kind, places in numbers.items() if places]
-        return Answer("Steps", ", ".join(parts), "bad", _texts(steps, document))
+        texts = [shared_text(step, document) for step in steps]
+        return Answer("Steps", ", ".join(parts), "bad", _first_texts(texts))
     if not any(trend.enough for trend in document.series):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
         return Answer("Steps", text, "unsure")
@@ -582,11 +583,8 @@ def _verdict(document: HistoryDocument) -> Answer:
     text = "Every regression was undone" if is_undone else "No regression"
     if document.accepted:
         text = count(document.accepted, "regression is accepted", "regressions are accepted")
-    return Answer("Steps", text, "good", _texts(shared, document))
-
-
-def _texts(shared: Sequence[SharedStep], document: HistoryDocument) -> tuple[str, ...]:
-    return _first_texts([shared_text(shared_step, document) for shared_step in shared])
+    texts = [shared_text(step, document) for step in shared]
+    return Answer("Steps", text, "good", _first_texts(texts))
 
 
 def _outliers(document: HistoryDocument) -> list[Answer]:

@@ -185,10 +185,6 @@ class Rules:
         """The smallest share of alpha that a rule gives to a metric; 1 without shares."""
         return min((one for rule in self.rules for one in rule.shares().values()), default=1.0)
 
-    def metrics(self, configuration: str) -> tuple[str, ...]:
-        """Names of the metrics in the rule for a configuration; () means the default metrics."""
-        return tuple(metric.name for metric in self.of(configuration)[1].metrics)
-
     def policy(
         self,
         usual: Policy,

@@ -469,7 +469,7 @@ def mlflow(figures: Sequence[Figure]) -> Exported:
 
 def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
     first = figures[0]
-    time = _milliseconds(first)
+    time = round(first.started.timestamp() * 1000)
     tags = {f"cnnbench.{name}": text for name, text in first.subject().items()}
     tags |= {f"cnnbench.label.{name}": text for name, text in first.labels.items()}
     if first.origin.revision:
@@ -485,7 +485,7 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
         {
             "key": ".".join(filter(None, (figure.metric.name, *part.split("_")))),
             "value": value,
-            "timestamp": _milliseconds(figure),
+            "timestamp": round(figure.started.timestamp() * 1000),
             "step": 0,
         }
         for figure in figures
@@ -504,12 +504,12 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
     }
 
 
-def _milliseconds(figure: Figure) -> int:
-    return round(figure.started.timestamp() * 1000)
-
-
 def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": name, "value": text[:_LONGEST]} for name, text in values.items()]
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+"""Characters that OpenMetrics requires to be escaped in texts."""
 
 
 @export_format("openmetrics", rb"# (TYPE cnnbench_|EOF)")
@@ -550,7 +550,7 @@ def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
         yield f"# TYPE {full} gauge"
         if unit:
             yield f"# UNIT {full} {unit}"
-        yield f"# HELP {full} {_escaped(about)}"
+        yield f"# HELP {full} {about.translate(_ESCAPES)}"
         rows = ((_labels(figure), figure.started.timestamp(), value) for figure, value in samples)
         for labels, time, value in sorted(rows):
             yield f"{full}{{{labels}}} {value!r} {time:.3f}"
@@ -566,11 +566,7 @@ def _labels(figure: Figure) -> str:
     if judgement is not None:
         labels["verdict"] = judgement.verdict.word(figure.metric)
     labels |= figure.subject()
-    return ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
 
 
 def _json(document: object) -> str:

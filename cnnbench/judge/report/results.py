@@ -105,6 +105,11 @@ class RunGroup:
         states = map(run_steady_state, self.good)
         return tuple(state for state in states if state.shape is not Shape.TOO_SHORT)
 
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the timed steps of at least one run were not all steady."""
+        return any(state.unsteady_timed_steps != 0 for state in self.steady_states)
+
     @cached_property
     def latest(self) -> datetime:
         """Start of its last run, in UTC."""

@@ -213,14 +213,10 @@ def cpu_time(record: RunRecord) -> float | None:
     return fmean(record.step_cpu_seconds) if record.step_cpu_seconds else None
 
 
-def _loop_cpu_seconds(record: RunRecord) -> float | None:
-    return _sum_of_known(record.measured.loop_user_seconds, record.measured.loop_system_seconds)
-
-
 @register_metric("CPUs", **LESS)
 def busy_cpus(record: RunRecord) -> float | None:
     """CPU time of this process / wall time in the timed loop."""
-    return _ratio(_loop_cpu_seconds(record), record.measured.loop_seconds)
+    return _ratio(record.measured.loop_cpu_seconds, record.measured.loop_seconds)
 
 
 @register_metric("images/CPU second")
@@ -232,7 +228,7 @@ def images_per_cpu_second(record: RunRecord) -> float | None:
         return None
     if record.step_seconds:
         return _ratio(_images(record), cpu_time(record))
-    return _ratio(record.measured.loop_images, _loop_cpu_seconds(record))
+    return _ratio(record.measured.loop_images, record.measured.loop_cpu_seconds)
 
 
 def _input_line(summary: Summary) -> str:
@@ -275,7 +271,9 @@ def _energy_line(summary: Summary) -> str:
 @register_metric("J", always=True, line=_energy_line, **LESS)
 def energy_joules(record: RunRecord) -> float | None:
     """Energy of processors and GPUs in the timed loop, as far as it can be measured."""
-    return _sum_of_known(record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
+    parts = (record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
+    known = [joules for joules in parts if joules is not None]
+    return sum(known) if known else None
 
 
 @register_metric("J", always=True, **LESS)
@@ -313,8 +311,3 @@ def final_loss(record: RunRecord) -> float | None:
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
-
-
-def _sum_of_known(*parts: float | None) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None

@@ -293,12 +293,8 @@ def accuracy(group: RunGroup) -> Row:
     }
 
 
-def _is_unsteady(group: RunGroup) -> bool:
-    return any(state.unsteady_timed_steps != 0 for state in group.steady_states)
-
-
 def _unsteady(known: Sequence[RunGroup]) -> Iterable[Text]:
-    names = [group.name for group in known if _is_unsteady(group)]
+    names = [group.name for group in known if group.is_unsteady]
     if names:
         message = "Not steady, or not from the first timed step on, in at least one process: "
         message += first_few(names, _MOST_NAMED)
@@ -327,7 +323,7 @@ def warmup(group: RunGroup) -> Row:
     ends = dict.fromkeys((min(starts), max(starts))) if starts else ()
     shapes = Counter(state.shape.value for state in group.steady_states)
     order = ", ".join(f"{count} {shape}" for shape, count in shapes.most_common())
-    tone = "unsure" if _is_unsteady(group) else ""
+    tone = "unsure" if group.is_unsteady else ""
     return {
         "start-up, s": _median(group, "startup_seconds"),
         "import, s": _median(group, lambda run: run.startup_seconds.import_),
