@@ -44,6 +44,7 @@ from cnnbench.judge.compare.judgement import (
     judge_all,
     measured_again,
     median_step,
+    median_step_change,
 )
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
@@ -514,13 +515,13 @@ def _results(
     results = []
     for case in cases:
         judgement = by_metric[case.metric.name]
-        beside = median_step(case, judgement.change, draft.base, draft.new, case.policy)
+        change, slow = median_step(case, judgement.change, draft.base, draft.new, case.policy)
         more = draft.disturbance if judgement.needed is not None else ""
-        further = (more, "" if beside is None else beside.text(("BASE", "NEW")))
+        further = (more, median_step_change(change, slow, ("BASE", "NEW")))
         judgement = replace(
             judgement,
             reason="; ".join(filter(None, (judgement.reason, *further))),
-            median_change=None if beside is None else beside.change,
+            median_change=change,
         )
         accepted = None
         if rules.accept and judgement.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
@@ -528,9 +529,7 @@ def _results(
                 [Origin.of(run).revision for run in side] for side in (draft.base, draft.new)
             )
             accepted = rules.accepted(draft.name, case.metric, *revisions)
-        result = from_sources(
-            MetricResult, case, judgement=judgement, median_step=beside, accepted=accepted
-        )
+        result = from_sources(MetricResult, case, judgement=judgement, slow=slow, accepted=accepted)
         results.append(result)
     return tuple(results)
 

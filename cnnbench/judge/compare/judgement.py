@@ -792,25 +792,17 @@ def _amount_of(metric: Metric, judgement: Judgement) -> str:
     return magnitude_text(metric, judgement.change, judgement.low, judgement.high)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MedianStep:
-    """The change of the median step, which differs from the change of the throughput.
+def median_step_change(change: float | None, slow: tuple[str, str], names: tuple[str, str]) -> str:
+    """Text such as "in NEW every third step takes 90 ms more; median step +0.1 %".
 
-    Attributes:
-      change: change of the ratio of global batch and median step, as a share of the base.
-      slow: texts about the slow steps of BASE and NEW. "" for a side whose slow steps cost at most
-        the threshold. Both are "" if the costs differ by at most the threshold, because then slow
-        steps did not change the speed.
+    Args:
+      change, slow: results of `median_step`; "" if the change is None.
+      names: names of the two sides.
     """
-
-    change: float
-    slow: tuple[str, str]
-
-    def text(self, names: tuple[str, str]) -> str:
-        """Text such as "in NEW every third step takes 90 ms more; median step +0.1 %"."""
-        named_slow_steps = zip(names, self.slow, strict=True)
-        parts = [f"in {name} {slow}" for name, slow in named_slow_steps if slow]
-        return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(self.change)}"])
+    if change is None:
+        return ""
+    parts = [f"in {name} {text}" for name, text in zip(names, slow, strict=True) if text]
+    return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(change)}"])
 
 
 def median_step(
@@ -819,13 +811,19 @@ def median_step(
     base: Sequence[Measurement],
     new: Sequence[Measurement],
     policy: Policy,
-) -> MedianStep | None:
-    """The change of the median step; None unless it differs by more than the threshold.
+) -> tuple[float | None, tuple[str, str]]:
+    """The change of the median step, and texts about the slow steps of BASE and NEW.
 
     Args:
       case: the judged throughputs of successful runs.
       change: the judged change of the throughput; None if unknown.
       base, new: the runs of both sides.
+
+    Returns:
+      The change of the ratio of global batch and median step, as a share of the base. None unless
+      it differs from the change of the throughput by more than the threshold. The texts are "" for
+      a side whose slow steps cost at most the threshold. Both are "" if the costs differ by at most
+      the threshold, because then slow steps did not change the speed.
     """
     sides = [
         [run for run in side if isinstance(run, RunRecord) and run.status == "ok"]
@@ -833,7 +831,7 @@ def median_step(
     ]
     timed = all(side and all(run.step_seconds and run.batch for run in side) for side in sides)
     if case.metric is not THROUGHPUT or change is None or change <= -1 or not timed:
-        return None
+        return None, ("", "")
     rates = [
         [run.batch.global_ / median(run.step_seconds) for run in side if run.batch]
         for side in sides
@@ -841,7 +839,7 @@ def median_step(
     mean_change = compute_evidence(replace(case, base=rates[0], new=rates[1]), policy).change
     threshold = policy.threshold_of(THROUGHPUT)
     if not exceeds(size((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold):
-        return None
+        return None, ("", "")
     shared = [*map(slow_steps_of, sides)]
     if abs(further_cost(*shared)) <= threshold:  # Both sides have the same slow steps.
         shared = [None, None]
@@ -849,4 +847,4 @@ def median_step(
         slow_steps.text if slow_steps and slow_steps.cost > threshold else ""
         for slow_steps in shared
     )
-    return MedianStep(change=mean_change, slow=(before, after))
+    return mean_change, (before, after)

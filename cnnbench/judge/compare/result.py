@@ -20,9 +20,9 @@ from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.estimate import Level, Verdict, from_test_scale
 from cnnbench.judge.compare.judgement import (
     Judgement,
-    MedianStep,
     disturbance_text,
     measured_again,
+    median_step_change,
     others_text,
 )
 from cnnbench.judge.metrics import (
@@ -81,7 +81,8 @@ class MetricResult:
       paired: whether the i-th values of both sides are a pair.
       share: share of the significance level for its test. If CPU time was also judged, it has the
         rest.
-      median_step: the change of the median step, if it differs from the change of the throughput.
+      slow: texts about slow steps of BASE and NEW, if the change of the median step differs from
+        the change of the throughput.
       accepted: the commit whose regression the rules accept; absent if there is none.
       confirmation: the judgement of a second experiment about this change; absent without.
       policy: constants of the test.
@@ -96,7 +97,7 @@ class MetricResult:
     new: Sequence[float] = field(metadata=written("new_values"))
     paired: bool = field(default=False, metadata=HIDDEN)
     share: float = field(default=1.0, metadata=HIDDEN)
-    median_step: MedianStep | None = field(default=None, metadata=HIDDEN)
+    slow: tuple[str, str] = field(default=("", ""), metadata=HIDDEN)
     accepted: AcceptedCommit | None = field(default=None, metadata=ABSENT)
     confirmation: Judgement | None = field(default=None, metadata=ABSENT)
     policy: Policy = field(default=Policy(), metadata=HIDDEN)
@@ -127,13 +128,13 @@ class MetricResult:
     @computed(**_TEXT)
     def base_slow_steps(self) -> str:
         """Text about slow steps of BASE; "" if there are none."""
-        return self.median_step.slow[0] if self.median_step else ""
+        return self.slow[0]
 
     @property
     @computed(**_TEXT)
     def new_slow_steps(self) -> str:
         """Text about slow steps of NEW; "" if there are none."""
-        return self.median_step.slow[1] if self.median_step else ""
+        return self.slow[1]
 
     @property
     def estimate(self) -> str:
@@ -692,7 +693,8 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
         if comparison.paired
         else f"{number_of(result.base)} and {number_of(result.new)} processes"
     )
-    beside = f"; {result.median_step.text(comparison.names)}" if result.median_step else ""
+    beside = median_step_change(judgement.median_change, result.slow, comparison.names)
+    beside = beside and f"; {beside}"
     cpu_time = entry.decided_by(result)
     if cpu_time is not result:
         if cpu_time.verdict is Verdict.SAME:
