@@ -42,7 +42,7 @@ _MOST_NAMED = 3
 
 def _readers() -> Sequence[str]:
     load_readers()
-    return tuple(READERS)
+    return sorted(READERS)
 
 
 @dataclass(frozen=True, kw_only=True)

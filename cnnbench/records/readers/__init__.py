@@ -1,4 +1,4 @@
-"""Readers of `cnnbench import`: one module for each program, found by `load_readers`."""
+"""Readers of `cnnbench import`, in modules that `load_readers` finds."""
 
 from __future__ import annotations
 
