@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from math import fsum
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 from cnnbench.base import stats
 from cnnbench.base.text import binary, number, percent
@@ -311,3 +311,72 @@ def final_loss(record: RunRecord) -> float | None:
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
+
+
+# Percentiles of step times, and of batch latencies in forward-only runs.
+
+_Series: TypeAlias = Callable[[RunRecord], Sequence[float]]
+
+_SHARES = {50: 0.03, 90: 0.05, 99: 0.1}
+"""Percentiles and their thresholds. Outer percentiles vary more, so their thresholds are larger."""
+
+
+def _latencies(record: RunRecord) -> Sequence[float]:
+    if not record.config.get("forward_only"):
+        return ()
+    # On a GPU, the next step is launched before a step completes. A step time is therefore the time
+    # between two completions.
+    on_cpu = record.placement is None or record.placement.kind == "cpu"
+    return record.latency_seconds or (_single_steps(record) if on_cpu else ())
+
+
+def _single_steps(record: RunRecord) -> Sequence[float]:
+    """Times of single steps; none if the run has several steps per execution."""
+    return record.step_seconds if record.steps_per_execution == 1 else ()
+
+
+def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
+    seconds = series(record)
+    if not seconds:
+        return None
+    return stats.p99(seconds) if share == 99 else stats.nearest_rank(seconds, share / 100)
+
+
+def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> str:
+    seconds_by_share = {share: summary[f"{name}_p{share}_seconds"] for share in _SHARES}
+    if name == "step" and seconds_by_share[50] == summary.latency_p50_seconds:
+        return ""  # On a CPU, both metrics come from the same series.
+    known = [
+        f"p{share} {number(s * 1e3)} ms" for share, s in seconds_by_share.items() if s is not None
+    ]
+    return f"{title}: {', '.join(known)}{'' if seconds_by_share[99] else advice}" if known else ""
+
+
+def _register_percentiles(
+    name: str, title: str, about: str, series: _Series, advice: str = "", **rules: Any
+) -> None:
+    for share, threshold in _SHARES.items():
+        few = f"; unknown for fewer than {stats.FEWEST_FOR_P99}" if share == 99 else ""
+        register_metric(
+            "s",
+            name=f"{name}_p{share}_seconds",
+            about=f"{about} that {share} % do not exceed (nearest rank){few}",
+            threshold=threshold,
+            line=partial(_percentiles_line, name, title, advice) if share == 50 else None,
+            **rules,
+            **QUICKER,
+        )(partial(_percentile, series, share))
+
+
+_register_percentiles(
+    "latency",
+    "latency of a batch by itself",
+    "Of a `--forward_only` run, time from fetching a batch to its result, with no other batch "
+    "running,",
+    _latencies,
+    f"; p99 takes --num_batches={stats.FEWEST_FOR_P99} or more",
+)
+_register_percentiles(
+    *("step", "step times", "Wall time of a timed step", _single_steps),
+    section="throughput",
+)
