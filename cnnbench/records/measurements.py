@@ -10,10 +10,9 @@ import pickle
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, overload
 
 from cnnbench.base.text import labels_of
@@ -115,7 +114,10 @@ class SharedValue:
 
 _Doubles: TypeAlias = "array[float] | SharedDoubles"
 
-_doubles = partial(array, "d")
+
+def _doubles(shared: bool) -> _Doubles:
+    """An empty series, which forks can read if it is shared."""
+    return SharedDoubles() if shared else array("d")
 
 
 class StepSeries:
@@ -130,9 +132,10 @@ class StepSeries:
         finite.
     """
 
-    def __init__(self, make: Callable[[], _Doubles]) -> None:
-        """Creates four empty series with `make`."""
-        self.seconds, self.losses, self.cpu_seconds, self.skipped = (make() for _ in range(4))
+    def __init__(self, shared: bool = False) -> None:
+        """Creates empty series, which related processes (forks) can read if they are shared."""
+        self.seconds, self.losses = _doubles(shared), _doubles(shared)
+        self.cpu_seconds, self.skipped = _doubles(shared), _doubles(shared)
 
     def add(
         self,
@@ -206,7 +209,7 @@ class Measurements:
             explicit_flags=tuple(explicit_flags),
         )
         self.update_config(**config or {})
-        self._start_series(_doubles)
+        self._start_series(shared=False)
         self.updates: list[tuple[str, int]] = []
         self.lost_workers: list[str] = []
         self.requested_batch: int | None = None
@@ -215,8 +218,9 @@ class Measurements:
         self._published: SharedValue | None = None
         self._private = False
 
-    def _start_series(self, make: Callable[[], _Doubles]) -> None:
-        self.warmup, self.timed, self.use_samples = StepSeries(make), StepSeries(make), make()
+    def _start_series(self, *, shared: bool) -> None:
+        self.warmup, self.timed = StepSeries(shared), StepSeries(shared)
+        self.use_samples = _doubles(shared)
 
     def share(self) -> None:
         """From now on, stores steps and published attributes in memory that is shared with later
@@ -224,7 +228,7 @@ class Measurements:
         """
         if self._private:
             return
-        self._start_series(SharedDoubles)
+        self._start_series(shared=True)
         self._published = SharedValue()
 
     def publish(self) -> None:
@@ -254,7 +258,7 @@ class Measurements:
     def keep_private(self) -> None:
         """Publishes for the last time. Further steps are not shared with the forking process."""
         self.publish()
-        self._start_series(_doubles)
+        self._start_series(shared=False)
         self._published, self._private = None, True
 
     def longest_execution(self) -> float:

@@ -435,7 +435,7 @@ def _cases(
     by_key = labels(configurations)
     names = [by_key[configuration.key] for configuration in configurations]
     kinds = [configuration.kind for configuration in configurations]
-    chosen: list[tuple[Sequence[Metric], Sequence[Metric]]] = []
+    chosen: list[tuple[tuple[Metric, ...], tuple[Metric, ...]]] = []
     for kind, name in zip(kinds, names, strict=True):
         _, rule = rules.of(name)
         requested = given if given is not None else {metric.name for metric in rule.metrics}
