@@ -340,7 +340,7 @@ def _stroke(series: ChartSeries, index: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": dashes, "linewidth": 1.7}
 
 
-def _size(index: int) -> float:
+def _dot_size(index: int) -> float:
     """Size of marks. Later series have smaller marks, so that equal points remain visible."""
     return max(5.5, 9.0 - 0.6 * index)
 
@@ -361,7 +361,7 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
     if series.reference:
         return
     hints = series.hints or ("",) * len(xs)
-    sizes = series.diameters or (_size(index),) * len(xs)
+    sizes = series.diameters or (_dot_size(index),) * len(xs)
     inside = [i for i, (_, y) in enumerate(series.points) if y <= top]
     beyond = [i for i, (_, y) in enumerate(series.points) if y > top]
     if not series.marks:
@@ -412,7 +412,7 @@ def _draw_key(
     if series.line:
         sheet.line([left + 2, left + _KEY], base - 4, **line)
     if not series.reference:
-        mark = _mark(index if series.mark is None else series.mark, line["color"], _size(index))
+        mark = _mark(index if series.mark is None else series.mark, line["color"], _dot_size(index))
         sheet.line([left + (2 + _KEY) / 2], base - 4, **mark)
     sheet.text(left + _KEY + 8, base, shortened(series.name, fitting(width - _KEY - 10)))
 

@@ -343,7 +343,7 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
                 group.insert(0, _title(texts))
             if stop:
                 group.set("class", f"{kind} point".strip())
-                _reach(group, texts)
+                _make_focusable(group, texts)
             continue
         (marks,) = group.findall(f"{_SVG}g")
         for index, text in enumerate(texts):
@@ -351,10 +351,10 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
                 wrapped = ElementTree.Element(f"{_SVG}g", {"class": "point"})
                 wrapped.extend((_title(text), marks[index]))
                 marks[index] = wrapped
-                _reach(wrapped, text)
+                _make_focusable(wrapped, text)
 
 
-def _reach(group: ElementTree.Element, text: str) -> None:
+def _make_focusable(group: ElementTree.Element, text: str) -> None:
     """Lets a group get keyboard focus and be read by screen readers."""
     group.attrib.update({"tabindex": "0", "role": "img", "aria-label": plain(text)})
 

@@ -351,14 +351,14 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     open_cases = grouped((case for case in cases if case.known is None), _family)
     kinds = sum(those[0].policy.share is not None for those in open_cases.values())
     sizes = {
-        name: _size([_weight(case, kinds) for case in family_cases])
+        name: _family_size([_weight(case, kinds) for case in family_cases])
         for name, family_cases in open_cases.items()
     }
     judgements = [_unjudgeable(case, case.policy, sizes.get(_family(case), 0)) for case in cases]
     tested = (index for index, judgement in enumerate(judgements) if judgement is None)
     for family in grouped(tested, lambda index: _family(cases[index])).values():
         weights = [_weight(cases[index], kinds) for index in family]
-        size = _size(weights)
+        size = _family_size(weights)
         gathered_cases = [
             compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family
         ]
@@ -380,7 +380,7 @@ def _family(case: TwoSamples) -> tuple[str, ...]:
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
 
 
-def _size(weights: Sequence[float]) -> int:
+def _family_size(weights: Sequence[float]) -> int:
     """Number of configurations in a family."""
     return max(1, round(sum(weights)))
 

@@ -364,11 +364,13 @@ def comment(comparison: Comparison) -> str:
             rows.append(markdown_row((verdict, code(entry.name), *(cell.text for cell in numbers))))
         _, *heads = row(comparison, *pairs[0])
         head = markdown_row((f"{metric.name}, median {metric.unit_text}", *heads))
-        rows = _fitting(rows, _TABLES - _size(lines), markdown_row(("…", "{} more", *[""] * 6)))
+        rows = _fitting(
+            rows, _TABLES - _characters(lines), markdown_row(("…", "{} more", *[""] * 6))
+        )
         lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
     if comparison.explanation is not None:
         lines += [*markdown_body(comparison.explanation), ""]
-    details = _details(comparison, LIMIT - _size(lines))
+    details = _details(comparison, LIMIT - _characters(lines))
     return "\n".join([*lines, *details]) + "\n"
 
 
@@ -391,7 +393,9 @@ def _details(comparison: Comparison, room: int) -> list[str]:
     lines += [f"- also different: {code(mention)}" for mention in mentions(comparison)]
     lines += [f"- skipped: {code(str(file))}" for file in comparison.skipped]
     remarks = _fitting(lines, _REMARKS, "- … and {} lines more")
-    reasons = _fitting(reasons, room - _size([*head, *remarks]) - 100, "- … and {} reasons more")
+    reasons = _fitting(
+        reasons, room - _characters([*head, *remarks]) - 100, "- … and {} reasons more"
+    )
     return [*head, *reasons, *remarks, "", "</details>"]
 
 
@@ -401,7 +405,7 @@ def _reason(result: MetricResult) -> str:
     return explained(result)
 
 
-def _size(lines: Sequence[str]) -> int:
+def _characters(lines: Sequence[str]) -> int:
     return sum(len(line) + 1 for line in lines)
 
 
@@ -490,7 +494,7 @@ def junit_xml(comparison: Comparison) -> str:
     if comparison.skipped:
         suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
         for file in comparison.skipped:
-            case = _case(suite, "cnnbench.files", file.path)
+            case = _test_case(suite, "cnnbench.files", file.path)
             xml.SubElement(case, "skipped", message=plain(file.reason))
     for suite in suites:
         counted = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
@@ -500,7 +504,7 @@ def junit_xml(comparison: Comparison) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
 
 
-def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
+def _test_case(suite: xml.Element, classname: str, name: str) -> xml.Element:
     return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
 
 
@@ -510,7 +514,7 @@ def _add(
     # The name does not depend on other compared configurations, because programs track cases by
     # name.
     name = f"{label(entry.configuration)} [{entry.configuration.key}]"
-    case = _case(suite, f"cnnbench.{result.metric.name}", name)
+    case = _test_case(suite, f"cnnbench.{result.metric.name}", name)
     level, failed = comparison.level(entry, result), result.verdict is Verdict.FAILED
     tag = "skipped" if level is Level.WARNING or failed or result.verdict.undecided else ""
     if level is Level.ERROR:

@@ -478,7 +478,7 @@ def disturbances(results: ReportSubject) -> Answer | None:
     if not marked:
         return Answer("Conditions", "Nothing disturbed the measurements", "good")
     details = (
-        f"{_kind(notes)} {_phase_text(notes)}: {len(notes)} of {checked}; for example, "
+        f"{_condition_name(notes)} {_phase_text(notes)}: {len(notes)} of {checked}; for example, "
         f"{notes[0].text}"
         for notes in kinds[:_MOST_NAMED]
     )
@@ -496,7 +496,7 @@ def conditions(results: ReportSubject) -> Iterable[Content]:
     yield Text(text, "unsure") if marked else Text("No check had a remark.", "good")
     yield table(
         {
-            "condition": _kind(notes),
+            "condition": _condition_name(notes),
             "when": TableCell(_phase_text(notes), kinds="steady"),
             "processes": numeric(len(notes), f"{len(notes)} of {checked}"),
             "for example": TableCell(notes[0].text, kinds="prose"),
@@ -525,7 +525,7 @@ def _count_checked(results: ReportSubject) -> tuple[int, int, list[list[Conditio
     return len(checked), marked, sorted(kinds, key=len, reverse=True)
 
 
-def _kind(notes: Sequence[ConditionNote]) -> str:
+def _condition_name(notes: Sequence[ConditionNote]) -> str:
     return CONDITIONS.get(notes[0].id, notes[0].id)
 
 
