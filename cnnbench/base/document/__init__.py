@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base import text as numbers
-from cnnbench.base.charts import Chart, draw, sheet
+from cnnbench.base.charts import Chart, draw
 from cnnbench.base.terminal import Progress, fit_table, wrapped
 from cnnbench.base.text import NONE, markdown, plain
 
@@ -414,7 +414,7 @@ def _page(report: Report, progress: Progress | None = None) -> str:
         progress.update(next(drawn))
         return draw.svg(*arguments)
 
-    style, script = sheet.theme() + _file("style.css"), _file("script.js")
+    style, script = draw.theme() + _file("style.css"), _file("script.js")
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"

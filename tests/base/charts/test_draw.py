@@ -19,8 +19,20 @@ from cnnbench.base.charts import (
     Span,
     key_of,
 )
-from cnnbench.base.charts.draw import FORMATS, HALF, HEAD, NARROW, WIDE, render, svg
-from cnnbench.base.charts.sheet import limits, palette, theme, ticks_of, wrapped_note
+from cnnbench.base.charts.draw import (
+    FORMATS,
+    HALF,
+    HEAD,
+    NARROW,
+    WIDE,
+    limits,
+    palette,
+    render,
+    svg,
+    theme,
+    ticks_of,
+    wrapped_note,
+)
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
 
