@@ -751,7 +751,9 @@ def joint_judgement(
     speed, work = throughput.verdict, cpu_time.verdict
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         why = _WAITS if speed is Verdict.SLOWER else _SPINS
-        reason = f"{_amount_of(THROUGHPUT, throughput)}, but {_cpu_amount(cpu_time)}: {why}"
+        interval = (throughput.change, throughput.low, throughput.high)
+        amount = magnitude_text(THROUGHPUT, *interval)
+        reason = f"{amount}, but {_cpu_amount(cpu_time)}: {why}"
         return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, **_SETTLED)
     if speed is Verdict.SLOWER and work is Verdict.SAME:
         return replace(throughput, reason=f"{throughput.reason}; CPU time is the same: {_WAITS}")
@@ -785,11 +787,8 @@ def joint_judgement(
 
 
 def _cpu_amount(judgement: Judgement) -> str:
-    return f"CPU time {_amount_of(CPU_TIME, judgement)}"
-
-
-def _amount_of(metric: Metric, judgement: Judgement) -> str:
-    return magnitude_text(metric, judgement.change, judgement.low, judgement.high)
+    interval = (judgement.change, judgement.low, judgement.high)
+    return f"CPU time {magnitude_text(CPU_TIME, *interval)}"
 
 
 def median_step_change(change: float | None, slow: tuple[str, str], names: tuple[str, str]) -> str:

@@ -76,12 +76,15 @@ class Quantity:
 
         @functools.wraps(row)
         def contents(results: ReportSubject) -> Iterable[Content]:
+            valued = {group for group in results.configured if self.values(group).values}
             known = [
-                group for group in results.configured if (self.known or self._has_values)(group)
+                group
+                for group in results.configured
+                if (group in valued if self.known is None else self.known(group))
             ]
             further = [metric for metric in BOUNDS.values() if metric.section == row.__name__]
             yield from self.remarks(known) if known else ()
-            drawn = grouped(filter(self._has_values, known), lambda group: group.family)
+            drawn = grouped(filter(valued.__contains__, known), lambda group: group.family)
             yield [self._chart(*item) for item in islice(drawn.items(), MOST_DRAWN)]
             yield table({"configuration": group.name, **row(group)} for group in known)
             yield table(
@@ -94,9 +97,6 @@ class Quantity:
             )
 
         return docstring_first(contents)
-
-    def _has_values(self, group: RunGroup) -> bool:
-        return bool(self.values(group).values)
 
     def _chart(self, family: str, members: Sequence[RunGroup]) -> Rows:
         """Chart with a row for each configuration. Common parts of the names are in the title."""

@@ -478,9 +478,8 @@ def disturbances(results: ReportSubject) -> Answer | None:
     if not marked:
         return Answer("Conditions", "Nothing disturbed the measurements", "good")
     details = (
-        f"{_condition_name(notes)} {_phase_text(notes)}: {len(notes)} of {checked}; for example, "
-        f"{notes[0].text}"
-        for notes in kinds[:_MOST_NAMED]
+        f"{name} {phase}: {len(notes)} of {checked}; for example, {notes[0].text}"
+        for name, phase, notes in kinds[:_MOST_NAMED]
     )
     verb = "was" if marked == 1 else "were"
     text = f"{marked} of {count(checked, 'process', 'processes')} {verb} disturbed"
@@ -496,22 +495,27 @@ def conditions(results: ReportSubject) -> Iterable[Content]:
     yield Text(text, "unsure") if marked else Text("No check had a remark.", "good")
     yield table(
         {
-            "condition": _condition_name(notes),
-            "when": TableCell(_phase_text(notes), kinds="steady"),
+            "condition": name,
+            "when": TableCell(phase, kinds="steady"),
             "processes": numeric(len(notes), f"{len(notes)} of {checked}"),
             "for example": TableCell(notes[0].text, kinds="prose"),
             "advice": TableCell(notes[0].advice, kinds="prose"),
         }
-        for notes in kinds
+        for name, phase, notes in kinds
     )
     good = (group for group in results.configured if group.good)
     yield table(map(_disturbed, good), title="During the timed steps")
 
 
-def _count_checked(results: ReportSubject) -> tuple[int, int, list[list[ConditionNote]]]:
+_PHASES = {"before": "before the steps", "during": "in the timed steps"}
+
+
+def _count_checked(
+    results: ReportSubject,
+) -> tuple[int, int, list[tuple[str, str, list[ConditionNote]]]]:
     """Numbers of successful processes with conditions and with notes, and the notes.
 
-    Notes are by kind and time, at most one per process, the most frequent first.
+    Notes are by condition and phase (as texts), at most one per process, the most frequent first.
     """
     good = (record.conditions for _, record in results.processes if record.status == "ok")
     checked = [condition for condition in good if condition is not None]
@@ -520,18 +524,13 @@ def _count_checked(results: ReportSubject) -> tuple[int, int, list[list[Conditio
         for condition in checked
         for note in {(note.id, note.when): note for note in condition.notes}.values()
     )
-    kinds = grouped(notes, lambda note: (note.id, note.when)).values()
+    by_kind = grouped(notes, lambda note: (note.id, note.when))
+    kinds = [
+        (CONDITIONS.get(check, check), _PHASES.get(when, when), notes_of_kind)
+        for (check, when), notes_of_kind in by_kind.items()
+    ]
     marked = sum(bool(condition.notes) for condition in checked)
-    return len(checked), marked, sorted(kinds, key=len, reverse=True)
-
-
-def _condition_name(notes: Sequence[ConditionNote]) -> str:
-    return CONDITIONS.get(notes[0].id, notes[0].id)
-
-
-def _phase_text(notes: Sequence[ConditionNote]) -> str:
-    when = notes[0].when
-    return {"before": "before the steps", "during": "in the timed steps"}.get(when, when)
+    return len(checked), marked, sorted(kinds, key=lambda kind: len(kind[2]), reverse=True)
 
 
 def _disturbed(group: RunGroup) -> Row:
