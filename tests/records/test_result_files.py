@@ -287,7 +287,7 @@ def test_header_once_and_readable_by_pandas(path):
     for _ in range(3):
         assert files(csv_path=str(path)).prepare() is None
         run = a_run()
-        run.batch = Batch(per_device=1, global_=1)
+        run.note(batch=Batch(per_device=1, global_=1))
         run.timed.add(0.25, float("nan"))
         append(path, run.record())
     table = pd.read_csv(path)
