@@ -616,11 +616,15 @@ class Sides:
         # processes.
         if not any(
             times.difference * own.difference > 0 and self.is_beyond(own, errors)
-            for own in (times.scaled(self.factors.each), of_sides)
+            for own in (self._own(times), of_sides)
         ):
             return False
         # Without other evidence, the unscaled difference must be significant, too.
         return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
+
+    def _own(self, times: Times) -> Times:
+        """Times divided by the speed factors of their processes."""
+        return times.scaled(self.factors.each)
 
     def _counting(self) -> list[Times]:
         """The largest rows that exist in all processes."""
