@@ -427,14 +427,14 @@ class Ending(NamedTuple):
 class _Peer:
     """State of the connection to another task.
 
-    `line` is None after it was closed; `progress` is None without a training loop.
+    `line` is None after it was closed; `last_progress` is None without a training loop.
     """
 
     line: socket.socket | None
     heard: float
     up: bool = False
     ended: bool = False
-    progress: ProcessProgress | None = None
+    last_progress: ProcessProgress | None = None
     received: bytes = b""
     unsent: bytes = b""
 
@@ -708,7 +708,7 @@ class Watchdog:
                 peer.up = peer.up or bool(message["up"])
                 self._changed.notify_all()
             progress = message["standing"]
-            peer.progress = None if progress is None else ProcessProgress.read(progress)
+            peer.last_progress = None if progress is None else ProcessProgress.read(progress)
 
     def _close(self, peer: _Peer) -> None:
         with self._changed:
@@ -771,7 +771,7 @@ class Watchdog:
             return
         progress_by_task = {self._job.task: self._own}
         progress_by_task |= {
-            t: p.progress for t, p in self._peers.items() if p.progress is not None
+            t: p.last_progress for t, p in self._peers.items() if p.last_progress is not None
         }
         loops = self._job.num_workers if self._job.client_per_worker else 1
         if len(progress_by_task) < loops or not all(
