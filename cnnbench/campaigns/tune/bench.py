@@ -43,6 +43,7 @@ from cnnbench.base.inference import AdditiveModel, fit_blocks
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.pairs import AB
 from cnnbench.campaigns.ab.side import LENGTHS, TURN_SECONDS, Side, StepCount, request
+from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.campaigns.processes.results_dir import (
@@ -58,6 +59,7 @@ from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.metrics import Policy
 from cnnbench.machine.cpu import Memory
+from cnnbench.records.campaigns import TuneRow
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
@@ -75,38 +77,6 @@ FINALISTS = 3
 """Number of candidates that are not eliminated for lack of time."""
 
 MOST_ROUNDS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Eliminated:
-    """A candidate that was eliminated.
-
-    Attributes:
-      key: key of the candidate.
-      after: number of the candidate's last round.
-      how: `SLOWER`, `BEHIND` or `FAILED`.
-      slower_by: for `SLOWER`, the difference to the best candidate as a share of the best speed.
-      p: for `SLOWER`, p-value of the test.
-      place: for `BEHIND`, rank among the remaining candidates, from 1.
-      problem: for `FAILED`, the reason; otherwise "".
-    """
-
-    key: str
-    after: int
-    how: str
-    slower_by: float | None = None
-    p: float | None = None
-    place: int | None = None
-    problem: str = ""
-
-    @property
-    def reason(self) -> str:
-        """Text: the reason why the candidate was eliminated."""
-        if self.p is not None:
-            return f"{percent(self.slower_by)} slower than the best, p = {self.p:.1g}"
-        if self.place is not None:
-            return f"no time for more of it; {_ordinal(self.place)} so far"
-        return self.problem
 
 
 @dataclass(frozen=True)
@@ -130,7 +100,8 @@ class Race:
     in `entered` is the best one of the previous groups. `dropped` candidates cannot run. For
     `untried` candidates, there was no time to run them once. `rounds` contains the logarithms of
     speeds by key; `blocks` contains the same in blocks of candidates that ran at the same time.
-    `remaining` contains keys. `leavers` contains the eliminated candidates, in order.
+    `remaining` contains keys. `eliminated` contains, by key and in order, rows of the candidates
+    that were eliminated, without their measurements.
     """
 
     def __init__(
@@ -147,7 +118,7 @@ class Race:
         self.remaining = [candidate.key for candidate in entered]
         self.rounds: list[dict[str, float]] = []
         self.blocks: list[list[dict[str, float]]] = []
-        self.eliminated: list[Eliminated] = []
+        self.eliminated: dict[str, TuneRow] = {}
         self._worth = math.log1p(threshold)
         self._short = False
 
@@ -185,10 +156,12 @@ class Race:
             [{key: speeds[key] for key in block if key in speeds} for block in blocks]
         )
         for key in [key for key in self.remaining if key in round_.failed]:
-            self._leave(key, FAILED, problem=round_.failed[key])
+            self._eliminate(key, FAILED, round_.failed[key])
 
-    def drop(self, affordable: int) -> list[Eliminated]:
-        """Eliminates (and returns) slower candidates, and candidates for which there is no time.
+    def drop(self, affordable: int) -> list[TuneRow]:
+        """Eliminates slower candidates, and candidates for which there is no time.
+
+        Returns all candidates that were eliminated after this round.
 
         `affordable` is the number of processes that fit into the remaining time.
         """
@@ -197,9 +170,10 @@ class Race:
             self._drop_slower(fitted)
             most = max(FINALISTS, affordable // 2)
             for place, key in enumerate(self.ranked(fitted)[most:], start=most + 1):
-                self._leave(key, BEHIND, place=place)
+                reason = f"no time for more of it; {_ordinal(place)} so far"
+                self._eliminate(key, BEHIND, reason, place=place)
         self._short = affordable < len(self.remaining)
-        return [leaver for leaver in self.eliminated if leaver.after == len(self.rounds)]
+        return [row for row in self.eliminated.values() if row.after == len(self.rounds)]
 
     @property
     def leader(self) -> Candidate:
@@ -240,11 +214,24 @@ class Race:
             p = fitted.p_above(best, name)
             if p <= level:
                 slower_by = -math.expm1(fitted.difference(name, best))
-                self._leave(name, RACED_SLOWER, slower_by=slower_by, p=p)
+                reason = f"{percent(slower_by)} slower than the best, p = {p:.1g}"
+                self._eliminate(name, RACED_SLOWER, reason, slower_by=slower_by, p=p)
 
-    def _leave(self, key: str, how: str, **why: Any) -> None:
+    def _eliminate(self, key: str, left: str, reason: str, **figures: Any) -> None:
         self.remaining.remove(key)
-        self.eliminated.append(Eliminated(key=key, after=len(self.rounds), how=how, **why))
+        candidate = next(candidate for candidate in self.entered if candidate.key == key)
+        row, after = row_of(candidate, self.group), len(self.rounds)
+        self.eliminated[key] = replace(row, left=left, after=after, reason=reason, **figures)
+
+
+def row_of(candidate: Candidate, group: str) -> TuneRow:
+    """The row of a candidate, without its measurements."""
+    return TuneRow(
+        candidate=candidate.name,
+        flags=command_words(candidate.flags),
+        changes=candidate.changes,
+        group=group,
+    )
 
 
 def _ordinal(number: int) -> str:
@@ -282,9 +269,9 @@ class SearchOutcome(NamedTuple):
         return len(self.candidates) <= 1 and any(race.untried for race in self.races)
 
     @property
-    def eliminated(self) -> dict[str, Eliminated]:
-        """Eliminated candidates by key, each with the result of its last race."""
-        return {leaver.key: leaver for race in self.races for leaver in race.eliminated}
+    def eliminated(self) -> dict[str, TuneRow]:
+        """Rows of the eliminated candidates by key, each with the result of its last race."""
+        return {key: row for race in self.races for key, row in race.eliminated.items()}
 
 
 # Measures candidates in processes while time remains.
@@ -488,9 +475,9 @@ class RaceBench:
         return self._fitting
 
     def measure(
-        self, group: str, number: int, candidates: Sequence[Candidate], kept: int
+        self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
     ) -> RunPolicy[Round]:
-        """Runs round `number` (from 1) while there is time for `kept` later processes."""
+        """Runs round `number` (from 1) while there is time for `reserved` later processes."""
         waiting = self._order(group, number, candidates)
         round_ = Round()
         taken: dict[str, RunRecord] = {}
@@ -498,17 +485,17 @@ class RaceBench:
         lanes = self._lanes(waiting)
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # chunks of nearly equal size
-            size = min(math.ceil(len(waiting) / parts), self._fitting - kept)
+            size = min(math.ceil(len(waiting) / parts), self._fitting - reserved)
             if size < 1:
                 self.campaign.reporter.notice(f"{group}, round {number}: the time is up")
                 break
             chunk, waiting = waiting[:size], waiting[size:]
             names = {f"{group}-{candidate.key}-r{number}": candidate for candidate in chunk}
-            keys = [(group, number)] * min(len(waiting), self._fitting - kept)
-            ended_ones = yield from self._run(f"{group} {number}", names, None, keys)
+            keys = [(group, number)] * min(len(waiting), self._fitting - reserved)
+            results = yield from self._run(f"{group} {number}", names, None, keys)
             # A killed session may not have stored the group of its last processes.
-            last = max(ended.group for ended in ended_ones) or -len(blocks)
-            for candidate, ended in zip(chunk, ended_ones, strict=True):
+            last = max(ended.group for ended in results) or -len(blocks)
+            for candidate, ended in zip(chunk, results, strict=True):
                 # If processes run one after the other, a round is one block.
                 block = (ended.group or last) if self.question.lanes > 1 else 0
                 blocks.setdefault(block, []).append(candidate.key)
@@ -536,11 +523,11 @@ class RaceBench:
             others.sort(key=lambda candidate: len(candidate.settings))
         return [first, *others]
 
-    def closed(self, group: str, number: int, left: Sequence[Eliminated], best: str) -> None:
+    def closed(self, group: str, number: int, eliminated: Sequence[TuneRow], best: str) -> None:
         """Reports the end of a round, the eliminated candidates, and the name of the best one."""
-        if left:
-            hows = Counter(leaver.how for leaver in left)
-            text = ", ".join(f"{many} {how}" for how, many in hows.items())
+        if eliminated:
+            reasons = Counter(row.left for row in eliminated)
+            text = ", ".join(f"{many} {reason}" for reason, many in reasons.items())
             self.campaign.reporter.notice(
                 f"{group}, round {number}: eliminated: {text}; best so far: {best}"
             )
@@ -548,8 +535,8 @@ class RaceBench:
     @property
     def _fitting(self) -> int:
         # The reserve includes pairs of the final that were measured earlier.
-        left = self.question.seconds - self.races_seconds - self.reserve
-        return max(0, int(left / max(self.process_seconds, 1e-3)))
+        seconds = self.question.seconds - self.races_seconds - self.reserve
+        return max(0, int(seconds / max(self.process_seconds, 1e-3)))
 
     def _lanes(self, candidates: Collection[Candidate]) -> int:
         """Number of processes that may be alive at the same time, limited by memory."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from dataclasses import fields as fields_of
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Content, Text, table, text_of
@@ -57,6 +58,7 @@ from cnnbench.campaigns.tune.bench import (
     RaceBench,
     SearchOutcome,
     TuneQuestion,
+    row_of,
 )
 from cnnbench.campaigns.tune.space import (
     COMPUTING,
@@ -84,7 +86,6 @@ from cnnbench.records.campaigns import (
     TuneDocument,
     TuneRow,
 )
-from cnnbench.records.codec import encode, from_sources
 from cnnbench.variable_mgr import modes
 
 # Results of a search as table, CSV, flag file and chart.
@@ -148,14 +149,14 @@ def _answer(tuning: TuneDocument) -> str:
 
 def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Text]:
     for how, title in _HOWS.items():
-        rows_left = [row for row in rows if row.left == how]
-        if not rows_left:
+        eliminated = [row for row in rows if row.left == how]
+        if not eliminated:
             continue
         named = []
-        for row in rows_left:
+        for row in eliminated:
             why = "" if how == BEHIND else f": {row.reason}"
-            left = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
-            named.append(f"{row.candidate}{left}")
+            when = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
+            named.append(f"{row.candidate}{when}")
         yield Text(f"{title}: {first_few(named, _NAMED)}", hanging=2)
 
 
@@ -267,76 +268,6 @@ WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # names of notes in the journal
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proof:
-    """Result of comparing the leader with the given flags in pairs.
-
-    Attributes:
-      verdict: `FASTER`, `SAME`, `SLOWER`, `OPEN` or `NONE`.
-      reason: reason for the verdict; "" for `NONE`.
-      gain: speed of the leader divided by speed of the given flags, minus 1; None without pairs.
-      low, high: confidence interval of the gain; None for too few pairs.
-      p: p-value of the test; None if there was no test.
-      failure: error that ended the proof early; "" if there was none.
-      more: whether more pairs, up to the maximum for a final, may lead to a verdict.
-      threshold, pair_scatter, more_pairs, medians_change, enough_minutes: see `TuneDocument`.
-    """
-
-    verdict: str
-    reason: str = ""
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    confidence: float | None = None
-    p: float | None = None
-    pairs: int = 0
-    failure: str = ""
-    threshold: float | None = None
-    pair_scatter: float | None = None
-    more_pairs: int | None = None
-    medians_change: float | None = None
-    more: bool = False
-    enough_minutes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weights:
-    """Whether the leader trains the same weights as the given flags.
-
-    Attributes:
-      trains_alike: whether the weights are equal within the tolerance; None if they were not
-        compared.
-      remark: why the weights were not compared; "" if they were.
-      computing: flags for kernels that both trainings used; "" for none.
-      weights_steps: number of steps after which the weights were compared.
-      weight_distance: largest difference, as a share of the largest value of the variable; may be
-        NaN.
-      weight_variable: the variable with that difference; "" if all bits are equal.
-      weights_tolerance: largest distance at which weights are called equal.
-    """
-
-    trains_alike: bool | None = None
-    remark: str = ""
-    computing: str = ""
-    weights_steps: int | None = None
-    weight_distance: float | None = None
-    weight_variable: str = ""
-    weights_tolerance: float | None = None
-
-    @property
-    def text(self) -> str:
-        """A sentence without its full stop; "" if there was nothing to compare."""
-        if self.weight_distance is None:
-            return self.remark
-        steps = f"after {self.weights_steps} steps{self.computing}"
-        if not self.trains_alike:
-            size = f"{self.weight_distance:.2g} of its largest value"
-            more = f"more than {self.weights_tolerance:g}"
-            return f"weights differ {steps}: {self.weight_variable} by {size}, {more}"
-        close = f"within {self.weight_distance:.1g} of the largest value"
-        return f"weights are the same {steps}, {close if self.weight_distance else 'all bits'}"
-
-
 class _TimedPairs(Pairs):
     """Measures pairs while there is time.
 
@@ -358,40 +289,45 @@ class _TimedPairs(Pairs):
 
 
 class Final:
-    """The final of a search, which uses the folder and the remaining time of the races."""
+    """The final of a search, which uses the folder and the remaining time of the races.
+
+    Its results are documents of the whole search.
+    """
 
     def __init__(self, bench: RaceBench) -> None:
         self.bench, self.question = bench, bench.question
         self.folder, self.campaign = bench.folder, bench.campaign
 
-    def prove(self, leader: Candidate) -> RunPolicy[Proof]:
-        """Measures pairs until there is a verdict or no time.
+    def prove(self, outcome: SearchOutcome) -> RunPolicy[TuneDocument]:
+        """Measures pairs of the leader until there is a verdict or no time.
 
         After an interrupt, complete pairs are kept.
         """
+        leader = outcome.leader
         if leader.key == self.question.first.key:
-            return Proof(verdict=NONE)
+            return self._document(outcome, NONE)
         plans = {note["leader"]: note for note in self.folder.notes(_PLAN)}
-        own = plans.get(leader.key)
-        if own is not None:
-            pairs, number = own["plan"]["pairs"], own["plan"]["number"]
+        plan = plans.get(leader.key)
+        if plan is not None:
+            pairs, number = plan["plan"]["pairs"], plan["plan"]["number"]
         else:
             number = 1 + len(plans)
             pairs = self._planned(leader, number, 0)
         if pairs < FEWEST_PAIRS:
-            return self.too_late(f"the {FEWEST_PAIRS} pairs that a verdict needs")
-        proof = yield from self._measure(leader, pairs, number)
-        is_open = proof.verdict == OPEN and not proof.failure and proof.pairs >= pairs
-        if own is not None and is_open and own["minutes"] < self.question.seconds / 60:
-            more = self._planned(leader, number, proof.pairs)
+            return self.too_late(outcome, f"the {FEWEST_PAIRS} pairs that a verdict needs")
+        document = yield from self._measure(outcome, pairs, number)
+        is_open = document.verdict == OPEN and not document.failure and document.pairs >= pairs
+        if plan is not None and is_open and plan["minutes"] < self.question.seconds / 60:
+            more = self._planned(leader, number, document.pairs)
             if more > pairs:
-                proof = yield from self._measure(leader, more, number)
-        self.folder.note(_PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof))
-        return proof
+                document = yield from self._measure(outcome, more, number)
+        proof = document.to_dict()
+        self.folder.note(_PROOF, leader=leader.key, settings=leader.settings, proof=proof)
+        return document
 
-    def too_late(self, what: str) -> Proof:
-        """An inconclusive proof, because there was no time for something."""
-        return Proof(verdict=OPEN, reason=f"no time for {what}", more=True)
+    def too_late(self, outcome: SearchOutcome, what: str) -> TuneDocument:
+        """The document of an inconclusive search, because there was no time for something."""
+        return self._document(outcome, OPEN, f"no time for {what}", more_pairs_help=True)
 
     def proven_before(self) -> Settings | None:
         """Settings of the last leader that an earlier session has proven to be faster; or None."""
@@ -402,24 +338,26 @@ class Final:
         ]
         return proven[-1] if proven else None
 
-    def _measure(self, leader: Candidate, most: int, number: int) -> RunPolicy[Proof]:
+    def _measure(self, outcome: SearchOutcome, most: int, number: int) -> RunPolicy[TuneDocument]:
         place = self.folder.folder / (FINALS if number == 1 else f"{FINALS}-{number}")
         with ResultsFolder(AB, place, resume=True, within=self.folder) as results:
             earlier = experiment_in(results.folder)
-            experiment = self._experiment(leader, most, self._alpha(number), earlier)
+            experiment = self._experiment(outcome.leader, most, self._alpha(number), earlier)
             pairs = _TimedPairs(experiment, results, self.bench)
             yield from pairs.policy()
         main = next((entry.main for entry in pairs.comparison.entries), None)
         failure = "" if pairs.is_late else pairs.failure
         measured = len(pairs.records["a"])
         if main is None or failure:
-            return Proof(verdict=OPEN, reason=failure, pairs=measured, failure=failure)
+            return self._document(outcome, OPEN, failure, pairs=measured, failure=failure)
         judged = main.judgement
         word = main.verdict.value
         needed = judged.needed if judged.low is not None else FEWEST_PAIRS
-        return Proof(
-            verdict=word if word in (FASTER, SAME, SLOWER) else OPEN,
-            reason=judged.reason,
+        return self._document(
+            outcome,
+            word if word in (FASTER, SAME, SLOWER) else OPEN,
+            judged.reason,
+            more_pairs_help=needed is not None and max(needed, measured + 1) <= MOST_PAIRS,
             gain=judged.change,
             low=judged.low,
             high=judged.high,
@@ -430,8 +368,65 @@ class Final:
             pair_scatter=judged.scatter,
             more_pairs=judged.more,
             medians_change=judged.medians_change,
-            more=needed is not None and measured < max(needed, measured + 1) <= MOST_PAIRS,
         )
+
+    def _document(
+        self,
+        outcome: SearchOutcome,
+        verdict: str,
+        reason: str = "",
+        *,
+        pairs: int = 0,
+        more_pairs_help: bool = False,
+        **measured: Any,
+    ) -> TuneDocument:
+        """The document of a search whose weights are not compared.
+
+        Args:
+          pairs: number of measured pairs.
+          more_pairs_help: whether more pairs, up to the maximum for a final, may lead to a verdict.
+          measured: other fields about the pairs, by name.
+        """
+        question, first = self.question, self.question.first
+        minutes = _enough_minutes(outcome, self.bench, verdict, pairs, more_pairs_help)
+        if verdict == OPEN and not pairs and minutes is not None:
+            reason += f"; --minutes={minutes} would be enough"
+        fitted = fit_blocks(outcome.blocks) if outcome.blocks else None
+        first_session = next(self.folder.journal.read(SESSION))
+        begun_at = datetime.fromisoformat(first_session["time"])
+        unknown: dict[str, Any] = dict.fromkeys(("gain", "low", "high", "confidence"))
+        return TuneDocument(
+            started_at=begun_at.isoformat(timespec="seconds"),
+            search_command=tuple(question.command),
+            command=self._command(outcome.leader if verdict == FASTER else first),
+            verdict=verdict,
+            reason=reason,
+            leader=outcome.leader.name,
+            pairs=pairs,
+            weights="",
+            trains_alike=None,
+            given=command_words(first.flags),
+            seed=question.seed,
+            seconds=question.seconds - self.bench.seconds_left,
+            budget_seconds=question.seconds,
+            scatter=None if fitted is None else fitted.scatter,
+            rows=tuple(_rows(outcome, fitted, first)),
+            refused=tuple(
+                RefusedCandidate(group=race.group, candidate=dropped.name, reason=dropped.reason)
+                for race in outcome.races
+                for dropped in race.dropped
+                if not dropped.repeats
+            ),
+            enough_minutes=minutes,
+            **{"failure": "", **unknown, **measured},
+        )
+
+    def _command(self, candidate: Candidate) -> tuple[str, ...]:
+        """The command line of a candidate."""
+        layout, flags = self.question.space.layout, command_words(candidate.flags)
+        words = run_words(layout, flags)
+        # "run" may be omitted.
+        return ("cnnbench", *(words[1:] if layout is None and flags else words))
 
     def _alpha(self, number: int) -> float:
         """Significance level of all analyses of a leader, whose finals are numbered from 1.
@@ -446,10 +441,9 @@ class Final:
 
         It is stored in the journal if it is sufficient.
         """
-        left = (
-            self.bench.seconds_left - 2 * self.bench.process_seconds
-        )  # time for comparing weights
-        fitting = int(left / (2 * self.bench.final_seconds))
+        # Two processes train the weights that are compared.
+        seconds = self.bench.seconds_left - 2 * self.bench.process_seconds
+        fitting = int(seconds / (2 * self.bench.final_seconds))
         # The number of pairs must be one at which the last interim analysis is possible.
         most = min(there + fitting, MOST_PAIRS)
         most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
@@ -487,20 +481,25 @@ class Final:
             allow_different=tuple(work),
         )
 
-    def weights(self, leader: Candidate) -> RunPolicy[Weights]:
-        """Compares the weights that both sides train; both use the leader's flags for kernels."""
+    def compare_weights(self, document: TuneDocument, leader: Candidate) -> RunPolicy[TuneDocument]:
+        """Compares the weights that both sides train; both use the leader's flags for kernels.
+
+        Returns the document with the result.
+        """
         no_promise = self._no_promise(leader)
         if no_promise:
-            return Weights(remark=no_promise)
+            return replace(document, weights=no_promise)
         computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
         both = f" with {name_of(computing)}" if computing else ""
         try:
             reference = self.question.space.make(computing)
         except UsageError as error:
-            remark = f"weights are not compared: the flags as given cannot run{both}: {error}"
-            return Weights(remark=remark)
+            text = f"weights are not compared: the flags as given cannot run{both}: {error}"
+            return replace(document, weights=text)
         if reference.key == leader.key:
-            return Weights(remark="weights are not compared: only how operations compute differs")
+            text = "weights are not compared: only how operations compute differs"
+            return replace(document, weights=text)
+        as_given = self._command(self.question.first)
         distances = known_distances(self.folder, leader.key)
         if distances is None:
             folders, checkpoints = {}, self.folder.folder / CHECKPOINTS
@@ -509,14 +508,23 @@ class Final:
                 problem = yield from self._train(name, candidate, folders[name])
                 if problem:
                     self.folder.remove(checkpoints)
-                    remark = f"weights could not be compared: {name}: {problem}"
-                    return Weights(remark=remark, trains_alike=False)
+                    text = f"weights could not be compared: {name}: {problem}"
+                    return replace(document, weights=text, trains_alike=False, command=as_given)
             distances = compare_weights(self.folder, folders, leader.key)
         distance, variable = distances["tuned"]
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
-        return Weights(
-            trains_alike=distance <= tolerance,  # False for NaN
-            computing=both,
+        alike = distance <= tolerance  # False for NaN
+        steps = f"after {WEIGHTS_STEPS} steps{both}"
+        text = f"weights differ {steps}: {variable} by {distance:.2g} of its largest value, "
+        text += f"more than {tolerance:g}"
+        if alike:
+            close = f"within {distance:.1g} of the largest value" if distance else "all bits"
+            text = f"weights are the same {steps}, {close}"
+        return replace(
+            document,
+            weights=text,
+            trains_alike=alike,
+            command=document.command if alike else as_given,
             weights_steps=WEIGHTS_STEPS,
             weight_distance=distance,
             weight_variable=variable,
@@ -580,27 +588,24 @@ def search_policy(
     folder.begin(minutes=question.seconds / 60)
     bench = RaceBench(folder, campaign, question)
     yield from bench.begin()
-    race_outcome = yield from race_groups(space, question.first, bench, question.policy.threshold)
-    folder.write(folder.folder / "race.csv", processes_csv(race_outcome).encode())
+    outcome = yield from race_groups(space, question.first, bench, question.policy.threshold)
+    folder.write(folder.folder / "race.csv", processes_csv(outcome).encode())
     final = Final(bench)
-    if race_outcome.is_late:
-        proof = final.too_late("any candidate")
+    if outcome.is_late:
+        document = final.too_late(outcome, "any candidate")
     else:
-        proof = yield from final.prove(race_outcome.leader)
+        document = yield from final.prove(outcome)
     proven = final.proven_before()
-    if proof.verdict != FASTER and proven is not None:
+    if document.verdict != FASTER and proven is not None:
         # With more time, the races have a different leader, but with less evidence.
-        race_outcome = race_outcome._replace(leader=space.make(proven))
-        proof = yield from final.prove(race_outcome.leader)
-    proof = replace(proof, enough_minutes=_enough_minutes(race_outcome, proof, bench))
-    weights = Weights()
-    if proof.verdict == FASTER:
-        weights = yield from final.weights(race_outcome.leader)
-    outcome = _document(final, race_outcome, proof, weights)
-    folder.journal.add(END, document=outcome.to_dict())
+        outcome = outcome._replace(leader=space.make(proven))
+        document = yield from final.prove(outcome)
+    if document.verdict == FASTER:
+        document = yield from final.compare_weights(document, outcome.leader)
+    folder.journal.add(END, document=document.to_dict())
     # `cnnbench report` reads this file.
-    folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))
-    return outcome, race_outcome
+    folder.write(folder.folder / "tune.json", document.to_json().encode("ascii"))
+    return document, outcome
 
 
 def race_groups(
@@ -627,74 +632,38 @@ def race_groups(
 
 
 def _run(
-    race: Race, bench: RaceBench, kept: int, share: int, reference: Candidate
+    race: Race, bench: RaceBench, reserved: int, share: int, reference: Candidate
 ) -> RunPolicy[None]:
     """Runs the rounds of a race.
 
-    `kept` and `share` are the numbers of processes for later groups and for this one.
+    `reserved` and `share` are the numbers of processes for later groups and for this one.
     """
     names = {candidate.key: candidate.name for candidate in race.entered}
     while not race.is_over:
         running = [candidate for candidate in race.entered if candidate.key in race.remaining]
         number = len(race.rounds) + 1
         again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
-        measured = yield from bench.measure(race.group, number, running, kept + again)
+        measured = yield from bench.measure(race.group, number, running, reserved + again)
         race.add(measured)
         if not measured.speeds:
             break
-        proof = race.leader.key != reference.key
-        left = race.drop(max(0, bench.affordable(proof) - kept))
-        bench.closed(race.group, number, left, names[race.ranked(race.fitted)[0]])
+        needs_proof = race.leader.key != reference.key
+        eliminated = race.drop(max(0, bench.affordable(needs_proof) - reserved))
+        bench.closed(race.group, number, eliminated, names[race.ranked(race.fitted)[0]])
 
 
-def _enough_minutes(outcome: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
+def _enough_minutes(
+    outcome: SearchOutcome, bench: RaceBench, verdict: str, pairs: int, more_pairs_help: bool
+) -> int | None:
     """Minutes that would be enough for the whole search; None if more time would not help."""
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
-    waiting |= {key for key, leaver in outcome.eliminated.items() if leaver.how == BEHIND}
-    is_open = proof.verdict == OPEN
-    if proof.failure or (is_open and not proof.more) or not (waiting or is_open):
+    waiting |= {key for key, row in outcome.eliminated.items() if row.left == BEHIND}
+    is_open = verdict == OPEN
+    if (is_open and not more_pairs_help) or not (waiting or is_open):
         return None
     again = min(FINALISTS, len(waiting))  # number of candidates in a second round
-    pairs = MOST_PAIRS - proof.pairs if proof.pairs else FEWEST_PAIRS
-    return bench.enough_minutes(len(waiting) + again, pairs if is_open else 0)
-
-
-def _document(final: Final, outcome: SearchOutcome, proof: Proof, weights: Weights) -> TuneDocument:
-    question = final.question
-    fitted = fit_blocks(outcome.blocks) if outcome.blocks else None
-    first, layout = question.first, question.space.layout
-    proven = proof.verdict == FASTER and weights.trains_alike is not False
-    chosen = command_words((outcome.leader if proven else first).flags)
-    words = run_words(layout, chosen)
-    reason = proof.reason
-    if proof.verdict == OPEN and not proof.pairs and proof.enough_minutes is not None:
-        reason += f"; --minutes={proof.enough_minutes} would be enough"
-    first_session = next(final.folder.journal.read(SESSION))
-    begun_at = datetime.fromisoformat(first_session["time"])
-    return from_sources(
-        TuneDocument,
-        proof,
-        weights,
-        started_at=begun_at.isoformat(timespec="seconds"),
-        search_command=tuple(question.command),
-        # "run" may be omitted.
-        command=("cnnbench", *(words[1:] if layout is None and chosen else words)),
-        reason=reason,
-        leader=outcome.leader.name,
-        weights=weights.text,
-        given=command_words(first.flags),
-        seed=question.seed,
-        seconds=question.seconds - final.bench.seconds_left,
-        budget_seconds=question.seconds,
-        scatter=None if fitted is None else fitted.scatter,
-        rows=tuple(_rows(outcome, fitted, first)),
-        refused=tuple(
-            RefusedCandidate(group=race.group, candidate=dropped.name, reason=dropped.reason)
-            for race in outcome.races
-            for dropped in race.dropped
-            if not dropped.repeats
-        ),
-    )
+    more_pairs = MOST_PAIRS - pairs if pairs else FEWEST_PAIRS
+    return bench.enough_minutes(len(waiting) + again, more_pairs if is_open else 0)
 
 
 def _rows(outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate) -> list[TuneRow]:
@@ -704,25 +673,20 @@ def _rows(outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate
         for race in reversed(outcome.races)
         for candidate in race.candidates
     }
-    leavers = outcome.eliminated
     rows = []
     for candidate in outcome.candidates:
         speeds = [
             math.exp(values[candidate.key]) for values in outcome.rounds if candidate.key in values
         ]
-        left = leavers.get(candidate.key)
+        group = groups[candidate.key]
+        row = outcome.eliminated.get(candidate.key, row_of(candidate, group))
         rows.append(
-            from_sources(
-                TuneRow,
-                *(() if left is None else (left,)),
-                candidate=candidate.name,
-                flags=command_words(candidate.flags),
-                changes=candidate.changes,
-                group=groups[candidate.key],
+            replace(
+                row,
+                group=group,
                 processes=len(speeds),
                 images_per_sec=median(speeds) if speeds else None,
                 **_gain(fitted, candidate.key, first.key),
-                left="" if left is None else left.how,
             )
         )
     rows.sort(key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)
@@ -733,10 +697,7 @@ def _rows(outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate
         if candidate.key not in groups
     ]
     for race, candidate in untried:
-        flags = command_words(candidate.flags)
-        row = TuneRow(
-            candidate=candidate.name, flags=flags, changes=candidate.changes, group=race.group
-        )
+        row = row_of(candidate, race.group)
         rows.append(replace(row, left=UNTRIED, reason="no time for it"))
     return rows
 
@@ -745,11 +706,11 @@ def _gain(fitted: AdditiveModel | None, key: str, first: str) -> dict[str, float
     if fitted is None or key not in fitted.names or first not in fitted.names:
         return {}
     difference = fitted.difference(key, first)
-    tuning: dict[str, float | None] = {"gain": math.expm1(difference)}
+    gains: dict[str, float | None] = {"gain": math.expm1(difference)}
     reach = None if key == first else fitted.reach(key, first, (1 - CONFIDENCE) / 2)
     if reach is not None:
-        tuning["low"], tuning["high"] = (
+        gains["low"], gains["high"] = (
             math.expm1(difference - reach),
             math.expm1(difference + reach),
         )
-    return tuning
+    return gains

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from studies import tuning
 
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.launch import JobLayout
@@ -16,7 +17,6 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import session
-from cnnbench.campaigns.tune import session as final
 from cnnbench.campaigns.tune.bench import TUNE, RaceBench, TuneQuestion
 from cnnbench.campaigns.tune.space import Candidate, Settings, Space
 from cnnbench.errors import UsageError
@@ -83,9 +83,12 @@ def weights(
                 timeout=120.0,
             )
             bench = RaceBench(folder, Standing(Reporter(io.StringIO())), question)
-            found = bench.campaign.follow(final.Final(bench).weights(space.make(leader)))
+            proven = tuning(weights="", trains_alike=None)
+            comparison = session.Final(bench).compare_weights(proven, space.make(leader))
+            document = bench.campaign.follow(comparison)
         assert not (tmp_path / "results" / "checkpoints").exists()
-        return (found.text, found.trains_alike), started
+        assert (document.command == proven.command) == (document.trains_alike is not False)
+        return (document.weights, document.trains_alike), started
 
     return weights
 
@@ -161,17 +164,16 @@ def test_weights_of_jobs_are_trained_by_jobs(weights: Callable[..., Any]) -> Non
 @pytest.mark.parametrize(
     ("proof", "asked"),
     [
-        ({"verdict": "open", "more": True}, (6, 6)),
-        ({"verdict": "open", "more": True, "pairs": 8}, (6, 8)),
-        ({"verdict": "faster", "pairs": 8}, (6, 0)),
-        ({"verdict": "open", "pairs": 8}, None),  # pairs scatter so much that more will not help
-        ({"verdict": "open", "more": True, "failure": "no good"}, None),
+        (("open", 0, True), (6, 6)),
+        (("open", 8, True), (6, 8)),
+        (("faster", 8, True), (6, 0)),
+        (("open", 8, False), None),  # pairs scatter so much that more will not help
     ],
 )
 def test_minutes_are_proposed_where_they_may_change_the_answer(
-    proof: dict[str, Any], asked: tuple[int, int] | None
+    proof: tuple[str, int, bool], asked: tuple[int, int] | None
 ) -> None:
     untried = [SimpleNamespace(key=key) for key in "abc"]
     races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], eliminated={})
     bench: Any = SimpleNamespace(enough_minutes=lambda *asked: asked)
-    assert session._enough_minutes(races, final.Proof(**proof), bench) == asked
+    assert session._enough_minutes(races, bench, *proof) == asked

@@ -16,7 +16,6 @@ from cnnbench.campaigns.tune.bench import (
     FINALISTS,
     MOST_ROUNDS,
     RACED_SLOWER,
-    Eliminated,
     Race,
     Round,
     SearchOutcome,
@@ -26,7 +25,7 @@ from cnnbench.campaigns.tune.space import Candidate, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
 from cnnbench.judge.compare import Policy, Verdict, judge
-from cnnbench.records.campaigns import AS_GIVEN
+from cnnbench.records.campaigns import AS_GIVEN, TuneRow
 
 THRESHOLD = 0.01
 POLICY = Policy(threshold=THRESHOLD)
@@ -68,10 +67,10 @@ class Sampler:
         return self._left
 
     def measure(
-        self, group: str, number: int, candidates: Sequence[Candidate], kept: int
+        self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
     ) -> RunPolicy[Round]:
         yield from ()
-        fitting = max(0, self._left - kept)
+        fitting = max(0, self._left - reserved)
         candidates, late = candidates[:fitting], candidates[fitting:]
         assert number == 1 or not late  # the race has asked how many there is time for
         self._left -= len(candidates)
@@ -80,7 +79,7 @@ class Sampler:
         speeds = {one.key: factor * self.draw(one) for one in candidates}
         return Round(speeds, late=[one.key for one in late])
 
-    def closed(self, group: str, number: int, left: Sequence[Eliminated], best: str) -> None:
+    def closed(self, group: str, number: int, eliminated: Sequence[TuneRow], best: str) -> None:
         assert best
 
     def draw(self, one: Candidate) -> float:
@@ -153,7 +152,7 @@ def test_a_group_is_searched_with_the_best_of_those_before() -> None:
     assert ("g2", 1, ["a=2", "a=2 b=1", "a=2 b=2"]) in bench.rounds
     names = [one.name for one in found.candidates]
     assert names == [AS_GIVEN, "a=1", "a=2", "a=2 b=1", "a=2 b=2"]
-    assert {key: one.how for key, one in found.eliminated.items()} == {
+    assert {key: row.left for key, row in found.eliminated.items()} == {
         AS_GIVEN: RACED_SLOWER,
         "a=1": RACED_SLOWER,
         "a=2": RACED_SLOWER,
@@ -175,7 +174,7 @@ def test_time_is_kept_and_what_was_not_tried_is_named() -> None:
     first, second = found.races
     assert len(first.candidates) + len(first.untried) == 31
     assert 2 <= len(first.candidates) <= 18
-    assert {one.how for one in first.eliminated} <= {BEHIND, RACED_SLOWER}
+    assert {row.left for row in first.eliminated.values()} <= {BEHIND, RACED_SLOWER}
     assert second.candidates[1:]  # there was time left for it
     # Time for one candidate is spent on it, and what there was none for is named.
     bench = Sampler(lambda one: 100.0, processes=3)
@@ -203,7 +202,7 @@ PLENTY = 10**6
 
 
 def race_of(names: Sequence[str], threshold: float = THRESHOLD) -> Race:
-    return Race("g", [Candidate(one, {}, (), one) for one in names], threshold)
+    return Race("g", [Candidate(one, {}, {}, one) for one in names], threshold)
 
 
 def add(race: Race, speeds: Mapping[str, float], affordable: int = PLENTY) -> None:
@@ -215,8 +214,8 @@ def test_where_time_is_short_the_lowest_estimates_leave_and_nothing_is_claimed()
     race = race_of("0123456789")
     add(race, {str(number): 100.0 + number for number in range(10)}, affordable=12)
     assert race.remaining == ["4", "5", "6", "7", "8", "9"]
-    assert {one.how for one in race.eliminated} == {BEHIND}
-    assert race.eliminated[0].reason == "no time for more of it; 7th so far"
+    assert {row.left for row in race.eliminated.values()} == {BEHIND}
+    assert race.eliminated["3"].reason == "no time for more of it; 7th so far"
     noisy = dict(zip("456789", (107.0, 102.0, 109.0, 104.0, 111.0, 106.0), strict=True))
     add(race, noisy, affordable=2)
     assert race.remaining == ["6", "8", "9"]

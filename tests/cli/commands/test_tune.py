@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import shutil
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +19,6 @@ from cnnbench.campaigns.ab.pairs import experiment_in
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import bench, session
 from cnnbench.campaigns.tune import bench as race
-from cnnbench.campaigns.tune import session as final
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.plan import parse_run
@@ -34,9 +32,6 @@ entries:
   - name: modes
     matrix: {variable_update: [replicated, mirrored_strategy, independent]}
 """
-SAME = final.Weights(
-    trains_alike=True, weights_steps=3, weight_distance=0.0, weights_tolerance=1e-4
-)
 FAST = {"--variable_update=replicated": 1.2, "--variable_update=mirrored_strategy": 0.5}
 
 
@@ -44,18 +39,14 @@ FAST = {"--variable_update=replicated": 1.2, "--variable_update=mirrored_strateg
 def search(fake_python):
     """search(FOLDER, FLAG...): exit code of a search over a few modes, of a folder with a space."""
 
-    def run(folder, *flags, weights=None, **say):
-        def compared(self, leader):
-            yield from ()
-            return weights or SAME
-
+    def run(folder, *flags, distance=(0.0, ""), **say):
         (folder / "space.yaml").write_text(SPACE)
         words = [f"--space={folder / 'space.yaml'}", "--minutes=2", f"--results={folder / 'r'}"]
         words += [] if "--resume" in flags else ["--seed=5"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
             patch.setattr(race, "MOST_ROUNDS", 3)
-            patch.setattr(final.Final, "weights", compared)
+            patch.setattr(session, "known_distances", lambda *_: {"tuned": distance})
             told = {"parent": os.getpid(), "trace": str(folder / "trace"), **say}
             patch.setenv("FAKE", json.dumps(told))
             return main(["tune", *GIVEN[:2], *words, *flags, "--", *GIVEN[2:]])
@@ -205,8 +196,7 @@ def test_nothing_is_claimed_of_like_candidates(tune):
 
 
 def test_a_winner_that_trains_differently_is_a_failure(again):
-    differ = {"trains_alike": False, "weight_distance": 0.5, "weight_variable": "w"}
-    code, out, err = again(weights=replace(SAME, **differ))
+    code, out, err = again(distance=(0.5, "w"))
     assert code == 4
     assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
     assert "weights differ after 3 steps" in err.splitlines()[-1]
