@@ -125,17 +125,24 @@ class ExperimentState:
         """Maximum number of pairs in the last session."""
         return int(self.facts["looks"][-1]["pairs"])
 
+    @cached_property
+    def _ends(self) -> list[Mapping[str, Any] | None]:
+        """The event that ended each session; None if the session was killed."""
+        return [
+            next((event for event in reversed(events) if event.get("event") == END), None)
+            for events in self.sessions
+        ]
+
     @property
     def end(self) -> Mapping[str, Any] | None:
         """The event that ended the last session; None if it was killed."""
-        return _end_event(self.sessions[-1])
+        return self._ends[-1]
 
     @cached_property
     def _judged(self) -> dict[int, Mapping[str, Any]]:
         """The last of the analyses of all sessions, by number of pairs."""
         ends: dict[int, Mapping[str, Any]] = {}
-        for events in self.sessions:
-            end = _end_event(events)
+        for events, end in zip(self.sessions, self._ends, strict=True):
             # The analysis after the last pair of a killed session is made again.
             last = max(map(_pair_of, events)) if end is None else end["pairs"]
             ends |= {
@@ -167,6 +174,11 @@ class ExperimentState:
         return bool(self.facts.get("gate"))
 
     @property
+    def rules(self) -> Rules:
+        """The rules by which its pairs are judged."""
+        return decode(Rules, self.facts.get("rules", {}))
+
+    @property
     def is_spent(self) -> bool:
         """Whether nothing of alpha is left for more pairs."""
         return any(analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.made)
@@ -188,6 +200,13 @@ class ExperimentState:
             return Continuation(alpha, share=share)
         return Continuation(alpha, self.planned, self.made, share)
 
+    @cached_property
+    def second(self) -> ExperimentState | None:
+        """The experiment that measured its verdict again (--confirm); None if there is none."""
+        if self.end is None:
+            return None
+        return experiment_in(confirmation_folder(self.folder, self.end["pairs"]))
+
     def verdict(self, together: bool = False) -> Comparison | None:
         """The comparison that ended it, at the level of its last analysis.
 
@@ -201,19 +220,13 @@ class ExperimentState:
         comparison = compare_pairs(
             base.records, new.records, self.facts, self.end["alpha"], plan=plan
         )
-        second = experiment_in(confirmation_folder(self.folder, self.end["pairs"]))
-        again = None if second is None else second.verdict()
+        again = None if self.second is None else self.second.verdict()
         comparison = comparison if again is None else confirmed(comparison, again)
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
             *_, note = (event for event in events if event.get("note") == EXPLANATION)
             comparison = replace(comparison, explanation=Explanation.from_dict(note["document"]))
         return comparison
-
-
-def _end_event(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The event that ended a session; None if it was killed."""
-    return next((event for event in reversed(events) if event.get("event") == END), None)
 
 
 def _pair_of(event: Mapping[str, Any]) -> int:
@@ -255,26 +268,15 @@ def experiment_in(folder: Path) -> ExperimentState | None:
     return experiment
 
 
-def resumable(folder: Path) -> ExperimentState | None:
-    """The experiment in a results folder, if `cnnbench ab --resume` can continue it; else None."""
-    experiment = experiment_in(folder)
-    return experiment if experiment is not None and experiment.goes_on else None
-
-
 def experiment_below(folder: Path) -> ExperimentState | None:
     """The only experiment in or directly below a folder, or None."""
     try:
         own = experiment_in(folder)
         below = () if own else (path for path in folder.iterdir() if path.is_dir())
-        experiments = [own] if own else [one for one in map(experiment_in, below) if one]
+        experiments = [own] if own else [state for state in map(experiment_in, below) if state]
     except OSError:
         return None
     return experiments[0] if len(experiments) == 1 else None
-
-
-def rules_of(begin: Mapping[str, Any]) -> Rules:
-    """The rules in the `Experiment.facts`."""
-    return decode(Rules, begin.get("rules", {}))
 
 
 def compare_pairs(
@@ -303,7 +305,7 @@ def compare_pairs(
         paired=True,
         plan=plan,
         allow_changed_work=begin["allow_changed_work"],
-        rules=rules_of(begin),
+        rules=decode(Rules, begin.get("rules", {})),
         base_label=labels[0],
         new_label=labels[1],
     )
@@ -449,13 +451,13 @@ class Experiment:
             }
             for name, side in self.sides.items()
         }
-        kept = (
+        stored = (
             *("command", "seed", "burn_in", "cool_down", "timeout", "turn_seconds"),
             *("timed_seconds", "disturbed_seconds", "allow_changed_work"),
         )
         return {
             "sides": sides,
-            **{name: getattr(self, name) for name in kept},
+            **{name: getattr(self, name) for name in stored},
             "metrics": DEFAULT_METRICS if self.metrics is None else self.metrics,
             "metrics_asked": self.metrics is not None,
             "looks": [analysis._asdict() for analysis in self.analyses],
@@ -555,7 +557,7 @@ class Pairs:
         """Runs pairs up to the interim analysis that ends it; returns that analysis's level."""
         burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
         for number in range(1, burn_in + 1):
-            yield from self.measure(number, left=burn_in - number, burn_in=True)
+            yield from self.measure(number, later=burn_in - number, burn_in=True)
         analyses = {analysis.pairs: analysis for analysis in self.experiment.analyses}
         first = max(1, self.earlier)
         for pair in range(first, self.experiment.pairs + 1):
@@ -591,7 +593,7 @@ class Pairs:
     def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
         """Smallest chance that more pairs give a clear verdict, over all results without one."""
         pairs = len(self.records["a"])
-        left = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
+        later = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
         chances = []
         for entry in entries:
             for result in entry.asked:
@@ -612,7 +614,7 @@ class Pairs:
                 ]
                 if result.verdict is Verdict.INCONCLUSIVE and cases:
                     chances.append(
-                        max(verdict_probability(case, left, case.policy) for case in cases)
+                        max(verdict_probability(case, later, case.policy) for case in cases)
                     )
         return min(chances, default=1.0)
 
@@ -629,10 +631,10 @@ class Pairs:
         mean = self.campaign.seconds_of(None)
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
-    def measure(self, number: int, left: int = 0, burn_in: bool = False) -> RunPolicy[None]:
+    def measure(self, number: int, later: int = 0, burn_in: bool = False) -> RunPolicy[None]:
         """Runs a pair of processes, numbered from 1; those of burn-in count only if one fails.
 
-        `left` pairs of burn-in follow it. PairFailedError if a process failed by itself, or the
+        `later` pairs of burn-in follow it. PairFailedError if a process failed by itself, or the
         pair was lost too often.
         """
         experiment = self.experiment
@@ -641,14 +643,14 @@ class Pairs:
         # Drawn for each pair, so that the orders of a later session do not repeat the first ones.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
-        left += experiment.pairs - (self.earlier if burn_in else number)
+        later += experiment.pairs - (self.earlier if burn_in else number)
         ended = yield RequestBatch(
             folder=self.results,
             requests=[
                 self._request(prefix, what, place)
                 for place in _places(order, experiment.seed, None if burn_in else number)
             ],
-            then=[None] * len(SIDES) * left,
+            then=[None] * len(SIDES) * later,
             timeout=experiment.timeout,
             turn_seconds=experiment.turn_seconds,
             name=prefix,
@@ -705,14 +707,14 @@ class Pairs:
             own = encode(replace(place, lost=tuple(lost) or None))
             return with_subject({**document, "ab": own}, subject)
 
-        kept = self.results.folder / side / f"{name}.json"
+        path = self.results.folder / side / f"{name}.json"
         return request(
             self.results,
             name,
             started,
             label=f"{what} {side.upper()}",
-            target=None if place.pair is None else kept,
-            failed=kept,
+            target=None if place.pair is None else path,
+            failed=path,
             answers=() if place.pair is None else ("ok",),
             place=placed,
         )
@@ -727,13 +729,15 @@ def _places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
     ]
 
 
-def verdict_probability(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:
+def verdict_probability(
+    case: TwoSamples, later: Sequence[InterimAnalysis], policy: Policy
+) -> float:
     """The probability that a later interim analysis is clear: faster, slower or same.
 
     Future pairs are drawn from the measured ones (a bootstrap), whose values are usable and as many
-    on each side. Each draw is judged at the remaining interim analyses `left`, by the policy except
-    its alpha; the result is the share of draws in which one of them is clear. The draws include
-    noise, outliers and the apparent change as measured. Stopping for futility cannot turn a verdict
+    on each side. Each draw is judged at the `later` interim analyses, by the policy except its
+    alpha; the result is the share of draws in which one of them is clear. The draws include noise,
+    outliers and the apparent change as measured. Stopping for futility cannot turn a verdict
     into a regression; it can only omit one, and docs/evidence.md says how rarely that happens.
     """
     metric = case.metric
@@ -748,11 +752,11 @@ def verdict_probability(case: TwoSamples, left: Sequence[InterimAnalysis], polic
     # The same pairs give the same answer, also when records are judged again.
     generator = np.random.default_rng(_SEED)
     populations = generator.choice(so_far, (_DRAWS, len(so_far)))
-    places = generator.integers(len(so_far), size=(_DRAWS, max(0, left[-1].pairs - len(so_far))))
+    places = generator.integers(len(so_far), size=(_DRAWS, max(0, later[-1].pairs - len(so_far))))
     to_come = np.take_along_axis(populations, places, axis=1)
     drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
     clear = np.zeros(_DRAWS, bool)
-    for analysis in left:
+    for analysis in later:
         low, high = paired_bounds(drawn[:, : analysis.pairs], 1 - case.part * analysis.alpha)
         clear |= (low > floor) | (high < -floor) | ((-margin <= low) & (high <= margin))
     return float(clear.mean())

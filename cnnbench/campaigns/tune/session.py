@@ -279,13 +279,13 @@ class _TimedPairs(Pairs):
         self._bench = bench
         self.is_late = False
 
-    def measure(self, number: int, left: int = 0, burn_in: bool = False) -> RunPolicy[None]:
+    def measure(self, number: int, later: int = 0, burn_in: bool = False) -> RunPolicy[None]:
         """See `Pairs.measure`. If there is no time for a pair, the experiment ends."""
         seconds = self.seconds_per_pair or 0.0
         if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
             self.is_late = True
             raise PairFailedError("the time is up", lost=True)
-        yield from super().measure(number, left, burn_in)
+        yield from super().measure(number, later, burn_in)
 
 
 class Final:

@@ -24,7 +24,6 @@ from cnnbench.campaigns.ab.pairs import (
     Pairs,
     confirmation_folder,
     experiment_in,
-    rules_of,
 )
 from cnnbench.campaigns.ab.side import LENGTHS, Side, turn_seconds
 from cnnbench.campaigns.launch import command_words
@@ -187,7 +186,7 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
     options = AbFlags(**values)
     options.check()
     # The rules of an experiment are those with which it began.
-    rules = options.load_rules() if earlier is None else rules_of(earlier.facts)
+    rules = options.load_rules() if earlier is None else earlier.rules
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
         if name in values:
             value = "..." if name in sides.VARIABLES else values[name]
@@ -392,8 +391,8 @@ def _confirmed(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison
         seed=first.seed + number,
         command=(),
     )
-    told = f"measuring {' and '.join(metrics)} again, at most {number} pairs, in {place}"
-    campaign.reporter.notice(told)
+    text = f"measuring {' and '.join(metrics)} again, at most {number} pairs, in {place}"
+    campaign.reporter.notice(text)
     with ResultsFolder(AB, place, resume=True, within=pairs.results) as results:
         confirming = Pairs(second, results, campaign)
         try:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from cnnbench.base.terminal import print_notice
-from cnnbench.campaigns.ab.pairs import ExperimentState
+from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState
 from cnnbench.cli.commands import quiet_flag
 from cnnbench.cli.commands.judging import JudgingFlags, load_side, warn_of_skipped, warn_of_unknown
-from cnnbench.cli.commands.sides import continued, next_experiment, with_next_step
+from cnnbench.cli.commands.sides import experiment_of, next_experiment, with_next_step
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import Comparison, compare_records
 from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.configuration import measurements
+from cnnbench.judge.compare.result import confirmed
 from cnnbench.judge.metrics.rules import Rules
 
 
@@ -63,14 +64,30 @@ def main(argv: Sequence[str]) -> int:
         )
     options = CompareFlags(**values)
     options.check(arguments)
-    earlier = continued(*arguments)
-    comparison = options.failing_on(_compare(arguments, options, earlier, options.load_rules()))
+    experiment, rules = experiment_of(*arguments), options.load_rules()
+    earlier = experiment if experiment is not None and experiment.goes_on else None
+    comparison = options.failing_on(_compare(arguments, options, earlier, rules))
+    second = None if experiment is None else experiment.second
+    if second is not None and second.end is not None:
+        again = _compare_second(second, options, rules)
+        skipped = (*comparison.skipped, *again.skipped)
+        comparison = replace(confirmed(comparison, again), skipped=skipped)
     warn_of_skipped(comparison.skipped)
     comparison, commands = with_next_step(comparison, earlier)
     options.write(comparison)
     for line in commands:
         print_notice(line)
     return comparison.exit_code
+
+
+def _compare_second(second: ExperimentState, options: CompareFlags, rules: Rules) -> Comparison:
+    """Judges the experiment that measured a verdict again, with the flags for the first one.
+
+    It has its own metrics, and its own level: that of its last analysis.
+    """
+    assert second.end is not None
+    own = replace(options, metrics=",".join(second.facts["metrics"]), alpha=second.end["alpha"])
+    return _compare([str(second.folder / side) for side in SIDES], own, second, rules)
 
 
 def _compare(

@@ -17,7 +17,7 @@ from cnnbench.base import text as labels
 from cnnbench.base.inference import Continuation
 from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, resumable
+from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, experiment_in
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     Side,
@@ -321,12 +321,11 @@ def next_experiment(policy: Policy) -> PlanOf:
     return plan
 
 
-def continued(base: str, new: str) -> ExperimentState | None:
-    """The experiment with these two paths as sides, if it can be continued; otherwise None."""
+def experiment_of(base: str, new: str) -> ExperimentState | None:
+    """The experiment whose sides have these two paths; None if there is none."""
     folder = Path(base).parent
-    if [base, new] != [str(folder / side) for side in SIDES]:
-        return None
-    return resumable(folder)
+    is_experiment = [Path(base), Path(new)] == [folder / side for side in SIDES]
+    return experiment_in(folder) if is_experiment else None
 
 
 def with_next_step(

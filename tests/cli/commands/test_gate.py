@@ -148,6 +148,9 @@ def test_a_second_experiment_is_interrupted_goes_on_and_confirms(call, again, tm
     second = folder / "confirmation-6" / "a"
     places = [json.loads(path.read_text())["ab"] for path in sorted(second.iterdir())]
     assert [(one["pair"], one["seed"]) for one in places] == [(n, 3 + 6) for n in range(1, 7)]
+    (line,) = re.findall(r"to judge the records again: cnnbench (.*)", done.err)
+    judged_again = json.loads(call(*line.split(), "--format=json", code=1).out)
+    assert " Confirmed by a second measurement: 19.9 % slower" in judged_again["answer"]
     for path in (tmp_path / "results", folder):
         call("report", path, f"--output={tmp_path}/r.md")
         assert "Confirmed by a second measurement: 19.9 % slower" in (tmp_path / "r.md").read_text()
@@ -168,6 +171,9 @@ def test_a_regression_that_is_not_confirmed_is_undecided(call, again, tmp_path):
     assert (suites.findall(".//failure"), len(suites.findall(".//skipped"))) == ([], 1)
     call("report", folder, f"--output={tmp_path}/r.md")
     assert "Not confirmed by a second" in (tmp_path / "r.md").read_text()
+    sides = (folder / "runs" / side for side in "ab")
+    judged_again = call("compare", *sides, code=3).out
+    assert "Not confirmed by a second measurement: " in " ".join(judged_again.split())
     # Both experiments are complete.
     done = call("gate", "--resume", results, code=3)
     assert "[1/" not in done.err
