@@ -332,19 +332,28 @@ def _run(
         words = experiment.command if options.resume else argv
         others = sides.without(words, _SPECS, _OF_ONE_EXPERIMENT)
         again = partial(sides.command_line_with, "ab", others, _SPECS)
+    _report(replace(judged, ends_with=code, explanation=explanation), pairs, options, again)
+    if pairs.interrupted:
+        raise KeyboardInterrupt
+    return code
+
+
+def _report(comparison: Comparison, pairs: Pairs, options: AbFlags, again: Again) -> None:
+    """Writes the comparison, and prints the commands that would go on from it."""
+    results, reporter = pairs.results, pairs.campaign.reporter
     next_step, more = _next_step(pairs, options, again)
-    comparison = replace(judged, ends_with=code, next_step=next_step, explanation=explanation)
+    comparison = replace(comparison, next_step=next_step)
     options.write(comparison)
-    if experiment.is_gate:
+    if pairs.experiment.is_gate:
         _write_reports(results.folder, comparison)
     if pairs.failure:
         reporter.error(f"{pairs.failure}; see {results.log('*')}")
     if options.aa and not pairs.failure:
-        for line in _spread_lines(pairs.comparison, experiment.policy):
+        for line in _spread_lines(pairs.comparison, pairs.experiment.policy):
             reporter.notice(line)
         reporter.notice(
             "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
-            f"--baseline_aa={shlex.quote(folder)}"
+            f"--baseline_aa={shlex.quote(str(results.folder))}"
         )
     if pairs.comparison.entries:
         reporter.notice(
@@ -354,9 +363,6 @@ def _run(
         seconds = pairs.seconds_per_pair if more else None
         time = "" if seconds is None else f" (about {duration(more * seconds)} at most)"
         reporter.notice(f"for a verdict{time}: {next_step}")
-    if pairs.interrupted:
-        raise KeyboardInterrupt
-    return code
 
 
 def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
