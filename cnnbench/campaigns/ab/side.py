@@ -25,8 +25,8 @@ from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import Reporter
 from cnnbench.base.text import duration
-from cnnbench.campaigns.ab import keeper
 from cnnbench.campaigns.launch import JobLayout, command_words, resolve_run, run_words
+from cnnbench.campaigns.processes import guard
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Request, blank_record
 from cnnbench.campaigns.processes.child import (
     COMMAND_LINE,
@@ -99,7 +99,7 @@ def revision_of(flag: str, text: str) -> str | None:
 def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
     """A temporary worktree of a commit (a hash); removed even if this process is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-I", keeper.__file__, commit, *command(repository)],
+        [sys.executable, "-IS", guard.__file__, "worktree", commit, *command(repository)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

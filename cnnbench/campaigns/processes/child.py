@@ -242,7 +242,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
             passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
             numbers = ",".join(map(str, passed))
             leader = subprocess.Popen(
-                [sys.executable, "-IS", guard.__file__, numbers, *command.words],
+                [sys.executable, "-IS", guard.__file__, "program", numbers, *command.words],
                 stdin=subprocess.DEVNULL,
                 stdout=output if stdout is None else stdout,
                 stderr=output,

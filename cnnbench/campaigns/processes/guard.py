@@ -1,12 +1,18 @@
-"""Guard process that runs a program, and ends it when the parent ends.
+"""Processes that clean up after their parent, even if the parent was killed.
 
-Uses only the standard library.
+Uses only the standard library. Each is started as a file in its own session, so that signals to the
+parent do not reach it.
 
-The guard is started as ``python -IS guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in its own session.
-DESCRIPTOR is one end of a socket pair; only the parent has the other end. A comma and a descriptor
-that the program inherits may follow. When the program ends, the guard sends a line of JSON with the
-wait status to the parent. The parent then kills the group, which includes the guard. If the socket
-closes before that, the parent is dead, and the guard kills the group. Otherwise, the guard sleeps.
+``python -IS guard.py program DESCRIPTOR PROGRAM ARGUMENT...`` runs a program. DESCRIPTOR is one end
+of a socket pair; only the parent has the other end. A comma and a descriptor that the program
+inherits may follow. When the program ends, the guard sends a line of JSON with the wait status to
+the parent. The parent then kills the group, which includes the guard. If the socket closes before
+that, the parent is dead, and the guard kills the group. Otherwise, the guard sleeps.
+
+``python -IS guard.py worktree COMMIT GIT...`` keeps a temporary worktree. GIT is the beginning of a
+git command (`cnnbench.machine.repository.command`). The guard prints a line of JSON with the folder
+or the error, and removes the worktree when standard input is closed: by the parent when it is done,
+or by the system when the parent is dead.
 """
 
 from __future__ import annotations
@@ -20,25 +26,58 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 # If memory runs out, the kernel should kill the program, not the parent.
 _OOM_SCORE = 500
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the guard. Never returns, because the group is killed at the end."""
+    """Runs the guard that the first argument names."""
+    kind, *words = arguments
+    {"program": run_program, "worktree": keep_worktree}[kind](words)
+
+
+def run_program(arguments: Sequence[str]) -> None:
+    """Runs a program and ends it with the parent. Never returns: the group is killed at the end."""
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
     # Signals to the group are for the program; the guard must survive them to report the status. A
     # handler is set instead of SIG_IGN, because the program would inherit SIG_IGN.
-    for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
-        signal.signal(signal.Signals[f"SIG{name}"], lambda *_: None)
+    _handle_signals(lambda *_: None)
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))
     threading.Thread(target=_watch, args=(link,), daemon=True).start()
     link.sendall(_run(arguments[1:], inherited).encode() + b"\n")
     threading.Event().wait()
+
+
+def keep_worktree(arguments: Sequence[str]) -> None:
+    """Makes the worktree of a commit, waits, and removes it."""
+    # Other guards do not need these modules, and importing them takes time.
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    commit, *git = arguments
+    _handle_signals(signal.SIG_IGN)
+    parent = Path(tempfile.mkdtemp(prefix="cnnbench-checkout-")).resolve()
+    folder = parent / commit[:12]
+    try:
+        error = _errors_of(*git, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+        with contextlib.suppress(BrokenPipeError):  # The parent has stopped waiting.
+            print(json.dumps({"folder": str(folder), "error": error}), flush=True)
+        sys.stdin.buffer.read()
+    finally:
+        shutil.rmtree(parent, ignore_errors=True)
+        # Removes git's entry of the worktree. An unfinished worktree is locked: force twice.
+        _errors_of(*git, "worktree", "remove", "--force", "--force", str(folder))
+
+
+def _handle_signals(handler: Any) -> None:
+    for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
+        signal.signal(signal.Signals[f"SIG{name}"], handler)
 
 
 def _run(command: Sequence[str], inherited: Sequence[int]) -> str:
@@ -59,6 +98,15 @@ def _watch(link: socket.socket) -> None:
         while link.recv(1):
             pass
     os.killpg(0, signal.SIGKILL)
+
+
+def _errors_of(*command: str) -> str:
+    """Runs a command and returns its error messages; "" if it succeeded."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        return f"git cannot be run: {error}"
+    return "" if done.returncode == 0 else os.fsdecode(done.stderr) or "git failed"
 
 
 if __name__ == "__main__":
