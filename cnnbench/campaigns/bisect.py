@@ -203,10 +203,10 @@ class CommitSearch:
         After each skipped commit, the next one is farther away, because broken commits are often
         consecutive.
         """
-        left = self._open()
-        if not left:
+        candidates = self._open()
+        if not candidates:
             return None
-        return left[min((1 << self._misses) - 1, len(left) // 2)]
+        return candidates[min((1 << self._misses) - 1, len(candidates) // 2)]
 
     def add(self, step: Step) -> None:
         """Adds an answer."""
@@ -549,7 +549,8 @@ class Bisection:
     """One bisection. Results in its folder are not measured again.
 
     Attributes:
-      steps: steps of this session and earlier ones, beginning with the comparison of BAD with GOOD.
+      steps: steps of this session and earlier ones, by commit, beginning with the comparison of BAD
+        with GOOD.
       suspects: candidates for the first bad commit, the oldest first; empty if GOOD and BAD do not
         differ.
     """
@@ -559,7 +560,7 @@ class Bisection:
         self.setting = setting = bench.setting
         self._notice = bench.campaign.reporter.notice
         self._search = CommitSearch(setting.history, setting.good, setting.bad)
-        self.steps: list[Step] = []
+        self.steps: dict[str, Step] = {}
         self.suspects: tuple[str, ...] = ()
 
     @property
@@ -568,17 +569,13 @@ class Bisection:
         assert self._bench.differ is not None
         return self._bench.differ
 
-    def of(self, commit: str) -> Step | None:
-        """The step that measured a commit."""
-        return next((step for step in self.steps if step.commit == commit), None)
-
     @property
     def without_answer(self) -> list[Step]:
         """Steps without an answer."""
         if not self.suspects:
-            return self.steps[:1]
-        steps = map(self.of, self.suspects)
-        return [step for step in steps if step is not None and step.answer == SKIP]
+            return [self.differ]
+        skipped = (step for step in self.steps.values() if step.answer == SKIP)
+        return [step for step in skipped if step.commit in self.suspects]
 
     def policy(self) -> RunPolicy[None]:
         """Measures commits until the first bad one is found or no other commit can be measured.
@@ -596,7 +593,7 @@ class Bisection:
                 self._search.add(step)
             before = "" if known is None else ", as measured before"
             self._notice(f"{commit[:12]} is {answer_text(step, self.differ)}{before}")
-            self.steps.append(step)
+            self.steps[commit] = step
             commit = self._search.next() if self.differ.answer == BAD else None
         if self.differ.answer == BAD:
             suspects = self._search.suspects
@@ -616,9 +613,9 @@ class Bisection:
 
     def _measure(self, commit: str) -> RunPolicy[Step]:
         self._bench.prepare()
-        left, done = self._search.steps_left, len(self.steps)
-        what = f"step {done} of about {done + left - 1}" if done else "GOOD against BAD"
-        self._notice(self._outlook(left + (not done)))
+        steps_left, done = self._search.steps_left, len(self.steps)
+        what = f"step {done} of about {done + steps_left - 1}" if done else "GOOD against BAD"
+        self._notice(self._outlook(steps_left + (not done)))
         self._notice(f"{what}: {commit[:12]} {self.setting.history.show(commit)}")
         return (yield from self._bench.measure(done, commit))
 
@@ -665,7 +662,9 @@ def _speed(step: Step) -> str:
 
 def text_of(bisection: Bisection) -> str:
     """A table of the steps, and the first bad commit or the candidates for it."""
-    steps = table((_row(step, bisection.setting.history) for step in bisection.steps), whole=True)
+    steps = table(
+        (_row(step, bisection.setting.history) for step in bisection.steps.values()), whole=True
+    )
     more = _culprit(bisection) if len(bisection.suspects) == 1 else _range(bisection)
     return document.text_of([[steps], more if bisection.suspects else []])
 
@@ -695,8 +694,7 @@ def _row(step: Step, history: History) -> Row:
 
 def _culprit(bisection: Bisection) -> list[Text]:
     (commit,), history = bisection.suspects, bisection.setting.history
-    step = bisection.of(commit)
-    assert step is not None  # The only remaining candidate has always been measured.
+    step = bisection.steps[commit]  # The only remaining candidate has always been measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):
@@ -732,7 +730,7 @@ def _range(bisection: Bisection) -> list[Text]:
     number = number_of(bisection.suspects)
     text = [Text(f"the first bad commit is one of these {number}; skipped commits hide which:")]
     for commit in bisection.suspects:
-        step = bisection.of(commit)
+        step = bisection.steps.get(commit)
         why = (
             ""
             if step is None

@@ -21,6 +21,7 @@ from cnnbench.base.rendezvous import REFUSED
 from cnnbench.base.terminal import Messages
 from cnnbench.base.text import error_line, fatal_message, one_line
 from cnnbench.campaigns.processes.child import (
+    STORED,
     Child,
     Command,
     ProcessResult,
@@ -30,7 +31,6 @@ from cnnbench.campaigns.processes.child import (
     of_plan,
     start,
     stop,
-    with_stored_record,
 )
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import ParsedArgs, parse_args, parse_flags
@@ -117,8 +117,8 @@ class TaskCommand(NamedTuple):
     def alone(self, towers: int) -> tuple[str, ...]:
         """The command line of a run in one process whose towers do not communicate."""
         of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
-        kept = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
-        texts = {**texts_of(kept, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
+        own = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
+        texts = {**texts_of(own, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
         return command_words(texts)
 
 
@@ -174,7 +174,7 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> RunSummary
 
     Raises UsageError or DataError if the run is impossible.
     """
-    return of_plan(make_plan(chief_setup(with_stored_record(args), layout)))
+    return of_plan(make_plan(chief_setup(args.including(STORED), layout)))
 
 
 def _plan_tasks(
@@ -433,7 +433,7 @@ class JobSession:
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
             return int(chief.code or 0)
         others = self._processes[1:]
-        ok = all(one.ok or self.spares(one.task, REFUSED) for one in others)
+        ok = all(other.ok or self.spares(other.task, REFUSED) for other in others)
         return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
 
 

@@ -89,7 +89,7 @@ SCALING = CampaignKind(
     shared=True,
     log="{}/command.log",
     pending="{}/command.pending",
-    kept=tuple(f"{name}-*{end}" for name in ("workers", "alone") for end in (".json", "/*")),
+    named_files=tuple(f"{name}-*{end}" for name in ("workers", "alone") for end in (".json", "/*")),
 )
 """Kind of campaign for scaling. Each job and repeat has a record and a folder of logs."""
 

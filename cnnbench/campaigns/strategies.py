@@ -248,9 +248,8 @@ def _case(mode: Mode, args: ParsedArgs, weights_steps: int) -> StrategyCase:
 
 def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
     """Converts the flags of a run to flags of a process that trains weights for the comparison."""
-    kept = {name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS}
     return {
-        **kept,
+        **{name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS},
         "num_batches": str(steps),
         "num_warmup_batches": "0",
         "init_learning_rate": str(_RATE_FOR_WEIGHTS),
@@ -297,8 +296,8 @@ def question_of(
 STRATEGIES = CampaignKind(
     command="strategies",
     noun="comparison",
-    inside=(LOGS,),
-    kept=(f"{LOGS}/*", "*/r[0-9]*.json", "*/weights.json"),
+    subfolders=(LOGS,),
+    named_files=(f"{LOGS}/*", "*/r[0-9]*.json", "*/weights.json"),
 )
 """Kind of campaign for comparisons of modes. DIR/MODE contains a record per round, and
 DIR/strategies.json contains the rows.
@@ -353,14 +352,14 @@ class StrategiesSession:
             checkpoint = self._results.folder / CHECKPOINTS / case.name
             stem, flags = "weights", dict(case.weights_flags)
             flags["train_dir"] = str(self._results.unfinished(checkpoint))
-        kept = self._results.folder / case.name / f"{stem}.json"
+        path = self._results.folder / case.name / f"{stem}.json"
         return request(
             self._results,
             f"{case.name}-{stem}",
             Side(resolved=case.resolved).including(flags),
             key=(case.name, not number),
-            target=kept if number else None,
-            failed=kept,
+            target=path if number else None,
+            failed=path,
             leaves=checkpoint,
         )
 

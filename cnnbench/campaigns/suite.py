@@ -341,14 +341,6 @@ def _launch(node: Node, what: str) -> JobLayout:
     return layout
 
 
-def _on_cpu(node: Node, what: str) -> OnCpu:
-    return OnCpu(**_decode(OnCpu, node, what))
-
-
-def _settings(node: Node, what: str) -> dict[str, Any]:
-    return _decode(EntrySettings, node, what)
-
-
 def _key(read: Reader, default: Any = None, name: str = "") -> Any:
     """Declares a dataclass field that is a key in the file. `name` is the key if it differs."""
     return field(default=default, metadata={"read": read, "name": name})
@@ -415,8 +407,8 @@ class Suite:
     file: str
     name: str = _key(_name)
     description: str = _key(_text, "")
-    on_cpu: OnCpu | None = _key(_on_cpu)  # noqa: RUF009
-    defaults: Mapping[str, Any] = _key(_settings)
+    on_cpu: OnCpu | None = _key(lambda node, what: OnCpu(**_decode(OnCpu, node, what)))  # noqa: RUF009
+    defaults: Mapping[str, Any] = _key(lambda node, what: _decode(EntrySettings, node, what))
     entries: tuple[SuiteEntry, ...] = _key(_filled_list)
 
     def with_settings(

@@ -174,7 +174,7 @@ def _configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> SweepCase:
 
 
 def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
-    kept = made
+    remaining = made
     named = {name for configuration in made for name in configuration.nodes}
     for rule in entry.exclude:
         values = {
@@ -185,14 +185,14 @@ def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
         # error.
         rest = [
             configuration
-            for configuration in kept
+            for configuration in remaining
             if not values.keys() <= named
             or any(configuration.flags.get(name) not in texts for name, texts in values.items())
         ]
-        if len(rest) == len(kept):
+        if len(rest) == len(remaining):
             raise rule.error("excludes nothing: no configuration has these flags together")
-        kept = rest
-    return kept
+        remaining = rest
+    return remaining
 
 
 def _value(entry: SuiteEntry, name: str, node: Node) -> str | None:
@@ -375,14 +375,14 @@ def _case(
             raise FlagError(name, text, reason)
     own = {name: text for name, text in for_all.items() if name in known}
     flags = {**configuration.flags, **own}
-    only_of_runs = {
-        "bounds": entry.bounds,
-        "max_batch_search": entry.search,
-        "launch": entry.launch,
-    }
-    if entry.command != "run" and any(only_of_runs.values()):
-        name = next(name for name, value in only_of_runs.items() if value)
-        raise entry.node.error(f"{entry.name}: {name} needs command: run")
+    only_of_runs = (
+        ("bounds", entry.bounds),
+        ("max_batch_search", entry.search),
+        ("launch", entry.launch),
+    )
+    for name, value in only_of_runs if entry.command != "run" else ():
+        if value:
+            raise entry.node.error(f"{entry.name}: {name} needs command: run")
     resolved = _resolve(configuration, flags)
     notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
     search = entry.search
@@ -429,7 +429,7 @@ SWEEP = CampaignKind(
     shared=True,
     log="{}.log",
     pending="{}.pending",
-    kept=(f"*.{'[0-9a-f]' * 12}.r[0-9]*.*",),
+    named_files=(f"*.{'[0-9a-f]' * 12}.r[0-9]*.*",),
 )
 """Kind of campaign for sweeps. A folder contains records and logs, possibly of several suites."""
 
@@ -506,23 +506,23 @@ class Sweep:
 
     def run(self) -> list[SweepRun]:
         """Runs all items that are not complete. Returns all results."""
-        counts = {"cases": len(self.plan.cases), "runs": len(self.left())}
+        counts = {"cases": len(self.plan.cases), "runs": len(self.items_to_run())}
         self.store.begin(suite=self.plan.suite, stamp=self.stamp, **counts)
         return self.campaign.follow(self._policy(ordered_items(self.plan.cases, self.seed)))
 
-    def left(self) -> list[Item]:
+    def items_to_run(self) -> list[Item]:
         """The items that are not complete, in order. Prints their number and estimated duration."""
         for event in self.store.earlier:
             if event.get("event") == PROCESS and event.get("repeat"):
                 self.campaign.remember((event["key"], False), event["seconds"])
         items = ordered_items(self.plan.cases, self.seed)
-        left = [item for item in items if self._earlier(item) is None]
-        if len(left) < len(items):
-            done = f"{len(items) - len(left)} of {len(items)} runs are done already"
+        todo = [item for item in items if self._earlier(item) is None]
+        if len(todo) < len(items):
+            done = f"{len(items) - len(todo)} of {len(items)} runs are done already"
             self.campaign.reporter.notice(done)
-        if left:
-            self.campaign.reporter.notice(duration_text(left, self.campaign))
-        return left
+        if todo:
+            self.campaign.reporter.notice(duration_text(todo, self.campaign))
+        return todo
 
     def known_batch(self, case: SweepCase) -> int | None:
         """The batch size that a search in an earlier session has found; None if there was none."""
@@ -610,8 +610,8 @@ class Sweep:
         """
         case, trial = item.case, item.repeat == 0
         log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
-        kept = log.with_suffix(".json")
-        record = self.store.unfinished(kept)
+        path = log.with_suffix(".json")
+        record = self.store.unfinished(path)
         words = (*command_of_item(item, batch_size), *command_words({"result_json": record}))
         request = Request(
             name=name or log.stem,
@@ -626,7 +626,7 @@ class Sweep:
             target=None if trial else target,
             failed=target,
             answers=answers,
-            place=lambda document, lost: self._annotated(document, item, kept),
+            place=lambda document, lost: self._annotated(document, item, path),
             facts={
                 **{"key": case.key, "case": case.name, "repeat": item.repeat},
                 **({"batch_size": batch_size} if trial else {"record": target.name}),
@@ -774,26 +774,17 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[
         case.key: [read(run.path) for run in by_key[case.key] if run.ended.status == "ok"]
         for case in cases
     }
-    names = _names(good)
-    rows = [_row(case, by_key[case.key], good[case.key], names[case.key]) for case in cases]
-    return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
-
-
-def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> dict[str, str]:
-    """Names of the cases in compare and report, by key."""
     configurations = {
-        key: next(
-            (Configuration.of(record) for record in records if isinstance(record, RunRecord)), None
-        )
+        key: Configuration.of(record)
         for key, records in good.items()
+        for record in [record for record in records if isinstance(record, RunRecord)][:1]
     }
-    titles = labels(
-        configuration for configuration in configurations.values() if configuration is not None
-    )
-    return {
-        key: "" if configuration is None else titles[configuration.key]
-        for key, configuration in configurations.items()
-    }
+    titles = labels(configurations.values())
+    reported = {key: titles[value.key] for key, value in configurations.items()}
+    rows = [
+        _row(case, by_key[case.key], good[case.key], reported.get(case.key, "")) for case in cases
+    ]
+    return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:

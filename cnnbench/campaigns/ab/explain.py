@@ -75,8 +75,8 @@ class Profiling:
         profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
         for turn in range(self.rounds):
             for name in SIDES if turn % 2 == 0 else SIDES[::-1]:
-                left = len(SIDES) * self.rounds - sum(map(len, profiles.values())) - 1
-                profiles[name].append((yield from self._profiled(name, turn + 1, left)))
+                later = len(SIDES) * self.rounds - sum(map(len, profiles.values())) - 1
+                profiles[name].append((yield from self._profiled(name, turn + 1, later)))
         if all(_has_primitives(self.sides[name], profiles[name][0]) for name in SIDES):
             for name in SIDES:
                 logged = yield from self._logged(name)
@@ -97,8 +97,11 @@ class Profiling:
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
 
-    def _profiled(self, name: str, turn: int, left: int) -> RunPolicy[StepProfile]:
-        """The profile of one process; NotExplainedError if it failed or left none."""
+    def _profiled(self, name: str, turn: int, later: int) -> RunPolicy[StepProfile]:
+        """The profile of one process; NotExplainedError if it failed or left none.
+
+        `later` processes of this kind follow it.
+        """
         label, path = f"profile {turn} {name.upper()}", self._path(name, turn)
         side = self.sides[name]
         self.results.remove(path)
@@ -110,7 +113,7 @@ class Profiling:
         }
         if "num_epochs" not in side.given:
             flags["num_batches"] = self.steps
-        ended = yield from self._run(label, side.including(flags), path.stem, None, left, path)
+        ended = yield from self._run(label, side.including(flags), path.stem, None, later, path)
         message = ended.message
         if not message:
             message = "no profile"
@@ -122,8 +125,8 @@ class Profiling:
         """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
         side = replace(side, variables={**side.variables, **work.VARIABLES})
-        left = len(SIDES) - SIDES.index(name) - 1
-        ended = yield from self._run(label, side.including(work.FLAGS), stem, "oneDNN", left)
+        later = len(SIDES) - SIDES.index(name) - 1
+        ended = yield from self._run(label, side.including(work.FLAGS), stem, "oneDNN", later)
         primitives: tuple[Primitive, ...] = ()
         if not ended.message:
             with contextlib.suppress(OSError), open(self.results.log(stem), "rb") as log:
@@ -136,12 +139,12 @@ class Profiling:
         side: Side,
         stem: str,
         key: str | None,
-        left: int,
+        later: int,
         leaves: Path | None = None,
     ) -> RunPolicy[ProcessResult]:
         more = {"target": self.results.pending(stem), "answers": (), "leaves": leaves}
         process_request = request(self.results, stem, side, label=label, key=key, **more)
-        return run_one(self.results, process_request, self.timeout, [key] * left)
+        return run_one(self.results, process_request, self.timeout, [key] * later)
 
     def _path(self, name: str, turn: int) -> Path:
         return self.results.folder / name / f"{turn:04d}-{name}{SUFFIX}"

@@ -84,8 +84,8 @@ AB = CampaignKind(
     command="ab",
     noun="experiment",
     pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # The record of a burn-in process remains there.
-    inside=(*SIDES, _DISCARDED, LOGS),
-    kept=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
+    subfolders=(*SIDES, _DISCARDED, LOGS),
+    named_files=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
 )
 """Experiments; their records are in a folder for each side."""
 

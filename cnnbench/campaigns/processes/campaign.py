@@ -65,7 +65,7 @@ from cnnbench.campaigns.processes.results_dir import (
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import encode
+from cnnbench.records.codec import encode, to_text
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.result_files import record_of
 from cnnbench.records.run import ErrorInfo, KilledProcess, RunRecord, Subject
@@ -124,8 +124,8 @@ def judge(
         return replace(ended, status="ok", document=document)
     status, error, lost = problem
     if document is None:
-        left = replace(command.blank, status="failed", error=error, environment=facts)
-        document = left.to_dict()
+        record = replace(command.blank, status="failed", error=error, environment=facts)
+        document = record.to_dict()
     elif document["status"] != "failed" or ended.timed_out:
         document = {**document, "status": "failed", "error": encode(error)}
     return replace(
@@ -314,16 +314,16 @@ class _Member:
 
 def _take_turns(members: Sequence[_Member], timeout: float) -> None:
     last = -1
-    while left := [member for member in members if member.ended is None]:
+    while alive := [member for member in members if member.ended is None]:
         obey()
-        running = [member for member in left if not member.waits]
+        running = [member for member in alive if not member.waits]
         if not running:
             last = _next(members, last)
             members[last].go_on()
             continue
         patience = max(0.0, timeout - max(member.used for member in running))
-        links = {member.link.fileno(): member for member in left if member.link is not None}
-        guards = {member.child.fileno(): member for member in left}
+        links = {member.link.fileno(): member for member in alive if member.link is not None}
+        guards = {member.child.fileno(): member for member in alive}
         patience = min(patience, LONGEST_WAIT_SECONDS)
         ready, _, _ = select.select([*links, *guards], [], [], patience)
         for descriptor in ready:
@@ -505,15 +505,15 @@ class Campaign:
         """The results of a batch, from its folder or by running the processes."""
         obey()
         folder = batch.folder
-        kept = {
+        earlier = {
             request.name: _completed_result(folder, request) if folder.resume else None
             for request in batch.requests
         }
-        done = {name: ended for name, ended in kept.items() if ended is not None}
-        if batch.sides and len(done) < len(kept):
+        done = {name: ended for name, ended in earlier.items() if ended is not None}
+        if batch.sides and len(done) < len(earlier):
             # An incomplete batch is continued at its first missing process, so that the order is
             # the same. If its processes take turns, or if one failed, the whole batch is run again.
-            first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else kept)
+            first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else earlier)
             done = {name: done[name] for name in first if folder.pending(name).exists()}
         self._done += len(done)
         for request in (request for request in batch.requests if request.name in done):
@@ -546,12 +546,12 @@ class Campaign:
                 *(request.key for later_group in groups[at + 1 :] for request in later_group),
                 *batch.then,
             ]
-            left = [*(request.key for request in group), *later]
+            keys = [*(request.key for request in group), *later]
             if self._done and self.cool_down:
                 time.sleep(self.cool_down)
             label = group[0].label if len(group) == 1 else batch.label
-            total = self._done + len(left)
-            self.reporter.started(self._done + 1, total, label, self._seconds(left))
+            total = self._done + len(keys)
+            self.reporter.started(self._done + 1, total, label, self._seconds(keys))
             commands = [request.command for request in group]
             names = [request.name for request in group]
             own = (
@@ -572,7 +572,7 @@ class Campaign:
             # All records are stored before the first event, so that no record is lost if this
             # process is killed.
             for request, end in zip(group, ended, strict=True):
-                done[request.name] = self._keep(batch, request, replace(end, group=number))
+                done[request.name] = self._store(batch, request, replace(end, group=number))
             for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
                 _note(batch.folder, request, done[request.name])
                 if request.target is None and not batch.sides:
@@ -581,12 +581,11 @@ class Campaign:
                 self._now.append(end.seconds)
                 self.remember(request.key, end.seconds)
                 outcome = end.message or headline(record_of(end.document))
-                left = [*(other.key for other in group[place:]), *later]
-                seconds = self._seconds(left)
+                seconds = self._seconds([*(other.key for other in group[place:]), *later])
                 self.reporter.ended(self._done, total, request.label, outcome, end.seconds, seconds)
         return done
 
-    def _keep(self, batch: RequestBatch, request: Request, ended: ProcessResult) -> ProcessResult:
+    def _store(self, batch: RequestBatch, request: Request, ended: ProcessResult) -> ProcessResult:
         """Stores the record of a process.
 
         If the batch is only valid as a whole, the record is pending until all processes have ended.
@@ -608,7 +607,7 @@ class Campaign:
             folder.take(request.leaves)
         if ended.unusable is not None:
             folder.write(target.with_suffix(".unusable"), ended.unusable)
-        folder.keep(ended.document, target)
+        folder.write(target, to_text(ended.document).encode("ascii"))
         return ended
 
     def _repeats(self, batch: RequestBatch, done: Mapping[str, ProcessResult]) -> bool:

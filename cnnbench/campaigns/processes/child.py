@@ -33,7 +33,6 @@ from cnnbench.base.terminal import print_notice
 from cnnbench.base.text import binary
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.flags import ParsedArgs
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
 from cnnbench.flags.params import ACCEPTED
@@ -175,9 +174,9 @@ def execute(command: Command, timeout: float) -> ProcessResult:
     with start(command) as child:
         try:
             deadline = time.monotonic() + timeout
-            while (left := deadline - time.monotonic()) > 0:
+            while (seconds := deadline - time.monotonic()) > 0:
                 obey()
-                if ended := child.wait(min(left, LONGEST_WAIT_SECONDS)):
+                if ended := child.wait(min(seconds, LONGEST_WAIT_SECONDS)):
                     return ended
             return stop([child])[0]
         except KeyboardInterrupt:
@@ -311,13 +310,13 @@ class Child:
         """The result of the process; None if it still runs after `seconds`."""
         deadline = time.monotonic() + seconds
         while self._report is None:
-            left = max(0.0, deadline - time.monotonic())
-            if select.select([self._link], [], [], min(left, LONGEST_WAIT_SECONDS))[0]:
+            seconds_left = max(0.0, deadline - time.monotonic())
+            if select.select([self._link], [], [], min(seconds_left, LONGEST_WAIT_SECONDS))[0]:
                 try:
                     self._report = self._link.recv(4096)  # b"" if the guard has died
                 except ConnectionError:
                     self._report = b""
-            elif not left:
+            elif not seconds_left:
                 return None
         return self._ended(self._report, timed_out=False)
 
@@ -364,7 +363,8 @@ def log_tail(log: Path) -> str:
 
 # Resolves and checks the flags of child commands without running them.
 
-_RECORD = "record.json"
+STORED = {"result_json": "record.json"}
+"""Flags of a run or an all-reduce whose record is stored. Notices depend on it."""
 
 # Facts that affect measurements. Load and free memory are not included, because they vary all the
 # time. The commit is not included, because the source digest identifies the code.
@@ -431,11 +431,6 @@ class RunSummary:
 def flags_of(command: str) -> Mapping[str, FlagSpec]:
     """All flags, by name, of a command that a sweep or job can run: "run" or "allreduce"."""
     return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
-
-
-def with_stored_record(args: ParsedArgs) -> ParsedArgs:
-    """Adds to a run's flags that a record is stored, because notices depend on it."""
-    return args.including({"result_json": _RECORD})
 
 
 def refuse_in_sweep(values: Mapping[str, Any]) -> None:
@@ -530,7 +525,7 @@ def resolve_all_reduce(values: Mapping[str, Any]) -> RunSummary:
 
     Raises UsageError if they are invalid.
     """
-    values = {**values, "result_json": _RECORD}
+    values = {**values, **STORED}
     params = params_of(values)
     plan = all_reduce_plan.make_plan(params, tuple(values))
     config = {name: encode(value) for name, value in params.as_dict().items()}

@@ -30,7 +30,7 @@ from cnnbench.campaigns.processes.child import RunSummary, environment_identity,
 from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository
-from cnnbench.records.codec import TIME, encode, to_text
+from cnnbench.records.codec import TIME, encode
 from cnnbench.records.files import remove_abandoned, write_all, write_whole
 from cnnbench.records.run import KilledProcess, Subject
 
@@ -179,6 +179,7 @@ CHECKSUM = "crc"
 """Key of the checksum of all bytes before a line."""
 
 _CRC = f', "{CHECKSUM}": '.encode()
+_RESTORE = "restore the file, or name another folder"
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("campaign", "note", "name", "status", "problem"), str),
     **dict.fromkeys(("suite", "stamp", "key"), str),
@@ -200,8 +201,8 @@ class CampaignKind:
       shared: whether the folder may contain other files and the campaigns of several suites.
       log, pending: paths of a process's log, and of its record until its whole batch has ended.
         "{}" is replaced by the name of the process.
-      inside: subfolders to create.
-      kept: patterns of files that must be named in the journal.
+      subfolders: subfolders to create.
+      named_files: patterns of files that must be named in the journal.
     """
 
     command: str
@@ -210,8 +211,8 @@ class CampaignKind:
     shared: bool = False
     log: str = f"{LOGS}/{{}}.log"
     pending: str = f"{LOGS}/{{}}.pending"
-    inside: Sequence[str] = ()
-    kept: Sequence[str] = ()
+    subfolders: Sequence[str] = ()
+    named_files: Sequence[str] = ()
 
     @property
     def nothing(self) -> str:
@@ -304,7 +305,7 @@ class ResultsFolder:
                 if resume:
                     self._refuse_unnamed()
                 remove_abandoned(self.folder)
-                for name in kind.inside:
+                for name in kind.subfolders:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
                 raise self._refused(f"cannot be used: {error.strerror}") from None
@@ -359,13 +360,13 @@ class ResultsFolder:
         if self.earlier and CHECKSUM not in self.earlier[0]:
             return  # The campaign was begun by version 1.0.0.
         named = {name for event in self.earlier for name in event.get("files", ())}
-        paths = (path for pattern in self.kind.kept for path in self.folder.glob(pattern))
+        paths = (path for pattern in self.kind.named_files for path in self.folder.glob(pattern))
         for path in sorted(paths):
             own = path.relative_to(self.folder)
             if (
                 path.is_file()
                 and path.name != FILE
-                and not named & {_without_suffix(own), str(own.parent)}
+                and not named & {str(own.with_suffix("")), str(own.parent)}
             ):
                 reason = f"its journal does not name {own}: one of the two was changed; restore it"
                 raise self._refused(f"{reason}, or name another folder")
@@ -424,16 +425,12 @@ class ResultsFolder:
         From this event on, the files may remain in the folder.
         """
         own = (path.relative_to(self.folder) for path in paths if path is not None)
-        return [*dict.fromkeys(map(_without_suffix, own))]
+        return [*dict.fromkeys(str(path.with_suffix("")) for path in own)]
 
     def move(self, path: Path, target: Path) -> None:
         """Renames a file in the folder."""
         with self.writing(path):
             path.replace(target)
-
-    def keep(self, document: Mapping[str, Any], target: Path) -> None:
-        """Writes a record (JSON values) atomically."""
-        self.write(target, to_text(document).encode("ascii"))
 
     def write(self, target: Path, data: bytes) -> None:
         """Writes a file atomically and durably. Creates its folder if necessary."""
@@ -474,10 +471,6 @@ class ResultsFolder:
         with self.writing(target):
             shutil.copytree(made, target, dirs_exist_ok=True)
             shutil.rmtree(made)
-
-
-def _without_suffix(path: Path) -> str:
-    return str(path.with_suffix(""))
 
 
 def _is_unused(path: Path) -> bool:
@@ -554,19 +547,17 @@ class Journal:
                 typed = all(isinstance(event[key], _TYPES[key]) for key in _TYPES.keys() & event)
                 # Version 1.0.0 wrote no checksums.
                 if not typed or (not valid and (checked or "question" in event)):
-                    raise self._damaged(f"line {number} is damaged")
+                    raise PathError(str(self.path), f"line {number} is damaged; {_RESTORE}")
                 events_read.append(event)
             before = zlib.crc32(line, before)
         if len(events_read) + torn < written or (written and events_read and not checked):
-            raise self._damaged("lines are missing at its end, or all checksums")
+            reason = f"lines are missing at its end, or all checksums; {_RESTORE}"
+            raise PathError(str(self.path), reason)
         yield from (
             event
             for event in map(_convert_event, events_read)
             if not events or event.get("event") in events
         )
-
-    def _damaged(self, what: str) -> PathError:
-        return PathError(str(self.path), f"{what}; restore the file, or name another folder")
 
     def add(self, event: str, **facts: Any) -> None:
         """Appends an event, with the time."""

@@ -307,7 +307,12 @@ _RACE, FINALS = "race", "final"
 """Folders of the races and of the proofs. From the second proof on, a number is appended."""
 
 
-TUNE = CampaignKind(command="tune", noun="search", inside=(LOGS,), kept=(f"{LOGS}/*", f"{_RACE}/*"))
+TUNE = CampaignKind(
+    command="tune",
+    noun="search",
+    subfolders=(LOGS,),
+    named_files=(f"{LOGS}/*", f"{_RACE}/*"),
+)
 """Kind of campaign for searches. ``race/`` contains a record for each process of the races.
 ``final/`` is a folder of `cnnbench ab`. If a continued search has a different leader, ``final-2/``
 is another one.

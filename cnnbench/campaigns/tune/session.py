@@ -299,12 +299,15 @@ class Final:
         self.folder, self.campaign = bench.folder, bench.campaign
 
     def prove(self, outcome: SearchOutcome) -> RunPolicy[TuneDocument]:
-        """Measures pairs of the leader until there is a verdict or no time.
+        """Measures pairs of the leader and of the given flags until there is a verdict or no time.
 
         After an interrupt, complete pairs are kept.
         """
         leader = outcome.leader
         if leader.key == self.question.first.key:
+            if outcome.is_late:
+                reason = "no time for any candidate"
+                return self._document(outcome, OPEN, reason, more_pairs_help=True)
             return self._document(outcome, NONE)
         plans = {note["leader"]: note for note in self.folder.notes(_PLAN)}
         plan = plans.get(leader.key)
@@ -314,7 +317,8 @@ class Final:
             number = 1 + len(plans)
             pairs = self._planned(leader, number, 0)
         if pairs < FEWEST_PAIRS:
-            return self.too_late(outcome, f"the {FEWEST_PAIRS} pairs that a verdict needs")
+            reason = f"no time for the {FEWEST_PAIRS} pairs that a verdict needs"
+            return self._document(outcome, OPEN, reason, more_pairs_help=True)
         document = yield from self._measure(outcome, pairs, number)
         is_open = document.verdict == OPEN and not document.failure and document.pairs >= pairs
         if plan is not None and is_open and plan["minutes"] < self.question.seconds / 60:
@@ -324,10 +328,6 @@ class Final:
         proof = document.to_dict()
         self.folder.note(_PROOF, leader=leader.key, settings=leader.settings, proof=proof)
         return document
-
-    def too_late(self, outcome: SearchOutcome, what: str) -> TuneDocument:
-        """The document of an inconclusive search, because there was no time for something."""
-        return self._document(outcome, OPEN, f"no time for {what}", more_pairs_help=True)
 
     def proven_before(self) -> Settings | None:
         """Settings of the last leader that an earlier session has proven to be faster; or None."""
@@ -591,10 +591,7 @@ def search_policy(
     outcome = yield from race_groups(space, question.first, bench, question.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(outcome).encode())
     final = Final(bench)
-    if outcome.is_late:
-        document = final.too_late(outcome, "any candidate")
-    else:
-        document = yield from final.prove(outcome)
+    document = yield from final.prove(outcome)
     proven = final.proven_before()
     if document.verdict != FASTER and proven is not None:
         # With more time, the races have a different leader, but with less evidence.

@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeAlias
 from cnnbench.base.text import binary
 from cnnbench.campaigns.launch import JobLayout, chief_setup
 from cnnbench.campaigns.processes.child import (
+    STORED,
     RunSummary,
     digest_key,
     of_plan,
-    with_stored_record,
 )
 from cnnbench.campaigns.suite import SuiteEntry, check, load
 from cnnbench.campaigns.sweep import expand
@@ -173,11 +173,11 @@ def combinations_of(
     combinations: list[Settings] = [{}]
     for values, suits in group:
         # A mode that requires such a flag is kept here. `Space.make` drops it with a reason.
-        kept = [value for value in values if not value.keys() <= refused]
+        accepted = [value for value in values if not value.keys() <= refused]
         combinations = [
             {**settings, **value}
             for settings in combinations
-            for value in ({}, *kept)
+            for value in ({}, *accepted)
             if not value or suits(registry.find(settings.get("variable_update", mode)))
         ]
     return combinations
@@ -263,7 +263,7 @@ class Space:
         """
         own = {**({} if _MODE in settings else self.assumed), **settings}
         args = self.given.including(values_of(own, SPECS))
-        setup = chief_setup(with_stored_record(args), self.layout)
+        setup = chief_setup(args.including(STORED), self.layout)
         without_effect = unused_notices(setup, tuple(settings))
         if without_effect:
             raise UsageError(without_effect[0])
@@ -386,12 +386,12 @@ def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
 
 def _compatible_choices(options: Iterable[Settings], fixed: Settings) -> list[Settings]:
     """Choices that are compatible with the given flags, deduplicated; given flags are removed."""
-    kept = (
+    compatible = (
         {name: text for name, text in choice.items() if name not in fixed}
         for choice in options
         if all(fixed.get(name, text) == text for name, text in choice.items())
     )
-    return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in kept)]
+    return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in compatible)]
 
 
 def _groups_with_choices(

@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
         with _sweep(plan, options, argv, facts, reporter) as sweep:
             if not options.dry_run:
                 return _run(sweep, options, argv)
-            lines = list(_commands(sweep.left(), sweep.known_batch))
+            lines = list(_commands(sweep.items_to_run(), sweep.known_batch))
     else:
         items = ordered_items(plan.cases, options.seed_in(SWEEP, options.results, plan.suite))
         reporter.notice(duration_text(items, Campaign(reporter, facts)))

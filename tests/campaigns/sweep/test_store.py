@@ -20,7 +20,7 @@ def test_long_and_odd_labels_make_file_names(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         for label in ("x" * 500, "ü/../..", "...", "a\nb"):
             path = tmp_path / record_name(label, KEY, 1, LATER)
-            store.keep({}, path)
+            store.write(path, b"{}")
             assert path.parent == tmp_path
             assert path in found_records(tmp_path, KEY, 1)
 
@@ -28,7 +28,7 @@ def test_long_and_odd_labels_make_file_names(tmp_path):
 def test_the_newest_is_last(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         for stamp in (LATER, EARLIER):
-            store.keep({}, tmp_path / record_name(*RUN, stamp))
+            store.write(tmp_path / record_name(*RUN, stamp), b"{}")
         found = found_records(tmp_path, KEY, 2)
         assert [path.name.split(".")[-2] for path in found] == [EARLIER, LATER]
 
@@ -44,7 +44,7 @@ def test_one_sweep_at_a_time(tmp_path):
 def test_leftovers_are_removed_and_records_are_not(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         (tmp_path / f"{files._UNFINISHED}abc.tmp").write_text("{half")
-        store.keep({"a": 1}, tmp_path / record_name(*RUN, LATER))
+        store.write(tmp_path / record_name(*RUN, LATER), b"{}")
     with ResultsFolder(SWEEP, tmp_path):
         assert not [*tmp_path.glob("*.tmp")]
         assert len(found_records(tmp_path, KEY, 2)) == 1
@@ -153,10 +153,10 @@ def test_records_that_the_journal_does_not_name_are_refused(tmp_path):
         known = tmp_path / record_name(*RUN, LATER)
         store.begin(suite="a")
         store.note("started", files=store.files(known))
-        store.keep({}, known)
+        store.write(known, b"{}")
         (tmp_path / "comparison.json").write_text("of the user")
     ResultsFolder(SWEEP, tmp_path, resume=True).__exit__()
     with ResultsFolder(SWEEP, tmp_path) as store:
-        store.keep({}, tmp_path / record_name(*RUN, EARLIER))
+        store.write(tmp_path / record_name(*RUN, EARLIER), b"{}")
     with pytest.raises(FlagError, match=r"does not name suite-a.*r2.2025.*json"):
         ResultsFolder(SWEEP, tmp_path, resume=True)
