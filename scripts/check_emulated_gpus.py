@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_line import options_of
+from command_line import options_of, run_script
 
 from cnnbench.flags.declare import flag
 from cnnbench.flags.parse import split_at_dashes
@@ -273,4 +273,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

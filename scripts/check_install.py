@@ -196,4 +196,5 @@ def report(way: str, timeout: float) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # The reader of standard output may leave.
     sys.exit(main())

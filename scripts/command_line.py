@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from cnnbench.base.terminal import discard
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import specs_of
@@ -42,18 +44,28 @@ def options_of(
     return options
 
 
-def run_script(main: Callable[[Sequence[str]], int], about: str | None) -> NoReturn:
-    """Runs a script that declares no options, with --help, and ends the process.
+def run_script(main: Callable[[Sequence[str]], int], about: str | None = None) -> NoReturn:
+    """Runs a script and ends the process.
+
+    If the reader of standard output has closed the pipe (``| head``), the exit status is the one
+    that a shell reports for SIGPIPE.
 
     Args:
       main: takes the arguments and returns the exit status; UsageError is printed in one line.
-      about: the text of --help.
+      about: the text of --help; None if `main` declares options (`options_of`).
     """
-    if {"--help", "-h"} & {*sys.argv[1:]}:
-        print(about)
-        sys.exit(ExitCode.OK)
-    with _refusals():
-        sys.exit(main(sys.argv[1:]))
+    try:
+        try:
+            if about is not None and {"--help", "-h"} & {*sys.argv[1:]}:
+                print(about)
+                sys.exit(ExitCode.OK)
+            with _refusals():
+                sys.exit(main(sys.argv[1:]))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
+        sys.exit(128 + signal.SIGPIPE)
 
 
 @contextlib.contextmanager

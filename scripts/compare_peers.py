@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from command_line import options_of
+from command_line import options_of, run_script
 from peers.demands import demands_table, judge, neighbours, subjects_table, work_table
 from peers.process import Process, ProcessError, run, run_in_turn
 from peers.readings import (
@@ -237,4 +237,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

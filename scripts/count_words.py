@@ -6,6 +6,7 @@ Usage: python3 scripts/count_words.py
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,4 +30,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # The reader of standard output may leave.
     main()

@@ -29,7 +29,6 @@ import itertools
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -38,7 +37,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import interrupted
-from command_line import options_of
+from command_line import options_of, run_script
 from stops import FORK, Case, alive, play
 
 from cnnbench.base.files import FILE
@@ -378,4 +377,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from command_line import options_of
+from command_line import options_of, run_script
 from peers.process import run
 
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -127,4 +127,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

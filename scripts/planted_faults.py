@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_line import options_of
+from command_line import options_of, run_script
 
 from cnnbench.errors import UsageError
 from cnnbench.flags.declare import flag
@@ -256,4 +256,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_line import options_of
+from command_line import options_of, run_script
 from measuring import measure, neighbour, neighbour_flag
 from validation import planted_plugin
 
@@ -276,4 +276,4 @@ def report(options: Options, network: str, new: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

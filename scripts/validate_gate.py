@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_line import options_of
+from command_line import options_of, run_script
 from measuring import neighbour, neighbour_flag
 from validation import gates, planted_plugin
 from validation import pool as pools
@@ -180,4 +180,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)
