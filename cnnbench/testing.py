@@ -270,7 +270,7 @@ def _check(side: Side, processes: int) -> RunSummary:
         refuse_flags(
             side, ("result_csv",), "each process would replace what the one before has written"
         )
-        if not {"eval", "forward_only"} & side.given.keys():
+        if not {"eval", "forward_only"} & side.given_flags.keys():
             refuse_flags(
                 side, ("train_dir",), "each process would resume what the one before has left"
             )

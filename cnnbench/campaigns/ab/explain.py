@@ -111,7 +111,7 @@ class Profiling:
             "warmup": "fixed",
             "num_warmup_batches": _WARM_UP + self.steps,
         }
-        if "num_epochs" not in side.given:
+        if "num_epochs" not in side.given_flags:
             flags["num_batches"] = self.steps
         ended = yield from self._run(label, side.including(flags), path.stem, None, later, path)
         message = ended.message
@@ -155,4 +155,4 @@ def _has_primitives(side: Side, profile: StepProfile) -> bool:
     placement = profile.record.placement
     on_cpu = placement is not None and placement.device == "cpu"
     calls = any(_OF_ONEDNN in name for name in profile.graph)
-    return on_cpu and calls and "num_epochs" not in side.given
+    return on_cpu and calls and "num_epochs" not in side.given_flags

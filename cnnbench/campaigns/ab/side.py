@@ -173,7 +173,7 @@ class Side:
     cores: Collection[int] | None = None
 
     @cached_property
-    def given(self) -> dict[str, str]:
+    def given_flags(self) -> dict[str, str]:
         """Values of the given flags by name, in flag files too, for any version of cnnbench."""
         texts: dict[str, list[str]] = {}
         rest: list[str] = []
@@ -236,13 +236,13 @@ class Side:
 
     @property
     def _config(self) -> Mapping[str, object]:
-        return self.resolved.config or self.given
+        return self.resolved.config or self.given_flags
 
     def plan(self) -> PlanIdentity:
         """The side's part of the campaign's identity: flags, interpreter and variables."""
         shown = {name: text for name, text in self.variables.items() if may_be_shown(name)}
         identity = identity_of(
-            self.resolved.identity or self.given,
+            self.resolved.identity or self.given_flags,
             flags=self.flags,
             python=self.python,
             job=() if self.layout is None else self.layout.flags,
@@ -349,7 +349,7 @@ _OF_PYTHON = ("tensorflow",)
 
 def refuse_flags(side: Side, names: Sequence[str], reason: str) -> None:
     """Raises FlagError for given flags by name."""
-    for name, value in side.given.items():
+    for name, value in side.given_flags.items():
         if name in names:
             raise FlagError(name, value, reason)
 
@@ -377,7 +377,7 @@ def check_early(side: Side, commit: str, folder: str | Path = ".") -> None:
     Another cnnbench, such as that of the commit, may know others; a flag file may be in the commit.
     What a run writes to a relative path would be removed with the worktree.
     """
-    for name, value in replace(side, checkout=None).given.items():
+    for name, value in replace(side, checkout=None).given_flags.items():
         paths = value.split(",") if name in _WRITTEN else ()
         if any(path and not (os.path.isabs(path) or is_url(path)) for path in paths):
             reason = "is in a worktree that is removed; give an absolute path"
@@ -404,7 +404,8 @@ def print_answer(job: str, *flags: str) -> None:
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
     """Facts, and groups of them as in --allow_different, in which the sides differ."""
-    names = [name for name in {**a.given, **b.given} if a.given.get(name) != b.given.get(name)]
+    flags, new_flags = a.given_flags, b.given_flags
+    names = [name for name in {**flags, **new_flags} if flags.get(name) != new_flags.get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
     names += [f"env_{name}" for name in sorted({name for name, _ in variables})]
     if a.python != b.python:

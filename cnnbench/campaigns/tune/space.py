@@ -221,13 +221,14 @@ class Space:
     """The given flags, and flags that a search may vary. Makes candidates without TensorFlow.
 
     Attributes:
+      args: the given flags.
       groups: settings by name of the group. Candidates in the race of a group add one of these
         settings to the best flags of the previous groups. The first candidate adds nothing.
       memory: bytes of memory of the machine or of a GPU; None if unknown.
       layout: the processes of a job; None for runs in one process.
     """
 
-    given: ParsedArgs
+    args: ParsedArgs
     groups: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     memory: Memory | None = None
@@ -236,7 +237,7 @@ class Space:
     @cached_property
     def fixed(self) -> Settings:
         """The given flags, as texts by name."""
-        return texts_of(self.given.given, ACCEPTED)
+        return texts_of(self.args.given, ACCEPTED)
 
     @cached_property
     def assumed(self) -> dict[str, str]:
@@ -262,7 +263,7 @@ class Space:
         The given flags are accepted even if they may need too much memory.
         """
         own = {**({} if _MODE in settings else self.assumed), **settings}
-        args = self.given.including(values_of(own, SPECS))
+        args = self.args.including(values_of(own, SPECS))
         setup = chief_setup(args.including(STORED), self.layout)
         without_effect = unused_notices(setup, tuple(settings))
         if without_effect:

@@ -277,7 +277,7 @@ def _experiment(
         in_turn = turn_seconds(options.pairing, checked, campaign.reporter)
     else:
         seed, in_turn = earlier.facts["seed"], earlier.facts["turn_seconds"]
-    has_length = any(LENGTHS & side.given.keys() for side in checked.values())
+    has_length = any(LENGTHS & side.given_flags.keys() for side in checked.values())
     seconds = options.seconds
     return Experiment(
         sides=checked,

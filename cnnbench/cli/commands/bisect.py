@@ -170,7 +170,7 @@ def _run(
     }
     plans = {"": setting.side.plan()._replace(config=None)}
     # Code that does not belong to the commits: plug-ins with absolute paths.
-    for name, path in plugins.files(setting.side.given):
+    for name, path in plugins.files(setting.side.given_flags):
         if os.path.isabs(path):
             with contextlib.suppress(UsageError):  # The measured processes will report the error.
                 plugins.load(path, name)

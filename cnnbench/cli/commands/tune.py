@@ -175,7 +175,7 @@ def _question(
     allowed = frozenset(words(options.allow))
     layout = options.layout_if_several
     as_given = Space(
-        given=args_of(of_runs),
+        args=args_of(of_runs),
         allowed=allowed,
         memory=gpu_memory(per_card=of_runs.get("gpus_per_card", 1)) if on_gpu else main_memory(),
         layout=layout,

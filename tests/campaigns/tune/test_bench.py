@@ -82,7 +82,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
     def searched(
         seconds: float, folder: str = "results"
     ) -> tuple[SearchOutcome, Clocked, RaceBench]:
-        space = Space(given=args_of(values_of(FIXED, SPECS)), groups={"all": ({}, *CHOICES)})
+        space = Space(args=args_of(values_of(FIXED, SPECS)), groups={"all": ({}, *CHOICES)})
         question = TuneQuestion(
             space=space,
             first=space.make({}),

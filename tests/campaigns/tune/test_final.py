@@ -71,7 +71,7 @@ def weights(
 
         monkeypatch.setattr("cnnbench.campaigns.strategies.weight_distances", distances)
         given = ParsedArgs(values_of(fixed, SPECS))
-        space = Refusing(given=given, allowed=frozenset({"consistency"}), layout=layout)
+        space = Refusing(args=given, allowed=frozenset({"consistency"}), layout=layout)
         with ResultsFolder(TUNE, tmp_path / "results", resume=True) as folder:
             folder.begin(minutes=0)
             question = TuneQuestion(

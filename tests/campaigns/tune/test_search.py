@@ -88,7 +88,7 @@ class Sampler:
 
 def space(*groups: Sequence[Mapping[str, str]]) -> Space:
     named = {f"g{at}": ({}, *choices) for at, choices in enumerate(groups, start=1)}
-    return MadeUp(given=ParsedArgs({}), groups=named)
+    return MadeUp(args=ParsedArgs({}), groups=named)
 
 
 def each(name: str, *values: str) -> list[dict[str, str]]:
