@@ -369,7 +369,7 @@ class CommitBench:
         unusable = self._results.processes.get(commit)
         if unusable is not None and self.differ is not None:
             return _skipped(commit, unusable["problem"])
-        state, step = self._begun(commit)
+        state, step = self._measured_before(commit)
         return None if self._pairs_to_go(state, step) else step
 
     def measure(self, number: int, commit: str) -> RunPolicy[Step]:
@@ -391,7 +391,7 @@ class CommitBench:
                 problem = str(error)
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
                 return _skipped(commit, problem)
-            state, step = self._begun(commit)
+            state, step = self._measured_before(commit)
             burn_in = 0 if is_about_work(self.differ) else setting.experiment.burn_in
             while most := self._pairs_to_go(state, step):
                 if step is not None:
@@ -467,7 +467,7 @@ class CommitBench:
             problem = f"exit status {done.code}; {last_line(log_tail(log))}"
             raise _UnusableError(f"does not build: {problem}")
 
-    def _begun(self, commit: str) -> tuple[ExperimentState | None, Step | None]:
+    def _measured_before(self, commit: str) -> tuple[ExperimentState | None, Step | None]:
         """The measurements of a commit in earlier sessions, and its answer.
 
         The answer is None if the commit must be measured again, because processes were killed from
