@@ -566,6 +566,7 @@ class Sweep:
         """Searches the batch size of a case. Returns the failed process if there is none."""
         case, bounds = item.case, item.case.entry.search
         assert bounds is not None
+        bounds = replace(bounds, multiple_of=math.lcm(bounds.multiple_of, case.resolved.batch_unit))
         target = self._target(case, 1)
         fitting, refused = case.resolved.batch_limits or (0, None)
         answers = ("ok", "out_of_memory")

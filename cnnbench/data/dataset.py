@@ -310,6 +310,11 @@ class InputSpec(DataParams):
         return self.training and bool(self.data_dir) and self.mixup_alpha + self.cutmix_alpha > 0
 
     @property
+    def batch_unit(self) -> int:
+        """The batch per device must be a multiple of this number."""
+        return 2 if self.mixes else 1
+
+    @property
     def delivered(self) -> tuple[Element, ...]:
         """The parts of a batch: `elements`, and further labels of mixed images."""
         return (*self.elements, *_OF_MIXED) if self.mixes else self.elements

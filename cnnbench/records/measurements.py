@@ -183,6 +183,7 @@ class Measurements:
         others since its read.
       lost_workers: workers that failed while others continued.
       requested_batch: with --find_batch_size, the images per device that were asked for.
+      smallest_batch: with --find_batch_size, the fewest images per device that are tried.
       written: whether the record is in its files.
       saves_into: the folder of checkpoints that the run trains into, if any.
     """
@@ -213,6 +214,7 @@ class Measurements:
         self.updates: list[tuple[str, int]] = []
         self.lost_workers: list[str] = []
         self.requested_batch: int | None = None
+        self.smallest_batch = 1
         self.written = False
         self.saves_into: str | None = None
         self._published: SharedValue | None = None
@@ -249,7 +251,7 @@ class Measurements:
         known = self.published() or vars(self)
         # The config is empty before the run is planned.
         batch = int(known["parts"].config.get("batch_size", 1))
-        return known["requested_batch"] is not None and batch > 1
+        return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
     def recall(self) -> None:
         """Copies the values that a forked process has published."""

@@ -403,6 +403,7 @@ class RunSummary:
       batch_size, global_batch: images per step on one device and on all devices; 0 for all-reduces.
       batch_limits: largest batch per device that should fit into memory, and smallest batch that a
         run refuses; None if unknown.
+      batch_unit: number of which the batch per device must be a multiple.
       needed_bytes: estimated memory of all processes together or, on GPUs, of each GPU; 0 for
         all-reduces.
       asynchronous: whether every worker updates the variables independently.
@@ -418,6 +419,7 @@ class RunSummary:
     identity: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 0
     batch_limits: tuple[int, int] | None = None
+    batch_unit: int = 1
     global_batch: int = 0
     needed_bytes: int = 0
     asynchronous: bool = False
@@ -461,6 +463,7 @@ def of_plan(plan: RunPlan) -> RunSummary:
         identity=plan.identity,
         batch_size=plan.length.batch_per_device,
         batch_limits=batch_limits(plan),
+        batch_unit=plan.input.training.batch_unit,
         global_batch=plan.length.global_batch,
         needed_bytes=total_of_job(plan),
         asynchronous=plan.place.asynchronous,

@@ -96,23 +96,25 @@ def _fork_attempt(
 ) -> ParsedArgs:
     """Continues in a process for one attempt of --find_batch_size; returns the flags of its run.
 
-    Each attempt has half the batch of the attempt before.
+    Each attempt has half the batch of the attempt before, rounded down if the batch must be even.
     """
-    args, requested = _without_search(args)
-    measurements.requested_batch = requested
+    args, plan = _without_search(args)
+    requested, unit = plan.length.batch_per_device, plan.input.training.batch_unit
+    measurements.requested_batch, measurements.smallest_batch = requested, unit
     fork()
     if state.link is None:  # The process runs within another program, or not on Linux.
         return args.including({_FIND: True})  # The plan refuses this flag.
     if not state.attempt:
         return args
-    before, batch = (max(1, requested >> n) for n in (state.attempt - 1, state.attempt))
+    attempts = (state.attempt - 1, state.attempt)
+    before, batch = (max(1, (requested >> n) // unit) * unit for n in attempts)
     messages.notice(f"--batch_size={before} does not fit into memory: trying {batch}")
     whole = {"global_batch_size": 0} if "global_batch_size" in args.given else {}
     return args.including({"batch_size": batch, **whole})
 
 
-def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, int]:
-    """The flags without --find_batch_size, and the requested images per device.
+def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
+    """The flags without --find_batch_size, and their plan.
 
     FlagError for flags that cannot be combined with it.
     """
@@ -128,7 +130,7 @@ def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, int]:
     }.items():
         if is_wrong:
             raise FlagError(_FIND, True, f"cannot go with --{flag}")
-    return args, plan.length.batch_per_device
+    return args, plan
 
 
 def _leave_record(measurements: Measurements, error: BenchmarkError | None) -> None:
