@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import data_sets
 import pytest
 from forked import Forked, finished
 
@@ -162,16 +163,27 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_fits(tmp_path):
 
 @linux
 @pytest.mark.slow
-def test_a_batch_of_one_image_that_does_not_fit_is_an_error(tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "batches"),
+    [
+        (("--global_batch_size=5",), [5, 2, 1]),
+        (("--batch_size=6", "--data_dir=images", "--cutmix_alpha=1"), [6, 2]),  # pairs of images
+    ],
+)
+def test_a_smallest_batch_that_does_not_fit_is_an_error(tmp_path, flags, batches):
+    data_sets.write_random_cifar10(tmp_path / "images", train=12)
     out, err = tmp_path / "out", tmp_path / "err"
-    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_warmup_batches=1")
-    flags += ("--global_batch_size=5", "--find_batch_size", "--result_json=r.json")
+    flags += ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_warmup_batches=1")
+    flags += ("--find_batch_size", "--result_json=r.json")
     assert Forked(FULL, flags, out, err, tmp_path).wait(100) == 4
     record = json.loads((tmp_path / "r.json").read_text())
     assert (record["status"], record["error"]["type"]) == ("failed", "OutOfMemoryError")
-    assert record["batch"] == {"per_device": 1, "global": 1, "requested_per_device": 5}
+    first, *smaller = batches
+    used = {"per_device": smaller[-1], "global": smaller[-1], "requested_per_device": first}
+    assert record["batch"] == used
     told = err.read_text()
-    assert [line.split()[-1] for line in told.splitlines() if "trying" in line] == ["2", "1"]
+    tried = [int(line.split()[-1]) for line in told.splitlines() if "trying" in line]
+    assert tried == smaller
     assert error_of(told) == "cnnbench: error: out of memory"
 
 

@@ -149,6 +149,7 @@ def test_skipped_records_do_not_shift_the_shares_of_a_resumed_run(spec):
 def test_only_training_images_of_files_are_mixed(spec):
     given = dataclasses.replace(spec, **BOTH)
     assert given.mixes
+    assert given.batch_unit == 2
     assert not dataclasses.replace(given, subset="validation").mixes
     assert not dataclasses.replace(given, data_dir=None).mixes
     with make_input(given, ["CPU:0"]) as source:

@@ -12,6 +12,7 @@ import pytest
 from edits import rewrite
 
 from cnnbench.campaigns import sweep as summary
+from cnnbench.data import InputSpec
 from cnnbench.judge.compare import load_records
 
 pytestmark = pytest.mark.timeout(120)
@@ -236,6 +237,13 @@ def test_search_runs_in_fresh_processes_and_its_batch_is_measured(sweep):
     assert "a: largest batch: 23 per device" in printed.err
     logs = [re.search(r"batch(\d+)", path.name) for path in Path("results").glob("*batch*.log")]
     assert sorted(int(match[1]) for match in logs) == [4, 8, 16, 20, 22, 23, 24, 32]
+
+
+def test_a_search_with_mixed_images_tries_even_batches(sweep, monkeypatch):
+    monkeypatch.setattr(InputSpec, "batch_unit", 2)
+    printed = sweep(entry("a", "oom", max_batch_search=SEARCH))
+    assert tried() == [4, 8, 16, 32, 24, 20, 22]
+    assert "a: largest batch: 22 per device" in printed.err
 
 
 def test_a_shape_bug_is_not_walked_down(sweep):
