@@ -42,7 +42,7 @@ def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
         race.add(Round(found))
         race.drop(10**6)
         processes += len(found)
-    lost = any(one.key == "0" and one.how == RACED_SLOWER for one in race.eliminated)
+    lost = "0" in race.eliminated and race.eliminated["0"].left == RACED_SLOWER
     return {"lost": lost, "processes": processes}
 
 
