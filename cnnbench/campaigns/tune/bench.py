@@ -217,11 +217,11 @@ class Race:
                 reason = f"{percent(slower_by)} slower than the best, p = {p:.1g}"
                 self._eliminate(name, RACED_SLOWER, reason, slower_by=slower_by, p=p)
 
-    def _eliminate(self, key: str, left: str, reason: str, **figures: Any) -> None:
+    def _eliminate(self, key: str, how: str, reason: str, **figures: Any) -> None:
         self.remaining.remove(key)
         candidate = next(candidate for candidate in self.entered if candidate.key == key)
         row, after = row_of(candidate, self.group), len(self.rounds)
-        self.eliminated[key] = replace(row, left=left, after=after, reason=reason, **figures)
+        self.eliminated[key] = replace(row, left=how, after=after, reason=reason, **figures)
 
 
 def row_of(candidate: Candidate, group: str) -> TuneRow:
