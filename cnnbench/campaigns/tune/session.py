@@ -699,11 +699,11 @@ def _rows(outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate
     return rows
 
 
-def _gain(fitted: AdditiveModel | None, key: str, first: str) -> dict[str, float | None]:
+def _gain(fitted: AdditiveModel | None, key: str, first: str) -> dict[str, Any]:
     if fitted is None or key not in fitted.names or first not in fitted.names:
         return {}
     difference = fitted.difference(key, first)
-    gains: dict[str, float | None] = {"gain": math.expm1(difference)}
+    gains = {"gain": math.expm1(difference)}
     reach = None if key == first else fitted.reach(key, first, (1 - CONFIDENCE) / 2)
     if reach is not None:
         gains["low"], gains["high"] = (

@@ -217,7 +217,7 @@ def test_a_found_merge_or_revert_is_called_so(tmp_path, git, culprit, first_pare
         history=History(tmp_path / "nets", first_parent), side=SimpleNamespace(flags=())
     )
     search = SimpleNamespace(
-        setting=setting, steps=(bad,), suspects=(bad.commit,), differ=bad, of=lambda commit: bad
+        setting=setting, steps={bad.commit: bad}, suspects=(bad.commit,), differ=bad
     )
     text = text_of(search)
     assert f"{made[culprit]} is the first bad commit" in text
