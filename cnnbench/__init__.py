@@ -10,7 +10,9 @@ import sys
 
 
 def _leave(*_: object) -> None:
-    """Ends a command by a signal before it has begun, when there is nothing to undo."""
+    """Ends the process after a signal, if the command has not begun and there is nothing to
+    undo.
+    """
     try:
         os.write(2, b"cnnbench: error: interrupted\n")
     finally:
@@ -18,10 +20,10 @@ def _leave(*_: object) -> None:
 
 
 def _begin() -> None:
-    """Makes signals end a command; does nothing where a program imports this package."""
+    """Makes signals end a command. Does nothing if another program imports this package."""
     if sys.orig_argv[1:2] == ["-c"]:  # Campaigns start commands in this way.
         is_command = "entry_point()" in sys.orig_argv[2]
-    else:  # "-m" is the name of the program while Python looks for the module of that option
+    else:  # The name of the program is "-m" while Python looks for the module of that option
         is_command = os.path.basename(sys.argv[0]) in ("cnnbench", "-m")
     if not is_command:
         return
@@ -58,7 +60,7 @@ __all__ = ["BenchmarkCNN", "Console", "Params", "RunRecord", "__version__"]
 
 
 class _Checkout:
-    """Finds configs/, models/ and variable_mgr/ where a checkout has them: beside this folder.
+    """Finds configs/, models/ and variable_mgr/ in a checkout, where they are next to this folder.
 
     What setup.py installs has them inside. Python prefers the checkout when its root is the working
     directory, also to an installation elsewhere.
@@ -89,7 +91,9 @@ _MOVED = {
 
 
 class _Moved:
-    """Finds the modules of `_MOVED`: importing one warns and gives the names of its successor."""
+    """Finds the modules in `_MOVED`. Importing such a module prints a warning and returns its
+    successor.
+    """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:

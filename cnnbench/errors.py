@@ -7,8 +7,8 @@ import errno
 import re
 import signal
 
-# Additions of TensorFlow's runtime to the message of the operation that failed; for a function that
-# ran in several parts, a list of these comes first.
+# Texts that TensorFlow's runtime adds to the message of a failed operation. If a function ran in
+# several parts, a list of the parts comes first.
 _RUNTIME_NOISE = re.compile(
     r"\{\{[^}]*\}\}|<stack traces unavailable>"
     r"|\[Op:\w+\]( name: ?\w*)?|^Graph execution error:\s*"
@@ -21,7 +21,7 @@ _PLACE = "Detected at node"
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of every cnnbench command; never one code for two causes."""
+    """Exit codes of all cnnbench commands. Each code has one meaning."""
 
     OK = 0
     REGRESSION = 1
@@ -32,19 +32,19 @@ class ExitCode(enum.IntEnum):
 
 
 def first_line(error: Exception) -> str:
-    """The first informative line of an error, without additions of the runtime."""
+    """The first informative line of an error, without text that TensorFlow's runtime adds."""
     text = getattr(error, "message", None)
     text = text if isinstance(text, str) else text_of(error)
     lines = _RUNTIME_NOISE.sub("", text).strip().splitlines()
     if lines and lines[0].startswith(_PLACE):
-        # The place in our code where the node was made comes before the error.
+        # Before the error, TensorFlow prints the place in our code where the node was created.
         starts = [line for line in lines if line.strip() and not line[0].isspace()]
         lines = [line for line in starts if not line.startswith(_PLACE)] or lines
     return " ".join(lines[0].split()) if lines else type(error).__name__
 
 
 def text_of(error: BaseException) -> str:
-    """Text of an exception; its ``__str__`` may belong to a plug-in and raise."""
+    """The text of an exception. Its ``__str__`` may belong to a plug-in and raise an exception."""
     try:
         return str(error)
     except Exception as failure:
@@ -61,7 +61,7 @@ _UNMAPPED = re.compile("failed to map segment|annot allocate memory")
 
 
 def exhausted(error: BaseException) -> str:
-    """The resource that an error says is exhausted; "" for other errors."""
+    """The resource that is exhausted according to an error; "" for other errors."""
     cause: BaseException | None = error
     while cause is not None:
         text = text_of(cause)
@@ -77,7 +77,7 @@ def exhausted(error: BaseException) -> str:
     return ""
 
 
-# Errors of libraries that count as out of memory: a smaller batch fixes no other error.
+# Errors of libraries that mean that memory ran out. Only for these errors, a smaller batch helps.
 _MEMORY_TYPES = ("ResourceExhaustedError", "MemoryError", "OutOfMemoryError")
 _MEMORY = re.compile(
     r"^out of memory: |\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCUDNN_STATUS_ALLOC_FAILED\b"
@@ -87,12 +87,13 @@ _BAD_ALLOC = "std::bad_alloc"
 
 
 def is_out_of_memory(type: str, message: str) -> bool:
-    """Whether an exception with this name of its type and this message is for lack of memory."""
+    """Whether the type name and the message of an exception show that memory ran out."""
     return type in _MEMORY_TYPES or _MEMORY.search(message) is not None
 
 
 def memory_ran_out(number: int, oom_kills: int, log: str) -> str:
-    """Why a process that signal `number` ended had no memory; "" if it ended for another reason.
+    """Text that says that memory ran out, if signal `number` ended a process for this reason; or
+    "".
 
     `oom_kills` are kills that the kernel's OOM killer counted meanwhile, `log` its last output.
     """
@@ -113,7 +114,7 @@ class UsageError(ValueError):
 
 
 def _flag_value_text(value: object) -> str:
-    """A value of a flag as on a command line; None stands for a flag that is not given."""
+    """The value of a flag as on a command line. None means a flag that is not given."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -124,7 +125,7 @@ def _flag_value_text(value: object) -> str:
 
 
 class FlagError(UsageError):
-    """A value that flag `flag`, without dashes, cannot have; `reason` completes the sentence."""
+    """The value of flag `flag` (without dashes) is invalid. `reason` completes the sentence."""
 
     def __init__(self, flag: str, value: object, reason: str) -> None:
         super().__init__(f"--{flag}={_flag_value_text(value)}: {reason}")
@@ -134,7 +135,7 @@ class FlagError(UsageError):
 
 
 class PathError(UsageError):
-    """A file or folder that cannot be used; `reason` follows the path and a colon."""
+    """A file or folder cannot be used. In the message, `reason` follows the path and a colon."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -143,7 +144,9 @@ class PathError(UsageError):
 
 
 class BenchmarkError(RuntimeError):
-    """The benchmark itself failed: one line on stderr, exit code 4; `frames` as in `UsageError`."""
+    """The benchmark itself failed: one line on stderr, exit code 4. For `frames`, see
+    `UsageError`.
+    """
 
     frames: tuple[str, ...] = ()
 
@@ -165,7 +168,7 @@ class NonFiniteLossError(BenchmarkError):
 
 
 class RetraceError(BenchmarkError):
-    """A function called between timed steps got arguments of another signature."""
+    """A function that is called between timed steps received arguments with another signature."""
 
 
 class ReplicaDivergenceError(BenchmarkError):
@@ -173,4 +176,4 @@ class ReplicaDivergenceError(BenchmarkError):
 
 
 class DataError(BenchmarkError):
-    """A record, image or file that cannot be used; names file and record number."""
+    """A record, image or file cannot be used. The message names the file and the record number."""

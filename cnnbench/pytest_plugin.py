@@ -1,4 +1,4 @@
-"""pytest plug-in with the fixture ``cnnbench``, for tests that assert on speed.
+"""pytest plug-in with the fixture ``cnnbench``, for tests that check speed.
 
 pytest imports this module in every session, so cnnbench is imported only when a test asks for the
 fixture, a `cnnbench.testing.Bench`.
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Measures in fresh processes; see `cnnbench.testing.Bench`."""
+    """Measures in new processes; see `cnnbench.testing.Bench`."""
     from cnnbench.base.files import local
     from cnnbench.base.text import parse_number
     from cnnbench.testing import Bench
@@ -90,7 +90,7 @@ def pytest_runtest_makereport(
 
 
 def _terminal(config: pytest.Config) -> TextIO | None:
-    """The terminal that pytest reports to; None with -q, in workers and without a terminal."""
+    """The terminal to which pytest reports; None with -q, in workers and without a terminal."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or reporter.verbosity < 0:
         return None
@@ -103,7 +103,7 @@ def _terminal(config: pytest.Config) -> TextIO | None:
 
 
 class _Terminal(io.TextIOBase):
-    """Writes by pytest's terminal reporter, on lines of its own, while output is captured."""
+    """Writes separate lines with pytest's terminal reporter while output is captured."""
 
     def __init__(self, reporter: Any, capture: Any) -> None:
         self._reporter = reporter

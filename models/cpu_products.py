@@ -96,7 +96,7 @@ LIBRARY = Forms()
 
 
 def _eigen_avx2(shape: Convolution) -> Forms:
-    """Fastest forms with Eigen and AVX2, measured on 2 cores of an AMD EPYC.
+    """The forms that are fastest with Eigen and AVX2, measured on 2 cores of an AMD EPYC.
 
     Each number is a speedup: the CPU time of TensorFlow's gradient divided by that of the form.
 
@@ -117,14 +117,14 @@ def _eigen_avx2(shape: Convolution) -> Forms:
     if shape.is_pointwise:
         return Forms(to_images="turned", to_kernel="product")
     small = shape.channels < 24 and shape.channels * max(shape.image) > 128
-    # For large images, making the transposed copies takes as long as the form saves.
+    # For large images, creating the transposed copies takes as much time as the form saves.
     large = math.prod(shape.image) * max(shape.channels, shape.filters) >= 800_000
     exchanged = shape.bits == 16 or not (small or large or shape.size[1] == 1)
     return Forms(to_images="turned", to_kernel="exchanged" if exchanged else "library")
 
 
 def _onednn_avx2(shape: Convolution) -> Forms:
-    """Fastest forms with oneDNN and AVX2, measured in float32 like those of `_eigen_avx2`.
+    """The forms that are fastest with oneDNN and AVX2, measured in float32 as in `_eigen_avx2`.
 
     The speedup of products is 1.2 to 1.6, and 0.8 to 1.0 below 32 filters. Turned convolutions take
     0.85 to 1.05 times as long as TensorFlow's gradient. Exchanged convolutions are up to 1.2 times
@@ -135,7 +135,7 @@ def _onednn_avx2(shape: Convolution) -> Forms:
 
 
 def _onednn_avx512(shape: Convolution) -> Forms:
-    """Fastest forms with oneDNN and AVX-512, measured with whole steps of ResNet-50.
+    """The forms that are fastest with oneDNN and AVX-512, measured with whole steps of ResNet-50.
 
     The steps were alternated, with batch size 8 on 2 cores. In a bfloat16 step, products for 1 x 1
     kernels save 2-3 % of the time. In 16 bits, the output is a product too, so the kernel need not
@@ -170,7 +170,7 @@ class Products:
         self._inserts_zeros = kernels == "eigen-avx2"  # not measured with other kernels
 
     def conv(self, images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
-        """Convolves images; of their shape, only the batch size may be unknown.
+        """Convolves images. Only the batch size of their shape may be unknown.
 
         Args:
           images: ``[n, h, w, c]``.
@@ -367,7 +367,9 @@ def _rows(x: Any) -> Any:
 
 
 def _named_after_layer(gradients: Gradients) -> Gradients:
-    """Names a gradient's operations after its layer, as TensorFlow does with its own gradients."""
+    """Gives a gradient's operations the name of its layer, as TensorFlow does for its own
+    gradients.
+    """
     path = "/".join(filter(None, ["gradient_tape", tf.get_current_name_scope()]))
 
     def named(upstream: Any) -> tuple[Any, Any]:

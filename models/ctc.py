@@ -71,7 +71,9 @@ class _States:
         self._skips = tf.where(may_skip, 0.0, _NEVER)
 
     def next(self, x: Any) -> Any:
-        """Log probability of reaching each state; `x` contains those of the previous frame."""
+        """Log probability of reaching each state. `x` contains the log probabilities in the
+        previous frame.
+        """
         shifted = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
         shifted_by_two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
         top = tf.maximum(tf.maximum(x, shifted), shifted_by_two)
@@ -80,7 +82,7 @@ class _States:
         )
 
     def emitted(self, log_probs: Any) -> Any:
-        """The log probability that a frame has for the class of each state."""
+        """The log probability that the network assigns, in a frame, to the class of each state."""
         return tf.gather(log_probs, self.classes, batch_dims=1)
 
 

@@ -129,7 +129,7 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
 
 
 def innermost(path: Sequence[str], scopes: Collection[str]) -> str:
-    """The longest of `scopes` that is a prefix of a name-scope path; "" if none is.
+    """The longest of `scopes` that is a prefix of a name-scope path; "" if there is none.
 
     TensorFlow numbers a scope that is entered again, as ``dense_1``.
     """
@@ -193,7 +193,7 @@ class ShapeNetwork(Network[Shaped]):
         self.recomputed_flops: int | None = None
         self._recomputes = recomputes and training
         self._operations: list[_Operation] = []  # since the start of the current block
-        self._values: set[Shaped] = set()  # that the current block may use
+        self._values: set[Shaped] = set()  # values that the current block may use
         self._counted = 0  # forward FLOPs of these operations
         self._stored = 0
         self._stored_values: set[Shaped] = set()
@@ -237,7 +237,7 @@ class ShapeNetwork(Network[Shaped]):
         drawn: bool = False,
         trained: bool = False,
     ) -> Shaped:
-        """Makes the result of an operation, and updates the stored values and the peak.
+        """Creates the result of an operation, and updates the stored values and the peak memory.
 
         Args:
           keeps: values that the gradient needs: "x" for the inputs, "y" for the result, or "xy".
@@ -261,7 +261,7 @@ class ShapeNetwork(Network[Shaped]):
         return y
 
     def _keep(self, values: Sequence[Shaped]) -> None:
-        """Adds to the values that are stored until the backward pass."""
+        """Adds an operation's values to the values that are stored until the backward pass."""
         for value in values:
             buffer = self._buffers.get(value, value)
             if buffer not in self._stored_values:
@@ -283,7 +283,7 @@ class ShapeNetwork(Network[Shaped]):
         needed: Sequence[Shaped] = (),
         stores: bool = False,
     ) -> None:
-        """Adds an operation to the current block, with the FLOPs counted since the one before."""
+        """Adds an operation to the current block, with the FLOPs since the previous operation."""
         self._values.add(result)
         flops, self._counted = self.forward_flops - self._counted, self.forward_flops
         self._operations.append(_Operation(result, inputs, needed, stores, flops))

@@ -58,7 +58,9 @@ def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Ca
 
 
 class _Eight(NamedTuple):
-    """Quantised values: quint8 (255 represents `high`), or qint8 (-127: `low`, 127: `high`)."""
+    """Quantised values: quint8 (255 means `high`), or qint8 (-127 means `low`, and 127 means
+    `high`).
+    """
 
     integers: Tensor
     low: float
@@ -188,7 +190,7 @@ class Int8Network(GraphNetwork):
         return self._last[1]
 
     def _chain_result(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
-        """Result of a chain; while ranges are recorded, `plain` computes it in float32."""
+        """Result of a chain. While ranges are recorded, `plain` computes it in float32."""
         if self._recording:
             y = plain()
             self._next_range(y)

@@ -42,7 +42,7 @@ __all__ = [
 
 
 def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
-    """Makes the manager for the mode in the spec. Its variables are created later."""
+    """Creates the manager for the mode in the spec. Variables are created later."""
     mode = spec.mode
     origin = plugins.origin(PLUGIN_FLAG, mode.name)
     with plugins.reported(UsageError, origin or ""):

@@ -34,7 +34,7 @@ from cnnbench.variable_mgr.towers import TowerVariable
 
 
 class WorkerGroup:
-    """One CPU of every worker of a job; the first is that of worker 0, the chief."""
+    """One CPU of every worker of a job. The first CPU belongs to worker 0, the chief."""
 
     def __init__(self, cpus: Sequence[str], own: str) -> None:
         self._cpus = tuple(cpus)
@@ -76,7 +76,9 @@ class WorkerGroup:
         return bool(self.total(int(value and self.is_chief)))
 
     def of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The chief's values, bit by bit (eagerly); dtypes and shapes are equal in all workers."""
+        """The chief's values, bit by bit (eagerly). Dtypes and shapes must be equal in all
+        workers.
+        """
         results: list[Any] = [None] * len(values)
         for dtype in dict.fromkeys(value.dtype for value in values):
             group = [i for i, value in enumerate(values) if value.dtype == dtype]
@@ -89,7 +91,7 @@ class WorkerGroup:
         return results
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Bytes of every worker, in order (eagerly); lengths may differ."""
+        """The bytes of every worker, in order (eagerly). Lengths may differ."""
         row = self._cpus.index(self._own)
         sizes = np.zeros(len(self._cpus), np.int64)
         sizes[row] = len(data)
@@ -97,7 +99,7 @@ class WorkerGroup:
         table = np.zeros((len(self._cpus), -(-int(sizes.max()) // 8) * 8), np.uint8)
         table[row, : len(data)] = np.frombuffer(data, np.uint8)
         if table.size:
-            # Each worker fills its own part; the sum over workers joins the parts.
+            # Each worker fills its own part. The sum over the workers combines the parts.
             table = self.total(table.view(np.int64)).view(np.uint8)
         return [table[i, :size].tobytes() for i, size in enumerate(sizes)]
 
@@ -143,7 +145,7 @@ _T = TypeVar("_T")
 
 
 class OptimizerLike(Protocol):
-    """Interface of optimizers; `cnnbench.run.step.update.Optimizer` implements it."""
+    """Interface of optimizers. `cnnbench.run.step.update.Optimizer` implements it."""
 
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
@@ -229,7 +231,7 @@ class VariableMgr(abc.ABC):
         """Creates the copies of one variable."""
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """Builds the towers of a step; `meeting` is True if `build` calls `towers.meet`."""
+        """Builds the towers of a step. `meeting` must be True if `build` calls `towers.meet`."""
         count = len(self._spec.devices)
         if meeting:
             return towers.in_step(build, count)
@@ -242,7 +244,7 @@ class VariableMgr(abc.ABC):
         return self._facades[name].copy(tower)
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """The tower's value of a variable, as `dtype`; call it under the tower's device.
+        """The tower's value of a variable, as `dtype`. Call it in the tower's device scope.
 
         Several towers may get the same tensor. Watch the returned tensor with the gradient tape and
         compute gradients with respect to it, because the operations that created it may have run
@@ -258,7 +260,9 @@ class VariableMgr(abc.ABC):
         return self.read(tower, name, dtype)
 
     def decayed(self, variable: tf.Variable) -> tf.Tensor:
-        """The float32 value of a trained variable for its L2 loss; call it under its device."""
+        """The float32 value of a trained variable, for the L2 loss. Call it in the variable's
+        device scope.
+        """
         return gradients.cast(tower_variable.read(variable), tf.float32)
 
     @abc.abstractmethod
@@ -351,7 +355,9 @@ class VariableMgr(abc.ABC):
             variable.broadcast()
 
     def settle(self, devices: Iterable[str] = ()) -> None:
-        """Waits for assignments before a traced function runs; see `tower_variable.settle`."""
+        """Waits for assignments. Call it before a traced function runs; see
+        `tower_variable.settle`.
+        """
         tower_variable.settle((*self._spec.devices, *self._spec.homes, *devices))
 
     def get_devices(self) -> tuple[str, ...]:
@@ -381,7 +387,7 @@ class VariableMgr(abc.ABC):
         return dict(self._facades)
 
     def savable_slots(self, optimizer: OptimizerLike) -> dict[str, TowerVariable]:
-        """The optimizer's state by canonical name, with copies as for the variables.
+        """The optimizer's state by canonical name. There are as many copies as of the variables.
 
         Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs to no variable.
         """

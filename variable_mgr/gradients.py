@@ -113,7 +113,9 @@ class Column(NamedTuple):
     def mapped(
         self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
     ) -> Column:
-        """Applies a function to gradient and variable on each device; returns the results."""
+        """Applies a function to the gradient and the variable on each device. Returns the
+        results.
+        """
         pairs = list(zip(self.gradients, self.variables, strict=True))
         return self._replace(gradients=on_devices(devices, lambda pair: function(*pair), pairs))
 
@@ -222,7 +224,7 @@ def reduce_where_updated(
 def reduce_sparse(
     column: Column, devices: Sequence[str], scale: float | None, gather: Gather | None = None
 ) -> list[tf.Tensor]:
-    """Gathers the slices of all towers; each device computes a dense float32 sum.
+    """Gathers the slices of all towers. Each device computes a dense float32 sum.
 
     Values are sent with their indices, in the dtype in which towers computed them. Rows that occur
     more than once are added. The result equals the sum of dense gradients, up to the order of
@@ -288,7 +290,8 @@ class FlatLayout:
         self._dtype = dtype
         self._line = LINE_BYTES // dtype.size
         sizes = [math.prod(shape) for shape in self._shapes]
-        # Sorting is stable, so aligned tensors stay in order, and so do the others.
+        # Sorting is stable, so the order does not change within aligned tensors and within other
+        # tensors.
         order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
         self._buffers = _cut(
             [(i, sizes[i]) for i in order if sizes[i]],
@@ -440,7 +443,9 @@ def make_stages(
 def run_through(
     stages: Sequence[Stage], tensors: Tensors, reduce: Callable[[Tensors], Tensors]
 ) -> Tensors:
-    """Applies the stages, sums over towers with `reduce`, and applies the inverses in reverse."""
+    """Applies the stages, sums over towers with `reduce`, and applies the inverses in reverse
+    order.
+    """
     inverses = []
     for stage in stages:
         tensors, inverse = stage(tensors)
@@ -507,7 +512,7 @@ def _repack(
 def _scale(
     devices: Sequence[str], sent: float, received: float, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Multiplies tensors before and after the reduction; 1 adds no operation.
+    """Multiplies tensors before and after the reduction. The factor 1 adds no operation.
 
     If several towers share a sum, it is multiplied once, on its device.
     """
@@ -545,7 +550,7 @@ def factors(scale: float, dtype: str | None) -> tuple[float, float]:
 
 
 def _narrow(devices: Sequence[str], dtype: str, tensors: Tensors) -> tuple[Tensors, Inverse]:
-    """Sends tensors in 16 bits in both directions; each device converts its results to float32."""
+    """Sends tensors in 16 bits in both directions. Each device converts its results to float32."""
     narrowed = _cast_all(tensors, tf.as_dtype(dtype), devices)
     return narrowed, lambda reduced: _cast_all(reduced, tf.float32, devices)
 

@@ -38,7 +38,7 @@ class Staging:
         dtype: tf.DType,
         read: Callable[[], tf.Tensor],
     ) -> tf.Tensor:
-        """The value read in the previous step; call it in the traced step before any update."""
+        """The value that the previous step read. Call it in the traced step before any update."""
         key = (device, variable.name, dtype)
         values = self._values.here()
         if key not in values:
@@ -74,7 +74,7 @@ class ParameterServerVariableMgr(VariableMgr):
         created: Mapping[str, TowerVariable] | None = None,
         stagings: list[Staging] | None = None,
     ) -> None:
-        """Makes a manager of new variables, or of variables that another manager has created.
+        """Creates a manager of new variables, or of variables that another manager has created.
 
         `created` contains the existing variables by name. `stagings` contains the staged values of
         each manager that uses the same variables.
@@ -115,7 +115,7 @@ class ParameterServerVariableMgr(VariableMgr):
         return values[cached]
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """See `VariableMgr.read_for_step`; with --staged_vars the value of the previous step."""
+        """See `VariableMgr.read_for_step`. With --staged_vars, the value of the previous step."""
         variable = self.variable(tower, name)
         if self._staging is None or not variable.trainable:
             return self.read(tower, name, dtype)
@@ -132,13 +132,13 @@ class ParameterServerVariableMgr(VariableMgr):
         )
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """See `VariableMgr.after_restore`; discards staged values."""
+        """See `VariableMgr.after_restore`. Discards staged values."""
         super().after_restore(slots)
         for staging in self._stagings:
             staging.refill()
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
+        """See `VariableMgr.preprocess_device_grads`. There is one apply device."""
         reduced = gradients.reduce_where_updated(columns, self._spec, _shared)
         return [self._spec.homes[0]], reduced
 

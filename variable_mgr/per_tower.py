@@ -25,7 +25,7 @@ from cnnbench.variable_mgr.towers import TowerVariable
 
 
 class PerTowerVariableMgr(VariableMgr):
-    """Keeps copy t of a variable on the device of tower t, named "v<t>/<name>".
+    """Stores copy t of a variable on the device of tower t, with the name "v<t>/<name>".
 
     Every tower applies gradients to its own copies.
     """
@@ -121,7 +121,9 @@ class IndependentVariableMgr(PerTowerVariableMgr):
     """Towers start with different variables and never communicate. Gradients are not reduced."""
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`; a tower without gradient skips its update."""
+        """See `VariableMgr.preprocess_device_grads`. A tower without a gradient skips its
+        update.
+        """
         devices = self._spec.devices
         gradients.check_towers(columns, devices)
         return list(devices), [column.mapped(devices, _dense) for column in columns]
@@ -132,7 +134,8 @@ def _dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | None:
 
 
 class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
-    """Keeps copies "v<t>/<name>" on every tower, and "shadow/<name>" of trained ones on ps tasks.
+    """Stores copies "v<t>/<name>" on every tower, and copies "shadow/<name>" of trained variables
+    on ps tasks.
 
     Gradients are added on the device of the shadow and applied to the shadow. Then its new value is
     copied to every tower, so that the next step needs no remote reads. Each tower has its own batch
@@ -147,11 +150,11 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self._name_of: dict[Any, str] = {}
 
     def updated(self, name: str) -> TowerVariable:
-        """See `VariableMgr.updated`; for a trained variable, its shadow."""
+        """See `VariableMgr.updated`. For a trained variable, the copy on a ps task (its shadow)."""
         return self._shadows.get(name) or super().updated(name)
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
+        """See `VariableMgr.preprocess_device_grads`. There is one apply device."""
         reduced = gradients.reduce_where_updated(
             columns,
             self._spec,
@@ -169,7 +172,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         return ops
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """See `VariableMgr.after_restore`; the shadows get copy 0 too."""
+        """See `VariableMgr.after_restore`. The shadows get copy 0, too."""
         super().after_restore(slots)
         for name, shadow in self._shadows.items():
             shadow.assign(towers.read(self.variable(0, name)))

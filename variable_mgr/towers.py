@@ -41,7 +41,7 @@ class TowerVariable:
 
     @property
     def primary(self) -> tf.Variable:
-        """Copy 0, which checkpoints contain and broadcasts send."""
+        """Copy 0. Checkpoints contain this copy, and broadcasts send it."""
         return self.copies[0]
 
     @property
@@ -125,7 +125,8 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-# Waits for the other towers, with the arguments of `meet`, and returns its result.
+# Function that `meet` calls with its arguments. It waits for the other towers, and returns the
+# result of `meet`.
 Rendezvous: TypeAlias = "Callable[[str, Any, Callable[[list[Any]], Sequence[Any]]], Any]"
 
 _rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", default=None)
@@ -190,7 +191,7 @@ def _merge(towers: Sequence[_TowerThread]) -> None:
 
 
 def check_points(points: Sequence[str]) -> None:
-    """Raises an error if towers have reached different points."""
+    """Raises an error if towers have reached different meeting points."""
     for number, point in enumerate(points):
         if point != points[0]:
             raise RuntimeError(
@@ -217,7 +218,7 @@ def _state_here() -> State:
     # dependencies.
     probe = None if tf.executing_eagerly() else tf.no_op("towers")
     if probe is not None:
-        # Without this, threads would share the current device.
+        # Without this call, threads would share the current device.
         probe.graph.switch_to_thread_local()
 
     @contextlib.contextmanager
@@ -270,7 +271,7 @@ class _TowerThread:
             raise self._error
 
     def end(self) -> None:
-        """Ends an unfinished tower by an exception, and joins its thread."""
+        """Ends an unfinished tower with an exception, and joins its thread."""
         self._ending = True
         self._resume.release()
         self._thread.join()

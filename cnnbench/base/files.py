@@ -48,7 +48,7 @@ def without_file_scheme(text: str) -> str:
 
 
 def fault(text: str, allowed: bool) -> str:
-    """Why comma-separated paths are invalid.
+    """Returns why comma-separated paths are invalid.
 
     "" if all are valid. `allowed`: whether URLs are valid.
     """
@@ -79,14 +79,14 @@ def place(path: str | os.PathLike[str]) -> Path:
 
 
 class UrlPath(PosixPath):
-    """A URL such as ``gs://bucket/folder``. Its methods raise OSError, as those of local paths do.
+    """A URL such as ``gs://bucket/folder``. As with local paths, its methods raise OSError.
 
     Use only the methods below, and inherited methods that call them: `exists`, `is_dir`,
     `read_bytes` and the like. Other inherited methods would access the local file system.
     """
 
-    # Files and folders that a listing contained. Without this cache, an object store would need one
-    # request for each file of a data set.
+    # Files and folders that a listing contained. Without this cache, each file of a data set in an
+    # object store would need a request.
     _listed: ClassVar[set[str]] = set()
 
     def __str__(self) -> str:
@@ -102,12 +102,12 @@ class UrlPath(PosixPath):
         return os.stat_result(facts, {"st_mtime_ns": status.mtime_nsec})
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether there is a file. Also True for a folder if `iterdir` has returned it."""
+        """Whether the path is a file. Also True for a folder if `iterdir` has returned it."""
         return str(self) in self._listed or super().is_file()
 
     def iterdir(self: _P) -> Generator[_P, None, None]:
         """The entries of a folder."""
-        # `stat` raises the real error. `listdir` would always report a missing folder.
+        # `stat` raises the real error. `listdir` always reports that the folder is missing.
         self.stat()
         with self._file_system() as gfile:
             entries = [self / name for name in gfile.listdir(str(self))]
@@ -126,7 +126,9 @@ class UrlPath(PosixPath):
             yield file
 
     def write_bytes(self, data: Any) -> int:
-        """Replaces a file. If writing fails, an object store keeps the old file."""
+        """Replaces a file. If writing fails, an object store such as gs:// still has the old
+        file.
+        """
         with self._file_system() as gfile, gfile.GFile(str(self), "wb") as file:
             file.write(data)
         return len(data)
@@ -150,7 +152,7 @@ class UrlPath(PosixPath):
             raise OSError(errno.EIO, first_line(error), str(self)) from error
 
 
-# Reading of files and JSON documents that users name. Size and time are limited.
+# Reads files and JSON documents that users name, with limits on size and time.
 
 _MIB = 1 << 20
 
@@ -334,7 +336,8 @@ class FolderLock:
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
         about["folder"] = self._path.parent.name
-        # The lock is effective even if, for example, the disk is full.
+        # The lock works even if its content cannot be written, for example because the disk is
+        # full.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(about).encode("ascii"), 0)
@@ -347,7 +350,7 @@ class FolderLock:
 
     def release(self) -> None:
         """Releases the lock."""
-        # The folder may have been moved and another one created in its place.
+        # The folder may have been moved, and a new folder created in its place.
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._descriptor), os.stat(self._path)):
                 self._path.unlink()  # Removed while locked, so the next writer creates a new file.
@@ -364,7 +367,7 @@ class FolderLock:
                 if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
                     return descriptor
             except FileNotFoundError:
-                pass  # Its holder removed the file after it was opened here.
+                pass  # Its owner removed the file after it was opened here.
             except BlockingIOError as error:
                 if time.monotonic() >= deadline:
                     reason = self._refusal(descriptor)
@@ -414,7 +417,7 @@ def lock_folder(
 
 
 def claim(path: str | Path) -> None:
-    """Turns abandoned temporary folders above a path into ordinary folders, which are not removed.
+    """Marks abandoned temporary folders above a path as ordinary folders, so they are not removed.
 
     BlockingIOError if the process that created the folder is still running, because it will remove
     the folder. The folder in `SCRATCH_OF_PARENT` is left unchanged.
@@ -427,7 +430,7 @@ def claim(path: str | Path) -> None:
 
 
 def _holder(descriptor: int) -> tuple[str, str, str]:
-    """Description and host of the process in a lock file, and the folder; "" if unknown."""
+    """The process that a lock file names, as text, its host, and the folder; "" if unknown."""
     try:
         about = json.loads(os.pread(descriptor, 4096, 0))
         holder = f"pid {about['pid']} on {about['host']} since {about['since']}"
@@ -468,7 +471,8 @@ class Scratch:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Removes this user's temporary folders that were left by killed processes on this machine.
+    """Removes temporary folders of this user that killed processes on this machine have left
+    behind.
 
     A folder is removed if its name matches `SCRATCH_NAME` and it contains an unlocked file
     `SCRATCH` with the names of the folder and of this machine. Copies, links, and folders that were
@@ -480,8 +484,8 @@ def remove_abandoned(parent: Path) -> None:
             own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
             if not (own and SCRATCH_NAME.fullmatch(folder.name)):
                 continue
-            # FolderLock is not used, because it would create a missing file. An empty file may be
-            # about to be locked by its creator.
+            # FolderLock is not used, because it would create a missing file. If the file is empty,
+            # its creator may be about to lock it.
             file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -139,7 +139,7 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
 
 
 def values_outside(sizes: Sequence[int], confidence: float) -> int:
-    """Number of ordered values beyond each end of an interval; 0 if there is no interval.
+    """Number of sorted values outside of each end of an interval; 0 if there is no interval.
 
     With one size (number of paired differences), the ordered values are the means of all pairs of
     differences. With two sizes, they are the differences between all values of two samples.
@@ -239,7 +239,7 @@ def _two_sided(tails: _Tails, observed: int) -> float:
 
 
 def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
-    """Number of sums s, starting at ``first``, with P(S <= s) <= chance."""
+    """Number of sums s, starting at ``first``, for which P(S <= s) is at most ``chance``."""
     return int(np.searchsorted(lower[first:], chance * (1 + _SLACK), side="right"))
 
 
@@ -251,7 +251,7 @@ def _pair_means(differences: _Floats) -> _Floats:
 
 
 def _outside(count: int, variance: float, confidence: float) -> int:
-    """Number of ordered values beyond each end of an interval, by the normal approximation."""
+    """Number of sorted values outside of each end of an interval, by the normal approximation."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return max(0, math.floor(count / 2 - z * math.sqrt(variance)))
 
@@ -297,7 +297,7 @@ class InterimAnalysis(NamedTuple):
 
 
 def spent_by(pairs: int, planned: int, alpha: float) -> float:
-    """The part of alpha that analyses up to a number of pairs may spend together.
+    """The part of alpha that all analyses up to a number of pairs may use together.
 
     `planned` is the number of pairs planned at the start of the experiment, even if it was
     continued later.
@@ -344,14 +344,14 @@ def interim_analyses(
     while number < pairs:
         step = ANALYSIS_STEP * math.ceil(number / (4 * ANALYSIS_STEP))
         if number > planned and number + step > pairs:
-            break  # An analysis so close to the end would only reduce the level of the last one.
+            break  # So close to the end, an analysis would only reduce the level of the last one.
         level = spent_by(number, planned, alpha) - spent
         within_reach = share * level >= smallest_p(number, number, paired=True)
         if within_reach and share * (limit - spent - level) >= last:
             analyses.append(InterimAnalysis(number, level))
             spent += level
         number += step
-    # Experiments of earlier cnnbench versions may have spent all of alpha.
+    # Experiments of earlier versions may have used all of alpha.
     return (*analyses, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
 
 
@@ -373,7 +373,7 @@ class Continuation(NamedTuple):
 
     @property
     def begins(self) -> bool:
-        """Whether this is a new experiment."""
+        """Whether a new experiment begins."""
         return self.planned is None
 
     def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
@@ -383,7 +383,8 @@ class Continuation(NamedTuple):
         )
 
     def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
-        """Numbers of pairs, ascending, whose last analysis can reach a share of its level.
+        """Ascending numbers of pairs at which the last analysis can be significant at a share of
+        its level.
 
         In a continued experiment, all numbers are above `measured`.
         """
@@ -394,7 +395,9 @@ class Continuation(NamedTuple):
 
 
 def numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
-    """Multiples of `step`: all up to `first` + `useful`, then about a quarter apart."""
+    """Multiples of `step`: all up to `first` + `useful`; after that, each is about a quarter
+    larger.
+    """
     number = step * math.ceil(first / step)
     while number <= _MOST_NUMBER:
         yield number
@@ -457,7 +460,8 @@ class AdditiveModel(NamedTuple):
         return self._tail(difference / error, name, other) if error else 0.0
 
     def reach(self, name: str, other: str, tail: float) -> float | None:
-        """The value that the error of `difference` exceeds with probability `tail`, in (0, 0.5].
+        """The value that the error of `difference` exceeds with probability `tail`. `tail` is in
+        (0, 0.5].
 
         None if the noise is unknown.
         """
@@ -522,7 +526,7 @@ def _solve(design: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], fl
 
 
 def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> AdditiveModel:
-    """Fits the model to rounds that consist of blocks. Each block may have its own disturbance.
+    """Fits the model to rounds that consist of blocks. A disturbance can affect a single block.
 
     If the blocks do not determine all differences, a round is treated as one block.
     """
@@ -554,7 +558,7 @@ def student_tail(t: float, freedom: int) -> float:
 
 
 def student_quantile(tail: float, freedom: int) -> float:
-    """The t that Student's distribution exceeds with probability `tail`, in (0, 0.5]."""
+    """The t that Student's distribution exceeds with probability `tail`. `tail` is in (0, 0.5]."""
     return _quantile(lambda t: student_tail(t, freedom), tail)
 
 

@@ -69,7 +69,7 @@ def name_of(number: int) -> str:
 
 
 def grace(longest: float = 0.0) -> float:
-    """Seconds from interrupt to kill of a process whose longest step took `longest` seconds.
+    """Seconds that an interrupted process may run before it is killed. `longest`: its longest step.
 
     The time is longer while the process, a fork of this one, runs a block of `uninterrupted`.
     """
@@ -78,14 +78,16 @@ def grace(longest: float = 0.0) -> float:
 
 
 def announcement(seconds: float) -> str:
-    """Notice that says how long an interrupted fork may still run."""
+    """Notice that says how long an interrupted child process may still run."""
     what = "record or the checkpoint to be written" if writing[0] else "running step to end"
     notice = f"interrupted; waiting up to {math.ceil(seconds)} s for the {what}"
     return f"{notice} (a second signal ends the run at once)"
 
 
 def announced(log: str) -> re.Match[str] | None:
-    """The last `announcement` in the log of a process; group 1 of the match is the seconds."""
+    """The last `announcement` in the log of a process. Group 1 of the match contains the
+    seconds.
+    """
     return next(iter([*_ANNOUNCED.finditer(log)][-1:]), None)
 
 
@@ -140,15 +142,19 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _report_dropped(
     report: Callable[[UnraisableHookArgs], object], dropped: UnraisableHookArgs
 ) -> None:
-    """Reports an exception that Python drops, unless it is an interrupt (already counted)."""
+    """Reports an exception that Python drops. Interrupts are not reported, because they are
+    counted.
+    """
     if not issubclass(dropped.exc_type, KeyboardInterrupt):
         report(dropped)
 
 
 def _handle(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Sets the handler of `SIGNALS`, except signals that are ignored or handled by native code."""
+    """Sets the handler of `SIGNALS`. Signals that are ignored, or that native code handles, are
+    skipped.
+    """
     for number in SIGNALS:
-        # None: native code handles the signal.
+        # The value None means that native code handles the signal.
         if signal.getsignal(number) not in (None, signal.SIG_IGN):
             signal.signal(number, handler)
 
@@ -196,7 +202,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Converts errors in the block that result from an interrupt to KeyboardInterrupt.
+    """If an interrupt causes an error in the block, the error is converted to KeyboardInterrupt.
 
     These are all errors after an interrupt, except cnnbench's own exceptions, and a SystemError
     whose cause is KeyboardInterrupt.

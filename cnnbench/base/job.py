@@ -43,13 +43,15 @@ Chooser: TypeAlias = Callable[[int], str]
 
 
 def round_robin(devices: Sequence[str]) -> Chooser:
-    """Returns a chooser that uses the devices in turn, starting with the first one."""
+    """Returns a function that chooses the devices in rotation, starting with the first device."""
     turns = itertools.cycle(devices)
     return lambda num_bytes: next(turns)
 
 
 def greedy_by_bytes(devices: Sequence[str]) -> Chooser:
-    """Returns a chooser of the device with the fewest bytes so far; with ties, the first one."""
+    """Returns a function that chooses the device with the fewest bytes so far (the first of
+    several).
+    """
     loads = dict.fromkeys(devices, 0)
 
     def choose(num_bytes: int) -> str:
@@ -188,7 +190,7 @@ class Job:
 
     @property
     def workers(self) -> tuple[Task, ...]:
-        """The tasks with towers. Without a cluster, this process."""
+        """The tasks with towers. Without a cluster, this process only."""
         if not self.in_cluster:
             return (self.task,)
         return tuple(Task(WORKER, index) for index in range(len(self.worker_addresses)))
@@ -211,7 +213,7 @@ class Job:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the chief. True for a run in one process."""
+        """Whether this process is the chief. A run in one process is its own chief."""
         return self.task == self.chief
 
     @property
@@ -261,7 +263,7 @@ class Job:
 
     @property
     def own_towers(self) -> range:
-        """Numbers of the towers whose step this process builds; none if it `serves`."""
+        """Numbers of the towers for which this process builds a step; none if it `serves`."""
         if self.serves:
             return range(0)
         if not self.client_per_worker:
@@ -271,7 +273,7 @@ class Job:
 
     @property
     def own_workers(self) -> tuple[Task, ...]:
-        """The tasks that have the `own_towers`."""
+        """The tasks to which the `own_towers` belong."""
         if self.serves:
             return ()
         return (self.task,) if self.client_per_worker else self.workers
@@ -292,7 +294,7 @@ class Job:
         return self.devices_of(*self.own_workers)
 
     def on(self, device: str, order: Sequence[int] = ()) -> Job:
-        """A copy of the job with towers on other devices; `order` replaces `device_order`."""
+        """A copy of the job with towers on different devices. `order` replaces `device_order`."""
         return dataclasses.replace(self, device=device, device_order=tuple(order))
 
     # CPUs.
@@ -342,7 +344,7 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ReservedPorts(contextlib.ExitStack):
-    """Reserves free ports for the servers of this job until it is closed; see `numbers`.
+    """Reserves free ports for the servers of a job, until `close`. `numbers` contains the ports.
 
     A socket that does not listen is bound to each port. It allows other sockets with SO_REUSEADDR,
     which servers set, on the same port. The ports are outside the range of ports for outgoing
@@ -397,7 +399,7 @@ def claim(port: int) -> socket.socket:
 
 
 def unbound() -> socket.socket:
-    """A socket that can be bound to all addresses of this machine: IPv4 and, if supported, IPv6."""
+    """A socket that you can bind to all addresses of this machine: IPv4 and, if supported, IPv6."""
     both = socket.has_dualstack_ipv6()
     new_socket = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
     if both:

@@ -82,7 +82,7 @@ class SeriesLevel:
     slope: float = 0.0
 
     def at(self, index: int, relative: bool) -> float:
-        """The value at a point. `relative` is whether the slope is a relative change."""
+        """The value at a point. If `relative`, the slope is a relative change."""
         if not self.slope:
             return self.value
         along = index - (self.start + self.stop - 1) / 2
@@ -136,7 +136,7 @@ class LevelNoise(NamedTuple):
 
 
 def inflation(correlation: float) -> float:
-    """Variance of a mean of correlated points, divided by its variance without correlation."""
+    """Variance of the mean of correlated points, divided by the variance without correlation."""
     known = min(correlation, _MOST_CORRELATION)
     return (1 + known) / (1 - known)
 
@@ -151,7 +151,9 @@ class NoisyPoints:
     """
 
     def __init__(self, points: Sequence[Sequence[float]], relative: bool) -> None:
-        """Stores the values of each point's runs: at least one, and positive if `relative`."""
+        """Stores the values of the runs of each point: at least one value, and positive if
+        `relative`.
+        """
         scaled = np.log if relative else np.asarray
         self._scaled = scaled
         self._relative = relative
@@ -193,7 +195,7 @@ class NoisyPoints:
         return max(self._least, math.sqrt(float(np.mean(squares)) / 2))
 
     def around(self, levels: Sequence[SeriesLevel], reach: float) -> LevelNoise:
-        """The noise around levels.
+        """Estimates the noise around levels.
 
         Args:
           reach: larger deviations from a level are limited to this value.
@@ -209,7 +211,7 @@ class NoisyPoints:
         return LevelNoise(max(spread, self.least_spread(reach)), _correlation(off, squares, starts))
 
     def outliers(self, levels: Sequence[SeriesLevel], threshold: float) -> list[tuple[int, float]]:
-        """Points that differ from their level by more than the threshold and the noise.
+        """Points whose distance from their level exceeds both the threshold and the noise.
 
         The noise is estimated by the median absolute deviation, scaled to a standard deviation.
 
@@ -234,7 +236,7 @@ class NoisyPoints:
     def recognized(
         self, levels: Sequence[SeriesLevel], hosts: Sequence[Sequence[str]], least: float
     ) -> RecognizedNoise:
-        """Recognizes kinds of noise around the final levels.
+        """Recognizes special kinds of noise around the final levels.
 
         Args:
           hosts: host name for each run of each point; "" or empty if unknown.
@@ -274,7 +276,7 @@ def _correlation(off: NDArray[np.float64], squares: float, starts: Sequence[int]
 def two_machines(
     deviations: NDArray[np.float64], hosts: Sequence[str], least: float
 ) -> TwoStates | None:
-    """Detects that machines in a pool have two speeds and are used in turn; otherwise None.
+    """Detects that machines in a pool have two different speeds; None if they have not.
 
     The hosts, sorted by their medians, are divided at the largest gap. The difference must be
     larger than `least` and than five standard errors of means of independent values.
@@ -342,7 +344,7 @@ def log_threshold(relative: bool, threshold: float) -> float:
 
 
 def log_change(before: float, after: float, relative: bool) -> float:
-    """A change between two values, in the scale of `log_threshold`."""
+    """The change between two values, on the same scale as `log_threshold`."""
     return math.log(after / before) if relative else after - before
 
 
@@ -406,7 +408,7 @@ def find_levels(
 def likely_starts(
     noisy: NoisyPoints, levels: Sequence[SeriesLevel], number: int
 ) -> tuple[int, int]:
-    """The smallest interval that contains the start of a level with at least 95 % probability.
+    """The smallest interval that contains the start of a level with a probability of at least 95 %.
 
     The interval is computed from the posterior distribution of the start, with a uniform prior and
     Laplace noise: the likelihood of a start is exp(-sum of absolute deviations / scale), with the

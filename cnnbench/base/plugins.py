@@ -44,7 +44,7 @@ _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 
 def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> str:
-    """Describes what a value should be if it does not fit its annotation; "" if it fits.
+    """If a value does not match its annotation, describes what it should be; "" if it matches.
 
     A list is accepted for any sequence, and a value with shape and dtype for a tensor.
 
@@ -112,7 +112,7 @@ def sizes(value: Any) -> Sequence[int | None] | None:
 
 
 def agree(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
-    """Whether two results of `sizes` are equal, as far as both are known."""
+    """Whether two results of `sizes` are equal. Unknown sizes are not compared."""
     if one is None or other is None:
         return True
     return len(one) == len(other) and all(
@@ -216,7 +216,7 @@ before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
 _around: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
-_running_blocks: list[contextlib.ExitStack] = []  # of `running`, the innermost last
+_running_blocks: list[contextlib.ExitStack] = []  # blocks of `running`; the innermost is last
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _places: set[str] = set()  # files and folders that contain code of plug-ins
@@ -235,7 +235,8 @@ def origin(flag: str, key: Any) -> str | None:
 
 @contextlib.contextmanager
 def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterator[None]:
-    """Reports an error of a plug-in in the block as one line, with its frames below.
+    """If a plug-in raises an error in the block, reports it as one line, followed by its stack
+    frames.
 
     An error belongs to a plug-in if it was raised in one of its files or in code that they call. If
     only one plug-in runs in the block, pass its `name`; then every error belongs to it. Interrupts,
@@ -280,7 +281,7 @@ _CHECKED = "_cnnbench_checked"  # attribute of functions that `checked` returned
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[None]:
-    """Marks a block that runs only code of a plug-in.
+    """Context manager for a block that only runs code of a plug-in.
 
     Afterwards, restores the working directory, because later paths may be relative, and ends
     processes that the code has forked. During the block, `runs` returns the name, even in a parent
@@ -311,14 +312,16 @@ def running(name: str) -> Iterator[None]:
 
 
 def put_around(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-    """Puts a block around each `running` from now on, and around the rest of the current one."""
+    """Enters a context manager in each later `running` block, and in the rest of the current
+    block.
+    """
     _around.append(enter)
     if _running_blocks:
         _running_blocks[-1].enter_context(enter())
 
 
 def _is_of_plugin(code: types.CodeType) -> bool:
-    """Whether code is from a plug-in's file or from a file in its folder."""
+    """Whether code is in a plug-in's file, or in another file of its folder."""
     return not _places.isdisjoint((code.co_filename, os.path.dirname(code.co_filename)))
 
 
@@ -344,7 +347,7 @@ def place_in(text: str) -> str:
 
 
 def watch_child() -> None:
-    """Makes `runs` report the plug-in that runs in the child process that is forked next."""
+    """From now on, `runs` also reports the plug-in that runs in the next child process."""
     global _running
     _running = mmap.mmap(-1, _NAME_BYTES)  # shared with the child process
 
@@ -358,7 +361,8 @@ def runs() -> str:
 
 
 def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _F:
-    """Wraps a plug-in's function so that its result is checked by the annotation `returns`.
+    """Wraps a plug-in's function. The result of every call is checked with the annotation
+    `returns`.
 
     See `describe_mismatch`. `Any` accepts everything except None, text and numbers. If `returns` is
     the annotation of a function, the returned function is checked, too. Functions of cnnbench are
@@ -418,7 +422,9 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
 
 
 def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
-    """Annotation of the result, and argument names, of a callable hint; None for other hints."""
+    """The annotation of the result and the argument names in a hint for a callable; otherwise
+    None.
+    """
     for part in (hint, *get_args(hint)):
         if get_origin(part) is Callable:
             arguments, returns = get_args(part)
@@ -465,7 +471,8 @@ def _arguments(declared: Callable[..., Any]) -> list[str] | None:
 
 
 def check_attributes(owner: object, interface: type, who: str, *but: str) -> None:
-    """Checks attributes of `owner` by the interface's annotations; integers must be positive.
+    """Checks the attributes of `owner` with the annotations of its interface. Integers must be
+    positive.
 
     Functions in attributes are wrapped, so that later calls check their results. Attributes named
     in `but` are not checked. Raises UsageError, which names `who` and the first wrong attribute.
@@ -509,7 +516,7 @@ def _called(name: str) -> str:
 
 
 def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Flag and path of each plug-in file that values of flags name, in the order of loading."""
+    """Flag and path of each plug-in file that the values of flags name, in the order of loading."""
     values = ((flag, flags.get(flag) or ()) for flag in FLAGS)
     return tuple(
         (flag, path)
@@ -571,7 +578,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
 
 
 def _files_of_plugin(file: Path, value: object) -> tuple[str, ...]:
-    """Absolute paths of a plug-in's FILES. Raises UsageError if one is not a file."""
+    """Absolute paths of the FILES of a plug-in. Raises UsageError if a path is not a file."""
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise UsageError("FILES must be a list of paths beside the plug-in")
     paths = tuple(str(file.parent / name) for name in value)
@@ -581,13 +588,14 @@ def _files_of_plugin(file: Path, value: object) -> tuple[str, ...]:
 
 
 def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Files that plug-ins use: their FILES, and imported modules from their folders.
+    """Files that plug-ins use: files listed in FILES, and modules that they import from their
+    folders.
 
     Args:
       flags: values of flags, some of which name plug-ins. Plug-ins that are not loaded are ignored.
     """
     own = {Path(os.path.realpath(path)) for _, path in files(flags)} & _files.keys()
-    if not own:  # Saves looking at the thousands of modules that TensorFlow imports.
+    if not own:  # Saves the time to check thousands of modules that TensorFlow imports.
         return ()
     folders = tuple(f"{file.parent}{os.sep}" for file in own)
     paths = {path for file in own for path in _files[file][2]}
@@ -613,7 +621,7 @@ def digest(path: str, used: Iterable[str] = ()) -> str:
 
 
 def modules_of(package: types.ModuleType) -> list[str]:
-    """Names of the modules of a package, such as a folder of algorithms; imports none of them.
+    """Names of the modules in a package, such as a folder of algorithms. Does not import them.
 
     Raises:
       BenchmarkError: the folder cannot be read. (`pkgutil` would treat it as empty.)
@@ -667,7 +675,8 @@ def forget(file: Path) -> None:
 
 @contextlib.contextmanager
 def _loading(name: str) -> Iterator[Added]:
-    """Collects the keys of objects that a plug-in registers in the block, by flag of their kind.
+    """Collects the keys of the objects that a plug-in registers in the block, by the flag of their
+    kind.
 
     If the block fails, the objects are removed.
     """

@@ -172,7 +172,7 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
 
 
 def culprits(job: Job, error: BaseException) -> dict[Task, str]:
-    """Tasks that probably caused a TensorFlow error because they do not answer, with states.
+    """Tasks that do not answer and therefore probably caused a TensorFlow error, with their states.
 
     Tasks that are named in the error message come first. If all tasks answer, only the named tasks
     are returned.
@@ -336,7 +336,7 @@ _SIZES = {
 
 
 def _on_node(environ: Environment, name: str) -> int | None:
-    """Number of processes on this node, from a number or Slurm's list for all nodes.
+    """Number of processes on this node, read from a number or from Slurm's list for all nodes.
 
     None if unknown.
     """
@@ -365,7 +365,7 @@ def _from_tf_config(ps: int, environ: Environment) -> _Place:
 
 
 def _tf_place(config: Any) -> dict[str, Any]:
-    """Fields of `Job` from the content of TF_CONFIG. ValueError says what is invalid.
+    """The fields of `Job` in the content of TF_CONFIG. Raises ValueError with the invalid part.
 
     A chief becomes the first worker or, if there are parameter servers, the controller. Without a
     cluster, the job consists of this process. As in tf.distribute, an evaluator is not in the
@@ -538,7 +538,7 @@ def _text(environ: Environment, name: str) -> str:
 def _whole_number(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
-    """The whole number in a variable. `otherwise` is used if the variable is not set."""
+    """The whole number in an environment variable; `otherwise` if the variable is not set."""
     text = environ.get(name, "").strip() or otherwise or _text(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
         raise _bad(environ, name, f"must be a whole number from {least} to {most}")
@@ -555,7 +555,7 @@ def _bad(environ: Environment, name: str, reason: str) -> UsageError:
 
 _GREETING = "cnnbench rendezvous"
 _LONGEST_LINE = 1 << 22
-# Errors if another program connects or answers.
+# Errors that occur if another program connects or answers.
 _OF_OTHERS = (OSError, ValueError, KeyError, TypeError)
 
 _held: list[ReservedPorts] = []
@@ -644,7 +644,7 @@ class _Rendezvous:
         return hosts
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The end of the exchange cancels this task; Python 3.11 would print a traceback.
+        # At the end of the exchange, this task is cancelled. Python 3.11 would print a traceback.
         over = (asyncio.TimeoutError, asyncio.CancelledError)
         with contextlib.closing(writer), contextlib.suppress(*_OF_OTHERS, *over):
             await self._take(reader, writer)
@@ -653,7 +653,7 @@ class _Rendezvous:
         """Receives the address of a process, then waits until its connection closes."""
         card = parse_json(await asyncio.wait_for(reader.readline(), 10))
         rank, size = card["rank"], self._ranks.size
-        # The address from which the process connected, because other processes can reach it, too.
+        # This is the address from which the process connected. Other processes can reach it, too.
         address = f"{self._host(writer.get_extra_info('peername')[0])}:{card['port']}"
         known = (card["size"], card[_GREETING]) == (size, self._name())
         if not (known and rank in range(1, size) and is_address(address)):

@@ -92,7 +92,7 @@ class SlowSteps:
 
     @property
     def distance(self) -> int | None:
-        """Interval, in steps, at which slow steps recur.
+        """The interval at which slow steps recur, in steps.
 
         None if the interval is not nearly constant.
         """
@@ -157,7 +157,8 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
     likelihood = entropy - count / 2 * np.log(variance)
     single = -count / 2 * math.log(max(float(logs.var()), _LEAST_NOISE**2))
     best = int(np.argmax(likelihood))
-    # Bayesian information criterion with two more parameters: second mean, share of slow steps.
+    # Bayesian information criterion with two additional parameters: the second mean, and the share
+    # of slow steps.
     if likelihood[best] - single <= math.log(count):
         return []
     return sorted(order[best + 1 :].tolist())
@@ -165,19 +166,21 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _divisions(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All numbers of ordinary steps, and for each division minus its entropy, times `count`."""
+    """For every division: the number of ordinary steps, and the negative entropy times `count`."""
     low = np.arange(1, count)
     return low, low * np.log(low / count) + (count - low) * np.log(1 - low / count)
 
 
 def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
-    """How much more slow steps cost in `after`, as a share of the time of all steps."""
+    """Additional time of slow steps in `after`, compared with before, as a share of the time of all
+    steps.
+    """
     costs = [0.0 if estimate is None else estimate.cost for estimate in (before, after)]
     return costs[1] - costs[0]
 
 
 def shared_slow_steps(estimates: Sequence[SlowSteps | None]) -> SlowSteps | None:
-    """The slow steps of the process with the median cost, among the `slow_steps` of processes.
+    """The `slow_steps` of the process whose slow steps have the median cost.
 
     None if at least half of the processes have no slow steps.
     """
@@ -230,7 +233,7 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def rare_shares(shares: Sequence[float]) -> list[float]:
-    """The part of each `disturbance_share` that exceeds the upper quartile (nearest rank).
+    """The part of each `disturbance_share` that is above the upper quartile (nearest rank).
 
     With up to three processes it is 0, because the quartile is the largest share.
     """

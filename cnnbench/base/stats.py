@@ -129,7 +129,9 @@ def speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
 
 
 def median(values: Iterable[float]) -> float:
-    """Median of at least one value, in any order: the middle one, or the mean of the middle two."""
+    """Median of at least one value, in any order: the middle value, or the mean of the two middle
+    values.
+    """
     return _middle(sorted(values))
 
 
@@ -187,7 +189,7 @@ def p99(values: Sequence[float]) -> float | None:
 
 
 def faster_half(seconds: Sequence[float]) -> list[int]:
-    """Numbers, from 0, of the faster half of the steps. The machine disturbed these steps least.
+    """Numbers (from 0) of the faster half of the steps: the steps with the smallest disturbances.
 
     The mean of whole steps equals the sum of the means of their operations and of the time between
     operations. A median does not have this property.
@@ -229,7 +231,8 @@ class ProcessValues:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Order statistics that cover the median with `CONFIDENCE`; None for too few values.
+        """Confidence interval of the median with level `CONFIDENCE`; None if there are too few
+        values.
 
         At least `FEWEST` values are needed. The interval inverts the sign test, so it is valid for
         every distribution (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
@@ -247,7 +250,7 @@ class ProcessValues:
 
     @property
     def spread(self) -> float | None:
-        """Width of the range as a share of the median; None with fewer than two values."""
+        """Width of the range divided by the median; None if there are fewer than two values."""
         if len(self.values) < 2 or not self.median:
             return None
         return (max(self.values) - min(self.values)) / self.median

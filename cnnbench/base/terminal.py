@@ -42,7 +42,7 @@ class StandardStream:
     """
 
     def __init__(self, stream: TextIO, tell: Callable[[Exception], None] | None = None) -> None:
-        """Wraps a stream. `tell` is called with the first error."""
+        """Wraps a stream. If writing fails, `tell` is called with the first error."""
         self.lost: Exception | None = None
         self._stream = stream
         self._tell = tell
@@ -51,7 +51,9 @@ class StandardStream:
         return getattr(self._stream, name)
 
     def take_descriptor(self) -> None:
-        """From now on, writes to a copy of the descriptor, so later redirections have no effect."""
+        """Writes to a copy of the file descriptor from now on, so that later redirections have no
+        effect.
+        """
         before = self._stream
         before.flush()
         self._stream = open(  # noqa: SIM115 - stays open until the process exits
@@ -169,7 +171,9 @@ def print_warning(text: str, name: str) -> None:
 
 
 def print_error(text: str, *more: str) -> None:
-    """Prints why a command fails, on standard error; `more` are further lines with details."""
+    """Prints the reason why a command fails to standard error. `more` contains lines with
+    details.
+    """
     LineWriter(sys.stderr).lines([error_line(text), *map(notice_line, more)])
 
 
@@ -324,7 +328,7 @@ class Progress:
 
 
 class Messages:
-    """Lines on standard error that do not interfere with the progress line."""
+    """Writes lines to standard error without disturbing the progress line."""
 
     def __init__(
         self, stream: TextIO | None = None, progress: Progress | LiveLine | None = None
@@ -355,7 +359,7 @@ class Messages:
         self._writer.lines([error_line(text)])
 
     def plain(self, text: str) -> None:
-        """Writes a line as it is, for output in the format of another program."""
+        """Writes a line without changes, for output in the format of another program."""
         self._writer.lines([one_line(text)])
 
 
@@ -428,7 +432,9 @@ def columns() -> int:
 
 
 def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
-    """Wraps a text to `columns`, without breaking words. `more` is the indent of further lines."""
+    """Wraps a text to `columns` without breaking words. `more` is the indent of all lines but the
+    first.
+    """
     lines = textwrap.wrap(
         text,
         columns(),
@@ -448,7 +454,7 @@ def fit_table(
     *,
     has_head: bool = True,
 ) -> list[list[str]]:
-    """Lays out a table in the width `columns`, if possible; returns the lines of each row.
+    """Formats a table to the width `columns`, if possible. Returns the lines of each row.
 
     A table that is too wide is made narrower in these steps, until it fits: heads are broken into
     several lines, spare columns are omitted, texts are broken between words, and more columns are
@@ -488,7 +494,7 @@ def fit_table(
             _narrow(widths, least, excess)
         texts = [index for index in shown if index in to_left]
     _narrow(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
-    for index in shown:  # Heads use the remaining width.
+    for index in shown:  # Column heads use the remaining width.
         longer = len(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
             widths[index] += longer
@@ -503,7 +509,9 @@ def fit_table(
 
 
 def _narrow(widths: list[int], least: Mapping[int, int], excess: Callable[[], int]) -> None:
-    """Reduces the widest columns until the table fits or each column has its minimum width."""
+    """Makes the widest columns narrower until the table fits or all columns have their minimum
+    width.
+    """
     while excess() > 0:
         wider = [index for index in least if widths[index] > least[index]]
         if not wider:
@@ -512,7 +520,9 @@ def _narrow(widths: list[int], least: Mapping[int, int], excess: Callable[[], in
 
 
 def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
-    """Smallest width at which no cell of a column, except the head, needs a break within a word."""
+    """Smallest width at which no word in the cells of a column must be broken (the head is
+    ignored).
+    """
     longest = 0
     for row in rows[1:]:
         for place, part in enumerate(_PART.findall(row[index])):
@@ -521,7 +531,9 @@ def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
 
 
 def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """Splits a wide table into tables that fit, each with the first column. Row 0 is the head."""
+    """Splits a wide table into tables that fit. Each contains the first column. Row 0 is the
+    head.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     groups: list[list[int]] = [[0]]
     for index in range(1, len(widths)):
@@ -547,7 +559,7 @@ def _row_lines(
 def _join_cells(
     cells: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int]
 ) -> str:
-    """One line, with the cells of the columns `shown`."""
+    """Joins the cells of the columns `shown` to one line."""
     line = GAP.join(
         cell.ljust(widths[index]) if index in to_left else cell.rjust(widths[index])
         for index, cell in zip(shown, cells, strict=True)
@@ -556,7 +568,9 @@ def _join_cells(
 
 
 def _broken(text: str, width: int, head: bool) -> list[str]:
-    """Breaks a cell into lines of this width. In body cells, further lines are indented."""
+    """Breaks a cell into lines of this width. In body cells, all lines after the first are
+    indented.
+    """
     lines, line = [], ""
     more = "" if head else _MORE
     for part in _PART.findall(text):
@@ -618,7 +632,7 @@ def with_table(text: str, name: str, table: str) -> str:
 
 
 def natural_key(name: str) -> list[Any]:
-    """A sort key for names: resnet20 precedes resnet110, and numbers precede letters."""
+    """A sort key for names: resnet20 is before resnet110, and numbers are before letters."""
     # Texts and numbers alternate, so that texts are only compared with texts.
     parts: list[Any] = _NUMBER.split(name)
     parts[1::2] = map(float, parts[1::2])

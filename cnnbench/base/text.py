@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 # Characters with a meaning in Markdown and HTML, and characters that GitHub interprets within a
 # word. Underscores within a word, and colons before a space or a digit, have no meaning.
 _SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
-# GitHub also searches the rendered text for these patterns. There, entities do not prevent it.
+# GitHub also searches the rendered text for these patterns. Entities do not prevent this.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
 # All characters except letters, digits, and characters that have no meaning within a line if
@@ -49,7 +49,9 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNO
 
 
 def plain(text: str) -> str:
-    """One `inert` line without control characters, direction marks and invisible characters."""
+    """An `inert` text on one line, without control characters, direction marks and invisible
+    characters.
+    """
     return inert("".join(c if c.isprintable() else " " for c in text).strip())
 
 
@@ -59,12 +61,16 @@ def inert(line: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text for a terminal or a build log: `plain`, with escape sequences for undecodable bytes."""
+    """Text for a terminal or a build log: like `plain`, but undecodable bytes become escape
+    sequences.
+    """
     return plain(text.encode("utf-8", "backslashreplace").decode())
 
 
 def markdown(text: str) -> str:
-    """Text for Markdown: special characters become entities, links and GitHub mentions code."""
+    """Text for Markdown. Special characters become entities. Links and GitHub mentions become
+    code.
+    """
     shown = plain(text)
     escaped = _SPECIAL.sub(_entity, shown)
     if not _REFERENCE.search(shown):
@@ -170,7 +176,8 @@ def error_line(text: str) -> str:
 
 
 def library_lines(log: str, *, hides_openblas: bool = False) -> str:
-    """Output of native libraries, as notices. Lines of a nested cnnbench are not changed.
+    """Formats the output of native libraries as notices. Lines of a nested cnnbench are not
+    changed.
 
     `hides_openblas` omits the message with which OpenBLAS ends the process; use it if
     `fatal_message` is reported anyway.
@@ -181,7 +188,7 @@ def library_lines(log: str, *, hides_openblas: bool = False) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that is probably meant by a misspelled word; "" if no word is similar.
+    """The known word that is most similar to a misspelled word; "" if no word is similar.
 
     A known word is similar if it begins with the word, or if three quarters of both words agree
     (three fifths for at most three characters).
@@ -193,7 +200,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """The message for an unknown key: the nearest known one, or all if they are few."""
+    """The message for an unknown key. It names the most similar known key, or all keys if there are
+    few.
+    """
     names = tuple(known)
     close = nearest(key, names)
     if close:
@@ -270,7 +279,9 @@ def hundredths(share: float, digits: int = 1, *, signed: bool = False) -> str:
 
 
 def binary(size: float | None) -> str:
-    """A size in the unit with a number below 1024, such as "1.5 MiB"; `NONE` for None."""
+    """A size such as "1.5 MiB". The unit is chosen so that the number is below 1024. `NONE` for
+    None.
+    """
     if size is None:
         return NONE
     value, units = size, iter(_BINARY_UNITS)

@@ -179,7 +179,7 @@ def _chosen(
     min_segment: int,
     least_trend: float,
 ) -> tuple[tuple[int, ...], list[Segment]]:
-    """Cuts between the candidates, and the segments that were chosen."""
+    """The possible cuts, and the segments that were chosen."""
     # Imported late, so that errors in flags are reported without importing NumPy.
     import numpy as np
 
@@ -196,7 +196,8 @@ def _chosen(
     if len(segments) <= _MOST_WITH_TRENDS:
         merged = choice.merged(choice.with_trends(segments, least_trend))
     if len(merged) == 1 and merged[0].trend is None:
-        # A trend that replaced many candidates may have hidden a step. So merge without trends.
+        # A trend that replaced many candidates may hide a step. Therefore segments are also merged
+        # without trends.
         merged = choice.merged(segments)
     return cuts, choice.with_trends(merged, least_trend)
 
@@ -214,7 +215,9 @@ def _spread(values: Sequence[float]) -> float:
 
 
 class _Sums(NamedTuple):
-    """Sums over a segment's deviations: of squares and neighbours' products; and both ends."""
+    """Sums of the squared deviations in a segment and of products of neighbours, and both end
+    values.
+    """
 
     squares: float
     products: float
@@ -236,7 +239,7 @@ class _Move(NamedTuple):
     reach: float
 
     def overlaps(self, other: _Move) -> bool:
-        """Whether both replace a common segment."""
+        """Whether two moves replace a common segment."""
         return self.start < other.stop and other.start < self.stop
 
 
@@ -281,7 +284,7 @@ class _Choice:
     def _trend_instead(
         self, segments: Sequence[Segment], start: int, stop: int, least: float
     ) -> list[_Move]:
-        """Replaces levels that rise, or fall, by the best trend; empty if that is impossible."""
+        """Replaces rising or falling levels by the best trend. Empty if that is impossible."""
         parts = segments[start:stop]
         if any(part.trend is not None for part in parts):
             return []
@@ -330,7 +333,7 @@ class _Choice:
         return moves
 
     def _price(self, level: Segment, is_inner: bool) -> float:
-        """Additional price of a short level, besides the price of its changes."""
+        """Additional penalty for a short level, besides the penalty for its changes."""
         shortness = max(1.0, self._short / (level.stop - level.start))
         return _EXCURSION * (shortness**2 - 1) if is_inner else _CHANGE * (shortness**0.5 - 1)
 
@@ -342,7 +345,9 @@ class _Choice:
         price: float,
         gaps: Sequence[float],
     ) -> list[_Move]:
-        """Merges neighbouring segments: to a trend if one of them is a trend, else to a level."""
+        """Merges neighbouring segments. The result is a trend if one of them is a trend, otherwise
+        a level.
+        """
         first, last = segments[start].start, segments[stop - 1].stop
         new: Segment | None = Segment(first, last)
         if any(part.trend is not None for part in segments[start:stop]):
@@ -359,7 +364,7 @@ class _Choice:
         return self._trends[start, stop]
 
     def _reach(self, gap: float) -> float:
-        """The limit of deviations: the size of the change that is judged.
+        """The limit to which deviations are reduced: the size of the change that is judged.
 
         The limit is rounded up to a power of 2 ** (1/4), so that cached sums can be used again.
         """
@@ -379,7 +384,8 @@ class _Choice:
     def _costs(
         self, segments: Sequence[Segment], moves: Sequence[_Move], reach: float
     ) -> list[float]:
-        """Negative log-likelihood of the segments, and after each move, without its constant.
+        """Negative log-likelihood of the segments, and the one after each move, without a constant
+        term.
 
         With correlation r, the residual sum of squares is S - 2 r P + r^2 (S - a^2 - b^2). S is the
         sum of the squared deviations, P is the sum of the products of neighbours, and a and b are
@@ -421,7 +427,7 @@ class _Choice:
         return best
 
     def _sums_of(self, segment: Segment, parts: Sequence[Segment], reach: float) -> _Sums:
-        """Statistics of the deviations from a new segment.
+        """Sums of the deviations of the values from a new segment.
 
         Values are first limited around the old parts.
         """
@@ -536,7 +542,7 @@ def partition(values: Sequence[float], penalty: float, min_segment: int) -> tupl
     whole = np.rint(numbers / unit).astype(np.int64)
     price = round(min(penalty / unit, float(np.abs(whole).sum()) + 1))
     levels = np.unique(whole)
-    # costs of the last segment, for each level, plus costs of the segments before it
+    # for each level of the last segment: its costs, plus the costs of the segments before it
     costs = np.full(len(levels), _NEVER)
     starts = np.zeros(len(levels), dtype=np.int64)
     # deviations in the shortest possible last segment
@@ -673,7 +679,9 @@ def _levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel
 
 
 def _beginning(levels: Sequence[StepTimeLevel], last: float) -> int | None:
-    """Start of the levels at the end that are similar to `last`; None if the last level is not."""
+    """Where the final levels that are similar to `last` start; None if the last level is not
+    similar.
+    """
     start = None
     for level in reversed(levels):
         if not _is_close(level.seconds, last):

@@ -58,13 +58,13 @@ from cnnbench.records.profiles import Explanation
 
 
 class History(NamedTuple):
-    """The history of a repository. With `first_parent`, a merge counts as one commit."""
+    """The history of a repository. With `first_parent`, a merge is treated as one commit."""
 
     repository: Path
     first_parent: bool = False
 
     def suspects(self, good: Sequence[str], bad: str) -> list[str]:
-        """Candidates for the first bad commit, including `bad`; the best one to try next is first.
+        """Candidates for the first bad commit, including `bad`. The commit to try next is first.
 
         The best candidate is the commit that divides the candidates most evenly.
         """
@@ -189,7 +189,9 @@ class CommitSearch:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """The candidates; only the first bad commit when it has been found."""
+        """The candidates for the first bad commit. When it has been found, it is the only
+        candidate.
+        """
         return tuple(self._suspects)
 
     @property
@@ -230,7 +232,7 @@ class CommitSearch:
 
 
 def is_about_work(differ: Step | None) -> bool:
-    """Whether the search is for changed work instead of lower speed.
+    """Whether bisect looks for changed work instead of a lower speed.
 
     `differ` is the comparison of BAD with GOOD.
     """
@@ -238,13 +240,15 @@ def is_about_work(differ: Step | None) -> bool:
 
 
 def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
-    """The only configuration of an experiment; None if the sides have two."""
+    """The only configuration of an experiment; None if the sides have different configurations."""
     deciding = [entry for entry in comparison.entries if entry.decides]
     return deciding[0] if len(deciding) == 1 else None
 
 
 def policy_between(step: Step, usual: Policy) -> Policy:
-    """The decision thresholds for a commit between GOOD and BAD; `step` compares BAD with GOOD."""
+    """The decision thresholds for a commit between GOOD and BAD. `step` is the comparison of BAD
+    with GOOD.
+    """
     change = step.judgement.change
     if change is None:
         return usual
@@ -287,7 +291,7 @@ _OTHER_CONFIGURATION = "its runs have a different configuration from the runs of
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings shared by all steps.
+    """Settings that all steps have in common.
 
     Attributes:
       good, bad: hashes of commits. All other commits are compared with `good`.
@@ -446,10 +450,13 @@ class CommitBench:
 
     @contextlib.contextmanager
     def _prepared(self, commit: str, name: str) -> Iterator[Side]:
-        """Context manager of a built worktree; yields a `Side` with the flags as resolved there."""
+        """Context manager for a worktree that is built. Yields a `Side` with the flags as resolved
+        there.
+        """
         setting = self.setting
         with worktree(commit, setting.history.repository) as folder:
-            # Determined before the build, which may change files that git tracks.
+            # This is determined before the build, because the build may change files that git
+            # tracks.
             subject = replace(repository.of_folder(folder), side=name)
             if setting.build is not None:
                 self._build(setting.build, commit, folder)
@@ -482,7 +489,9 @@ class CommitBench:
         return state, step
 
     def _pairs_to_go(self, state: ExperimentState | None, step: Step | None) -> int:
-        """Number of pairs up to which a commit is measured; 0 if its answer is final."""
+        """The total number of pairs with which a commit is to be measured; 0 if its answer is
+        final.
+        """
         if state is None:
             return 1 if is_about_work(self.differ) else self.setting.experiment.most_pairs
         if step is None:
@@ -565,7 +574,7 @@ class Bisection:
 
     @property
     def differ(self) -> Step:
-        """The step that compares BAD with GOOD."""
+        """The step in which BAD was compared with GOOD."""
         assert self._bench.differ is not None
         return self._bench.differ
 
@@ -620,7 +629,7 @@ class Bisection:
         return (yield from self._bench.measure(done, commit))
 
     def _outlook(self, steps: int) -> str:
-        """Text: the number of remaining steps, and their estimated time."""
+        """The number of remaining steps and their estimated time, as text."""
         number = len(self._search.suspects)
         text = f"{count(number, 'commit', 'commits')} may be the first bad one: about "
         text += f"{count(steps, 'step', 'steps')} of "
@@ -648,7 +657,7 @@ def answer_text(step: Step, differ: Step) -> str:
 
 
 def _speed(step: Step) -> str:
-    """Text: change of images/sec, "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
+    """The change of the speed as text, "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
     change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
     if change is None or low is None or high is None:
         return f"{step.judgement.verdict.value}, {step.judgement.reason}"

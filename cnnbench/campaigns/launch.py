@@ -53,7 +53,7 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
 # Commands of the processes of a job, by number of workers.
 
-# Flags that this command sets, so the user must not.
+# Flags that this command sets. Users must not set them.
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
     **dict.fromkeys(ADDRESSES, "is set by launch for every process"),
@@ -123,7 +123,9 @@ class TaskCommand(NamedTuple):
 
 
 def task_command(words: Sequence[str]) -> TaskCommand:
-    """Parses the command line of a job's processes, after "--". The default command is `run`."""
+    """Parses the command line after "--", which all processes of a job run. The default command is
+    `run`.
+    """
     if words and words[0] == "allreduce":
         specs = (*all_reduce_plan.WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)
         args = ParsedArgs(parse_flags(words[1:], specs))
@@ -208,7 +210,7 @@ def _plan_tasks(
 
 
 def check_files(command: TaskCommand, chief: RunPlan) -> None:
-    """Raises an error for output files that the chief could not write; `chief` is from `check`."""
+    """Raises an error for output files that the chief could not write. `check` returns `chief`."""
     values, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
     results = ResultFiles(values.get("result_json"), values.get("result_csv"), *written)
@@ -217,7 +219,9 @@ def check_files(command: TaskCommand, chief: RunPlan) -> None:
 
 
 def command_words(flags: Mapping[str, object]) -> tuple[str, ...]:
-    """Command-line arguments for flags by name. True means a flag without a value."""
+    """Command-line arguments for flags that are given by name. The value True means a flag without
+    a value.
+    """
     return tuple(f"--{n}" if value is True else f"--{n}={value}" for n, value in flags.items())
 
 
@@ -248,7 +252,7 @@ def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
 
 
 def shares_of_cores(tasks: int) -> list[set[int]]:
-    """Divides this process's processors among tasks. A task gets neighbouring processors."""
+    """Divides the CPUs of this process among tasks. Each task gets neighbouring CPUs."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < tasks:
         raise FlagError(
@@ -287,7 +291,7 @@ class _Process:
         return self.ended is not None and self.ended.code == 0
 
     def news(self) -> list[str]:
-        """New lines of the log, with the name of the task.
+        """The new lines in the log of a process, with the name of its task before each line.
 
         An incomplete line is only included after the process has ended.
         """
@@ -396,7 +400,7 @@ class JobSession:
         self._stopped = True
         for process in self._running(self._processes):
             process.child.send(signal.SIGCONT)  # The chief may be waiting for a suspended process.
-        # The other processes write no record, so they get no time for it.
+        # The other processes write no record, so they do not get time to write one.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
             running = self._running(part)
             ended = stop(

@@ -50,7 +50,7 @@ _FREE = Link("memory", 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
-    """Results for one number of workers. The fields are the columns of the CSV file.
+    """The results with one number of workers. The fields are the columns of the CSV file.
 
     Attributes:
       kind: "weak" or "strong".
@@ -156,7 +156,7 @@ class Scaling:
         return records
 
     def _side(self, logs: Path, count: int) -> Side:
-        """The command of a job.
+        """The side that runs a job.
 
         For 0 workers, the command of a single process on the processors of one worker.
         """
@@ -198,7 +198,7 @@ def points(
         step = median(_step_seconds(records))
         speeds = [speed or 0.0 for speed in throughputs(records)]
         speed = median(speeds)
-        # Share of the work that a single worker does in `computing` seconds.
+        # This job has this share of the work that a single worker does in `computing` seconds.
         share = 1.0 / workers if kind == STRONG else 1.0
         compute = computing * share * (workers if shared else 1)
         images = speed * step  # for one step of the whole job

@@ -153,7 +153,8 @@ def _dispatch(argv: Sequence[str]) -> int:
 
 
 def _silenced(words: Sequence[str]) -> frozenset[str]:
-    """The names in --quiet_conditions, also after --, for all warnings of this process.
+    """The names in --quiet_conditions, before and after "--". They apply to all warnings of this
+    process.
 
     A wrong name is refused when the flag is parsed.
     """
@@ -190,7 +191,7 @@ def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
-    """The help of a command (as XML on request), or the overview of all commands."""
+    """The help of a command, as XML if requested, or the overview of all commands."""
     from cnnbench.flags.help import all_sections, command_help, overview, run_help, xml_help
     from cnnbench.flags.parse import load_plugins
 

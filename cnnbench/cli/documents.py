@@ -301,14 +301,14 @@ def _form(
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         name = _NAMES.get(hint.__name__, hint.__name__)
         if name not in definitions:
-            definitions[name] = {}  # Reserved first, in case the type contains itself.
+            definitions[name] = {}  # Reserved first, because the type may contain itself.
             definitions[name] = _object(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
     raise TypeError(f"{hint!r} has no JSON Schema")
 
 
 def _metrics() -> dict[str, Json]:
-    """The schema of a summary; plug-ins may add metrics."""
+    """The schema of a summary, to which plug-ins may add metrics."""
     load_metrics()
     value: dict[str, Json] = {"anyOf": [{"$ref": "#/$defs/number"}, {"type": "null"}]}
     text: dict[str, Json] = {"anyOf": [{"type": "string"}, {"type": "null"}]}

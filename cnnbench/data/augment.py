@@ -46,7 +46,7 @@ def mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
 def mixed(
     batch: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """A batch of n images, n even, mixed with their neighbours.
+    """A batch of n images, mixed with their neighbours. n must be even.
 
     Args:
       batch: the elements of the spec, images [n, height, width, channels] and classes [n].
@@ -74,7 +74,7 @@ def mixed(
 def own_shares(
     positions: tf.Tensor, height: int, width: int, spec: InputSpec
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Shares of n images in their mixed images.
+    """The share of each of n images in its mixed image.
 
     Returns:
       The share of each pixel, float32 [n, height, width, 1] or, without CutMix, [n, 1, 1, 1]; and
@@ -99,7 +99,7 @@ def own_shares(
 
 
 def _inside(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
-    """Which rows, or columns, of n images are in the rectangle, bool [n, size].
+    """Whether each row (or column) of n images is in the rectangle: bool [n, size].
 
     Before it is cut off at the border, the rectangle has the share 1 - `drawn` of the area, and
     sides in the ratio of the image's sides. They are rounded down to an even number of pixels, as
@@ -168,7 +168,7 @@ AUGMENTATIONS = {
 }
 """Augmentations by the values of --augment."""
 
-_STRONGEST = 30  # drawn strengths are whole numbers up to this one, divided by it
+_STRONGEST = 30  # strengths are whole numbers up to this, divided by this
 
 
 def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
@@ -202,8 +202,8 @@ def augmented_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) ->
     return tf.map_fn(one, (images, positions), fn_output_signature=made)
 
 
-# Operations: functions of an image, uint8 [height, width, 3], the strength from 0 to 1, the
-# strength with a random sign, both float64, and the augmentation. They round as Pillow does.
+# Operations. Each is a function of an image, uint8 [height, width, 3]; the strength from 0 to 1;
+# the strength with a random sign (both float64); and the augmentation. They round as Pillow does.
 
 
 def _rotate(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
@@ -234,7 +234,7 @@ def _translate_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> 
 
 
 def _moved(image: Any, column: tuple[Any, Any, Any], row: tuple[Any, Any, Any]) -> tf.Tensor:
-    """The image whose pixel at (x, y) is that at the nearest place to (column, row), or black.
+    """The moved image: its pixel (x, y) is the pixel nearest to (column, row), or black outside.
 
     `column` and `row` are factors of x, y and 1. Places are measured to the centres of pixels, so
     the first pixel is at (0.5, 0.5).
@@ -310,7 +310,7 @@ def _sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf
 
 
 def _blended(without: Any, image: Any, strength: Any, kind: Augmentation) -> tf.Tensor:
-    """The image with a property, such as colour, weakened or exaggerated.
+    """The image with a weaker or stronger property, such as colour.
 
     `without` is the image without the property, in a shape that broadcasts to the image's.
     """

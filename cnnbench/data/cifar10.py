@@ -1,4 +1,4 @@
-"""CIFAR-10: the whole subset is in host memory, and batches are gathered from its rows."""
+"""CIFAR-10: the whole subset is in host memory, and its rows are gathered to batches."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
-    """Files of a subset, in the order of their numbers, from the first folder that contains some.
+    """Files of a subset, in the order of their numbers, from the first folder that contains any.
 
     Searches ``data_dir``, then its subfolders ``cifar-10-batches-py`` and ``cifar-10-batches-bin``.
     If a folder contains both formats, pickles are preferred.
@@ -218,9 +218,9 @@ def unpickled(data: bytes) -> Any:
     UnpicklingError for damaged data.
     """
     try:
-        # Python would allocate a memo up to its largest index, which may take gigabytes and
-        # minutes, so indices are checked first. `genops` cannot decode some strings of Python 2;
-        # the check ends there.
+        # Python allocates a memo up to its largest index, which may take gigabytes and minutes.
+        # Therefore indices are checked first. `genops` cannot decode some strings of Python 2. The
+        # check ends there.
         with contextlib.suppress(UnicodeDecodeError):
             for opcode, argument, _ in pickletools.genops(data):
                 puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")

@@ -94,7 +94,7 @@ def os_error_text(error: OSError) -> str:
 
 
 def unfinished_in(folder: Path) -> str:
-    """Name of a subfolder with files of a data set that was not completed; "" if there is none."""
+    """Name of a subfolder with the files of an incomplete data set; "" if there is none."""
     made = (path for path in folder.iterdir() if path.name.startswith(UNFINISHED))
     held = (path.name for path in made if (path / SCRATCH).is_file() and len([*path.iterdir()]) > 1)
     return min(held, default="")
@@ -112,7 +112,9 @@ def content_of(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def readable(data_dir: str) -> Iterator[None]:
-    """Context manager for reading a directory. FlagError if it is missing, or for an OSError."""
+    """Context manager for reading a directory. Raises FlagError if it is missing or cannot be
+    read.
+    """
     try:
         if not place(data_dir).is_dir():
             raise FlagError("data_dir", data_dir, "there is no such directory")
@@ -136,7 +138,7 @@ def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
         try:
             status = path.stat()
         except OSError:
-            return count(path)  # Raises the file's error.
+            return count(path)  # `count` raises the error that the file causes.
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         return cached_count(path, *version)
 

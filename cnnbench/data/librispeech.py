@@ -41,7 +41,9 @@ UTTERANCE = "audio/id"
 
 
 def samples_in(content: bytes) -> int:
-    """Number of samples in a WAV file. RecordDefect unless it is 16 bits, 16 kHz, one channel."""
+    """Number of samples in a WAV file. RecordDefect if it does not have 16 bits, 16 kHz and one
+    channel.
+    """
     try:
         with wave.open(io.BytesIO(content)) as file:
             audio_format = (file.getnchannels(), file.getsampwidth(), file.getframerate())
@@ -106,7 +108,9 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def serialize(audio: bytes, text: str, utterance: str) -> bytes:
-    """Makes a record from a WAV file (valid for `samples_in`) and a transcript in `ALPHABET`."""
+    """Creates a record from a WAV file that `samples_in` accepts, and a transcript in
+    `ALPHABET`.
+    """
     return serialized({}, {}, {AUDIO: audio, TEXT: text, UTTERANCE: utterance})
 
 

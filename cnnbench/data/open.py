@@ -58,7 +58,7 @@ def _of(name: str) -> Callable[..., Any]:
 
 
 def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
-    """Attributes of a `Dataset` whose files are TFRecord files ``<prefix><subset>-*-of-*``."""
+    """Attributes for a `Dataset` of TFRecord files ``<prefix><subset>-*-of-*``."""
     return {
         "files": f"{prefix}train-*-of-* and {prefix}validation-*-of-*",
         "find": partial(tfrecord.find_files, prefix=prefix),

@@ -224,7 +224,9 @@ class Steps:
         return tuple(self._to_tower(tower, self._padded()) for tower in range(len(self._devices)))
 
     def _checked(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        """The batch. Checks a plug-in's first one, whose specs may have unknown sizes."""
+        """Returns the batch. Checks the first batch of a plug-in, because its specs can have
+        unknown sizes.
+        """
         if not self._is_checked:
             check_batch(self._pipeline, batch)
             self._is_checked = True
@@ -239,7 +241,8 @@ class Steps:
         """The next batch of the pass, padded with zeros of weight 0."""
         spec = self._pipeline.spec
         with tf.device(self._host):
-            # Not next(): its error at the end of the data would cancel operations of other threads.
+            # next() is not used, because its error at the end of the data cancels operations of
+            # other threads.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
                 values = self._checked(batch.get_value())
@@ -319,7 +322,7 @@ def use_own_executor() -> None:
 
 
 class _Prefetcher(threading.Thread):
-    """A thread that calls ``produce`` ahead of time and keeps a limited number of results.
+    """A thread that calls ``produce`` in advance and stores a limited number of results.
 
     It has no reference to the input that owns it, so that the input can be garbage-collected.
     """
@@ -334,7 +337,9 @@ class _Prefetcher(threading.Thread):
         self.start()
 
     def get(self) -> Copying:
-        """The next result. Raises an error of ``produce``, and raises it again on later calls."""
+        """The next result. If ``produce`` has raised an error, raises it now and in all later
+        calls.
+        """
         if self._error is None:
             item = self._ready.get()
             if not isinstance(item, BaseException):
@@ -344,7 +349,9 @@ class _Prefetcher(threading.Thread):
         raise self._error
 
     def stop(self) -> None:
-        """Ends the thread after the current result. Safe in exception handlers and at exit."""
+        """Ends the thread after the current result. You can call it in exception handlers and at
+        exit.
+        """
         self._stopping = True
         self._room.release()
         self._ready = queue.SimpleQueue()  # Frees the memory of unused batches.
@@ -386,7 +393,7 @@ class InputDistribution:
 
     def __init__(self, strategy: Any, flags: StrategyParams) -> None:
         self._manual = flags.input_sharding == "manual"
-        # Only with `manual`: each of N replicas uses every Nth batch of its own pipeline.
+        # Used only with `manual`. Each of N replicas uses every Nth batch of its own pipeline.
         self._per_replica = flags.input_replication == "per_replica"
         self.strategy = for_input_per_replica(strategy) if self._per_replica else strategy
         self._policy = flags.auto_shard_policy
@@ -437,7 +444,9 @@ class InputDistribution:
 
 
 def _endless(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Declares training batches as infinite, so that workers do not synchronise for each batch."""
+    """Declares that training batches are endless, so that workers do not synchronise for each
+    batch.
+    """
     endless = tf.data.experimental.INFINITE_CARDINALITY
     return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
@@ -510,7 +519,7 @@ class JoinedInput(InputSource):
         super().__init__(whole, devices, first.examples_per_epoch)
         self.synthetic = first.synthetic
         self._sources = tuple(sources)
-        # For each tower, its source and its number in the source; for each source, its slice.
+        # For each tower: its source, and its number in this source. For each source: its slice.
         self._places = [
             (which, tower)
             for which, source in enumerate(sources)
@@ -530,7 +539,9 @@ class JoinedInput(InputSource):
         return self._sources[which].of_tower(number, batches[self._shares[which]])
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.next`; the time blocked here is added to ``wait_seconds``."""
+        """See `InputSource.next`. The time for which the call blocks is added to
+        ``wait_seconds``.
+        """
         start = time.perf_counter()
         try:
             return tuple(batch for source in self._sources for batch in source.next())
@@ -600,7 +611,7 @@ class CoordinatedInput(JoinedInput):
 
     @property
     def error(self) -> Exception | None:
-        """The error because of which a worker receives no more batches; None without error."""
+        """The error that prevents a worker from receiving more batches; None if there is none."""
         return self._error
 
     @property
@@ -638,7 +649,9 @@ class CoordinatedInput(JoinedInput):
         return list(parts)
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """The first call starts to fill the queues. Returns (), the step has no arguments."""
+        """Returns (), because the step has no arguments. The first call starts to fill the
+        queues.
+        """
         self.batches += 1
         with self._lock:
             if not self._began and not self.synthetic:
@@ -648,7 +661,9 @@ class CoordinatedInput(JoinedInput):
         return ()
 
     def taken(self, worker: int) -> None:
-        """Call it when a step on this worker has ended, so that its queue is filled again."""
+        """Call this method when a step on the worker has ended, so that the worker's queue is
+        filled again.
+        """
         self._wanted[worker].release()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:

@@ -51,7 +51,7 @@ class RatingsPipeline(ArrayPipeline):
         return users, items, tf.cast(rated, tf.int64)
 
     def _not_rated(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """For each user, the first of the drawn items that the user has not rated."""
+        """The first of the drawn items that a user has not rated, for each user."""
         tries = positions[:, None] * _TRIES + tf.range(_TRIES, dtype=tf.int64)
         drawn = uniform_int(tries, self.spec.seed, "negative item", self._num_items)
         pairs = tf.reshape(users[:, None] * ITEMS + drawn, [-1])

@@ -99,8 +99,9 @@ _IN_FLIGHT = 1024  # maximum number of records that are decoded at the same time
 _EXAMINED = 1000  # maximum number of skipped records that are examined for their defects
 _NAMED = 3
 
-# There is nothing to convert for AutoGraph. It also writes temporary files, which would remain if a
-# process exits without TensorFlow's clean-up, as processes of jobs do.
+# AutoGraph is not needed, because there is nothing to convert. It also writes temporary files,
+# which would remain if a process exits without TensorFlow's clean-up. Processes of jobs exit in
+# this way.
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
@@ -130,7 +131,7 @@ class RecordPipeline(Pipeline):
             num_examples = spec.dataset.count(files, spec.subset)
         super().__init__(spec, num_examples)
         self._files = list(files)
-        # An evaluation is always in a fixed order; the flag has no effect.
+        # An evaluation always has a fixed order, so the flag has no effect.
         self._in_order = not (spec.training and spec.datasets_sloppy_parallel_interleave)
         with tf.device(self.spec.host):
             self._paths = tf.constant([str(path) for path in self._files])
@@ -146,7 +147,8 @@ class RecordPipeline(Pipeline):
     def decode(
         self, record: tf.Tensor, position: tf.Tensor
     ) -> Annotated[Mapping[str, tf.Tensor], _all_elements]:
-        """Decodes a record, a string scalar, to the elements of an example by name, in the graph.
+        """Decodes a record (a string scalar) to the elements of an example, by name. Runs in the
+        graph.
 
         It must fail for the same records for which `examine` raises RecordDefect. `position`, an
         int64 scalar, determines all random choices (see `cnnbench.data.pipeline`).
@@ -164,7 +166,9 @@ class RecordPipeline(Pipeline):
         return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
 
     def stages(self) -> list[PipelineStage]:
-        """See `Pipeline.stages`. Stage "read" has no shuffle buffer, which would hide its speed."""
+        """See `Pipeline.stages`. Stage "read" has no shuffle buffer, because it would hide the
+        speed of reading.
+        """
         threads = self.spec.datasets_num_private_threads
         return [
             PipelineStage("read", with_threads(self._one_pass().repeat(), threads), 1),
@@ -202,7 +206,9 @@ class RecordPipeline(Pipeline):
             return self._prepared(tf.identity(turn), example)
 
     def _records(self) -> tf.data.Dataset:
-        """Data set of (file number, record number, record): endless in training, else one pass."""
+        """Data set of (file number, record number, record). It is endless in training, otherwise
+        one pass.
+        """
         spec = self.spec
         kept = spec.datasets_use_caching or spec.datasets_repeat_cached_sample
         behind = self.start // max(1, self._records_per_pass()) if self.start and not kept else 0
@@ -219,7 +225,8 @@ class RecordPipeline(Pipeline):
         return records.skip(self.start) if self.start else records
 
     def _parts(self) -> list[tuple[int, int, int]]:
-        """This shard's records in one pass, as ranges: file, first record, end of the range.
+        """The records of this shard in one pass, as ranges: the file, the first record, and the
+        end.
 
         If the records of all files are numbered, the training records of a shard are consecutive.
         The sizes of shards differ by at most one record. Files without records of this shard are
@@ -343,7 +350,7 @@ class RecordPipeline(Pipeline):
             return tf.identity(turn), {name: tf.identity(x) for name, x in example.items()}
 
     def _example(self, data: tf.Tensor, turn: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """The decoded record; prepared, too, unless bad records are skipped."""
+        """The decoded record. It is also prepared, unless bad records are skipped."""
         example = self.decode(data, positions_of(turn, self.spec))
         return example if self._skips else self._prepared(turn, example)
 
@@ -357,7 +364,9 @@ class RecordPipeline(Pipeline):
         return self._record_defect() or super().explain(error)
 
     def _record_defect(self) -> DataError | None:
-        """The defect of a record in decoding: by `examine`, or else by decoding it alone."""
+        """Why a record could not be decoded. `examine` finds the defect, or decoding only this
+        record.
+        """
         turns = self._in_decoding()
         for key in turns:
             if defect := self._defect(key):
@@ -380,7 +389,7 @@ class RecordPipeline(Pipeline):
             return SkippedRecords()
         keys = [*self._in_decoding()]
         examined = map(self._defect, keys[:_EXAMINED])
-        # Records without a defect are still being decoded.
+        # These records have no defect, so they are still being decoded.
         lines = [str(defect) for defect in examined if defect]
         count = len(lines) + len(keys[_EXAMINED:])
         return SkippedRecords(count=count, first=tuple(lines[:_NAMED]))
@@ -389,7 +398,7 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.passed_over`."""
         with tf.device(self.spec.host):
             turns, _ = self._ledger.export()
-        # Records after the last example are being decoded, or were skipped later.
+        # Records after the last example are still being decoded, or will be skipped later.
         skipped = 0
         for turn in sorted(turns.numpy().tolist()):
             if turn - self.start >= examples + skipped:
@@ -403,7 +412,9 @@ class RecordPipeline(Pipeline):
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 
     def _in_decoding(self) -> dict[int, int]:
-        """Records for which decoding has started but not succeeded: number in the stream by key."""
+        """Maps the key of a record to its number in the stream, while decoding has started but not
+        succeeded.
+        """
         with tf.device(self.spec.host):
             turns, keys = self._ledger.export()
         return dict(sorted(zip(keys.numpy().tolist(), turns.numpy().tolist(), strict=True)))
@@ -428,5 +439,7 @@ def padded(values: Any, length: int) -> Any:
 
 
 def require(holds: Any, *shown: Any) -> tf.Operation:
-    """An assertion as one operation, which is cheaper than the branch of `tf.debugging.Assert`."""
+    """An assertion in one operation. It is faster than `tf.debugging.Assert`, which creates a
+    branch.
+    """
     return tf.raw_ops.Assert(condition=holds, data=[tf.convert_to_tensor(x) for x in shown])

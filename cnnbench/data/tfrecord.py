@@ -41,7 +41,9 @@ _CASTAGNOLI = 0x82F63B78
 
 
 class FramingError(DataError):
-    """The framing of a file is damaged: this record (from 0) and later ones cannot be read."""
+    """The framing of a file is damaged: this record (numbered from 0) and all later records are
+    lost.
+    """
 
     def __init__(self, path: Path, record: int, problem: str) -> None:
         refused = "a damaged file is refused, also with --on_bad_record=skip"
@@ -80,7 +82,7 @@ def frames(path: Path) -> Iterator[Frame]:
 
 
 def count_records(path: Path) -> int:
-    """Number of records in a file. Does not read their data. Raises the same errors as `frames`."""
+    """Number of records in a file. Does not read the data. Raises the same errors as `frames`."""
     return sum(1 for _ in frames(path))
 
 
@@ -246,7 +248,9 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 
 def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
-    """Number of records in each file of a subset. For the published ImageNet, all are equal."""
+    """Number of records in each file of a subset. In the published ImageNet, all numbers are
+    equal.
+    """
     number = len(files)
     if number == _PUBLISHED_FILES[subset]:
         published = PUBLISHED_EXAMPLES[subset]

@@ -29,7 +29,7 @@ from cnnbench.records.files import refusing
 
 
 class Counted(enum.Enum):
-    """How much of a flag's value belongs to the identity of a run."""
+    """Which part of a flag's value belongs to the identity of a run."""
 
     VALUE = "the value"
     PRESENCE = "whether it is given"
@@ -54,7 +54,7 @@ class Role(enum.Enum):
 
     @property
     def counted(self) -> Counted:
-        """How much of the value belongs to the identity of a run."""
+        """Which part of the value belongs to the identity of a run."""
         return _COUNTED.get(self, Counted.NOTHING)
 
 
@@ -66,7 +66,7 @@ _COUNTED = {
 
 
 class RunPart(enum.Flag):
-    """Parts of a run with special treatment. Most flags belong to none, and some to several."""
+    """Parts of a run that are treated separately. Most flags belong to no part, some to several."""
 
     NONE = 0
     WORK = enum.auto()
@@ -225,7 +225,7 @@ def parsed(type: type, parser: Callable[[str], Any]) -> FlagKind:
 
 
 def items(of: FlagKind, separator: str = ",") -> FlagKind:
-    """Kind of tuples. Text without the separator is a single value."""
+    """Kind of tuples. A text without the separator is a tuple with one value."""
 
     def has(value: Any) -> bool:
         return isinstance(value, tuple) and all(map(of.has, value))
@@ -252,7 +252,7 @@ def items(of: FlagKind, separator: str = ",") -> FlagKind:
 
 
 def either(*kinds: FlagKind) -> FlagKind:
-    """Kind of values of several kinds. The first kind that can read a text is used."""
+    """Kind that accepts values of several kinds. The first kind that can read a text is used."""
 
     def read(text: str) -> Any:
         for kind in kinds[:-1]:
@@ -419,7 +419,9 @@ class FlagSpec:
             raise FlagError(self.name, text, f"must be {self.kind.wording}") from None
 
     def read(self, value: Any) -> Any:
-        """Normalises a value that Python code sets. It may be text as on the command line."""
+        """Normalises a value that Python code sets. The value can be a text, as on the command
+        line.
+        """
         if isinstance(value, str) and not self.kind.has(value):
             value = self.parse(value)
         return self.normalise(value)
@@ -470,7 +472,7 @@ def specs_of(group: type) -> tuple[FlagSpec, ...]:
 
 
 def named(specs: Iterable[FlagSpec], of: Role | RunPart) -> tuple[str, ...]:
-    """Names of the flags with a role, or with one of the parts, in order of declaration."""
+    """Names of the flags that have a role or one of the parts, in the order of declaration."""
     if isinstance(of, Role):
         return tuple(spec.name for spec in specs if spec.role is of)
     return tuple(spec.name for spec in specs if spec.part & of)
@@ -514,7 +516,7 @@ def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
 
 
 def _kind(of: Any, limits: Mapping[str, Any]) -> FlagKind:
-    """The kind of an annotated type, with the limits that apply to it."""
+    """The kind of values of a type annotation, with the limits that apply to it."""
     if typing.get_origin(of) is tuple:
         return items(_kind(typing.get_args(of)[0], limits), limits.get("separator", ","))
     if of in (int, float):

@@ -1,1 +1,1 @@
-"""Records to verdicts, pages and trends; needs no TensorFlow."""
+"""Converts records to verdicts, pages and trends. Does not need TensorFlow."""

@@ -63,7 +63,7 @@ ALL = "all"
 
 
 def parse_quiet(text: str) -> frozenset[str]:
-    """The names in a comma-separated list; "all" stands for all measuring conditions.
+    """The names in a comma-separated list. The name "all" means all measuring conditions.
 
     Other warnings, such as that a worker is lost, are silenced only by their own names.
     """
@@ -79,7 +79,8 @@ def parse_quiet(text: str) -> frozenset[str]:
 
 
 class RunFlags(NamedTuple):
-    """Resolved flags that advice depends on; `intra_threads` 0 is TensorFlow's own choice.
+    """Resolved flags on which advice depends. If `intra_threads` is 0, TensorFlow chooses the
+    number.
 
     `cards` are the indices of the run's GPUs among the visible GPUs.
     """
@@ -147,7 +148,7 @@ _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 
 def load(now: Situation) -> Finding:
-    """Checks for CPU time of other processes.
+    """Checks whether other processes use CPU time before the run.
 
     The load average of the last minute still includes the previous run. Therefore it is used only
     if CPU time is unknown.
@@ -169,28 +170,28 @@ def load(now: Situation) -> Finding:
 
 
 def load_in_loop(then: Situation) -> Finding:
-    """Checks for CPU time of other processes in the timed loop."""
+    """Checks whether other processes used CPU time in the timed loop."""
     busy = _busy_with_others(then)
     problem = f"in the timed loop other processes kept {busy}"
     return (problem, _MEASURE_AGAIN) if busy else None
 
 
 def steal(now: Situation) -> Finding:
-    """Checks for CPU time that the hypervisor withheld."""
+    """Checks whether the hypervisor withholds CPU time before the run."""
     share = _stolen(now)
     problem = f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for"
     return (problem, f"use a dedicated machine, or {_INTERLEAVE}") if share else None
 
 
 def steal_in_loop(then: Situation) -> Finding:
-    """Checks for CPU time that the hypervisor withheld in the timed loop."""
+    """Checks whether the hypervisor withheld CPU time in the timed loop."""
     share = _stolen(then)
     problem = f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time"
     return (problem, _MEASURE_AGAIN) if share else None
 
 
 def threads(now: Situation) -> Finding:
-    """Checks for more threads than CPUs."""
+    """Checks whether there are more threads than CPUs."""
     wanted, usable = now.flags.intra_threads, now.usable_cpus
     if not now.flags.intra_threads_given or wanted <= usable:
         return None
@@ -199,7 +200,9 @@ def threads(now: Situation) -> Finding:
 
 
 def quota(now: Situation) -> Finding:
-    """Checks for a CPU quota below the number of threads, which pauses threads periodically."""
+    """Checks whether a CPU quota is below the number of threads. It would pause threads
+    periodically.
+    """
     limit = now.facts.get("cgroup_cpu_limit")
     running = min(now.flags.intra_threads or now.usable_cpus, now.usable_cpus)
     if limit is None or now.flags.on_gpu or running <= limit:
@@ -214,7 +217,7 @@ def quota(now: Situation) -> Finding:
 
 
 def quota_in_loop(then: Situation) -> Finding:
-    """Checks whether a control group paused threads."""
+    """Checks whether a control group paused threads in the timed loop."""
     seconds, stopped = then.interval["seconds"], then.interval.get("quota_seconds", 0.0)
     if stopped <= _QUOTA_SHARE * seconds:
         return None
@@ -228,7 +231,7 @@ def quota_in_loop(then: Situation) -> Finding:
 
 
 def governor(now: Situation) -> Finding:
-    """Checks for clock frequencies that are limited or differ."""
+    """Checks whether clock frequencies are limited, or differ between CPUs."""
     names = [name for name in str(now.facts.get("cpu_governor", "")).split(",") if name]
     if len(names) > 1:
         problem = f"CPUs have different frequency governors ({', '.join(names)})"
@@ -240,7 +243,7 @@ def governor(now: Situation) -> Finding:
 
 
 def thermal(then: Situation) -> Finding:
-    """Checks for a processor throttled by heat."""
+    """Checks whether heat throttled the processor."""
     events = then.interval.get("thermal_events")
     problem = f"in the timed loop CPUs slowed down {events} times for heat"
     advice = "check the cooling; a lower clock that holds (turbo off) gives steadier results"
@@ -248,7 +251,7 @@ def thermal(then: Situation) -> Finding:
 
 
 def memory(now: Situation) -> Finding:
-    """Checks for little free memory."""
+    """Checks whether there is too little free memory."""
     total, left = now.facts.get("memory_bytes"), now.facts.get("memory_available_bytes")
     if not total or left is None or left >= _SCARCE_MEMORY * total:
         return None
@@ -257,7 +260,7 @@ def memory(now: Situation) -> Finding:
 
 
 def memory_in_loop(then: Situation) -> Finding:
-    """Checks for pages moved to or from swap space."""
+    """Checks whether pages were moved to or from swap space in the timed loop."""
     pages, size = then.interval.get("swapped_pages"), then.flags.batch_size
     advice = (
         f"stop programs that use the memory, or lower --batch_size{f', now {size}' if size else ''}"
@@ -266,7 +269,7 @@ def memory_in_loop(then: Situation) -> Finding:
 
 
 def numa(now: Situation) -> Finding:
-    """Checks for several NUMA nodes without binding to one."""
+    """Checks whether there are several NUMA nodes and the run is not bound to one."""
     nodes = now.facts.get("numa_nodes") or 1
     if nodes <= 1 or now.flags.on_gpu or "cpu_affinity" in now.facts:
         return None
@@ -281,7 +284,7 @@ def battery(now: Situation) -> Finding:
 
 
 def gpu_processes(now: Situation) -> Finding:
-    """Checks for other processes on the GPUs of the run."""
+    """Checks whether other processes use the GPUs of the run."""
     busy = {state.index: state.others for state in now.gpus.own if state.others}
     if not busy:
         return None
@@ -297,7 +300,7 @@ def gpu_processes(now: Situation) -> Finding:
 
 
 def gpu_processes_in_loop(then: Situation) -> Finding:
-    """Checks for other processes that started on the GPUs of the run."""
+    """Checks whether other processes started on the GPUs of the run."""
     before = {state.uuid: state for state in then.gpus_before.states}
     new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own}
     words = [
@@ -311,7 +314,7 @@ def gpu_processes_in_loop(then: Situation) -> Finding:
 
 
 def gpu_throttle(now: Situation) -> Finding:
-    """Checks for GPUs throttled before the run uses them."""
+    """Checks, before the run uses the GPUs, whether a GPU is throttled."""
     slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
     if not words:
@@ -321,7 +324,7 @@ def gpu_throttle(now: Situation) -> Finding:
 
 
 def gpu_throttle_in_loop(then: Situation) -> Finding:
-    """Checks for GPUs throttled by heat or power supply."""
+    """Checks whether heat or power supply throttled a GPU in the timed loop."""
     words = []
     before = {state.uuid: state.thermal_seconds for state in then.gpus_before.states}
     for state in then.gpus.own:

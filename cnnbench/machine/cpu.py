@@ -82,7 +82,7 @@ _NO_LIMIT = 1 << 60  # Control groups of version 1 contain a huge number if ther
 
 
 class Memory(NamedTuple):
-    """Bytes of memory, main or of a GPU.
+    """Bytes of main memory or of the memory of a GPU.
 
     `total` is the maximum that a process can use, including swap space. `available` is the memory
     that is free, or can be freed, without swapping.
@@ -93,12 +93,12 @@ class Memory(NamedTuple):
 
 
 def available_cores() -> int:
-    """Number of processors in the affinity mask, or of all if the system has no masks."""
+    """Number of CPUs in the affinity mask; of all CPUs if the system has no masks."""
     return len(usable_cpus())
 
 
 def usable_cpus() -> Collection[int]:
-    """Numbers of the processors in the affinity mask, or of all."""
+    """Numbers of the CPUs in the affinity mask; of all CPUs if there is no mask."""
     try:
         return os.sched_getaffinity(0)
     except AttributeError:  # Not available on every platform.
@@ -135,7 +135,7 @@ def processor(host: Host) -> Facts:
         "physical_cores": len(cores) or None,
         # Noise usually comes from other machines on the same hypervisor.
         "virtual_machine": True if "hypervisor" in flags else None,
-        # What --conv_gradients=auto is on this CPU, and the kernels that it depends on.
+        # The value that --conv_gradients=auto has on this CPU, and the kernels on which it depends.
         "cpu_conv_gradients": f"fastest ({kernels})" if kernels in MEASURED_KERNELS else LIBRARY,
     }
 
@@ -145,7 +145,8 @@ def _fields(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-# TensorFlow uses oneDNN's convolutions by itself on CPUs with one of these; else by request.
+# On CPUs with one of these instruction sets, TensorFlow uses oneDNN's convolutions by default. On
+# other CPUs, it uses them only on request.
 _NEURAL = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
 _ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
@@ -158,7 +159,7 @@ MEASURED_KERNELS = ("eigen-avx2", "onednn-avx2", "onednn-avx512")
 
 
 def kernels(host: Host) -> str:
-    """The kind of kernels by which this CPU computes convolutions, such as "eigen-avx2".
+    """The kind of kernels with which this CPU computes convolutions, such as "eigen-avx2".
 
     "onednn" are oneDNN's convolutions, "eigen" TensorFlow's own, which call oneDNN's products of
     matrices. `LIBRARY` if the instruction set is unknown, or lowered below AVX2, or if the user
@@ -182,7 +183,7 @@ def _kernels(isa: Collection[str], environ: Mapping[str, str]) -> str:
 
 
 def logical_cpus(host: Host) -> Facts:
-    """Number of CPUs, and of those that this process may use."""
+    """Number of all CPUs, and number of CPUs that this process may use."""
     total, usable = os.cpu_count() or 1, sorted(usable_cpus())
     return {
         "logical_cpus": total,
@@ -290,7 +291,7 @@ def limits(host: Host) -> Facts:
 
 
 def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
-    """Folder, limit and used bytes of each control group with a limit of memory."""
+    """Folder, limit and used bytes of each control group that limits memory."""
     for folder in cgroup_folders(host, "memory"):
         for limit_name, used_name in (
             ("memory.max", "memory.current"),
@@ -335,7 +336,9 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
 
 def oom_kills(host: Host | None = None) -> int:
-    """OOM kills counted by the control group or machine, else 0; only differences are valid."""
+    """The control group's or machine's count of OOM kills; 0 if unknown. Only differences are
+    meaningful.
+    """
     host = Host() if host is None else host
     # Version 2 and version 1 of control groups.
     names = ("memory.events", "memory.oom_control")
@@ -364,7 +367,7 @@ GROUPS: tuple[FactGroup, ...] = (
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers as the kernel writes CPU lists: "0-3,8"."""
+    """Formats ascending numbers in the way that the kernel writes CPU lists: "0-3,8"."""
     groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]
     return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)

@@ -34,7 +34,9 @@ _Parts: TypeAlias = tuple[int, ...]
 
 
 def _answer(library: Any, function: str, *arguments: int) -> int:
-    """The number that a C function writes to its last argument. OSError if its status is not 0."""
+    """Calls a C function and returns the number in its last argument. OSError if its status is
+    not 0.
+    """
     value = ctypes.c_int()
     status = getattr(library, function)(*arguments, ctypes.byref(value))
     if status:
@@ -128,7 +130,7 @@ _PREFIXES = (
     *("DNNL_", "GOMP_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "XLA_"),
     *("HOROVOD_", "OMPI_"),
 )
-# The last is Open MPI's key of a job: OMPI_MCA_orte_precondition_transports.
+# The last pattern excludes Open MPI's key of a job: OMPI_MCA_orte_precondition_transports.
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "TRANSPORTS")
 _MAX_LENGTH = 1000
 # Paths in variables such as XLA_FLAGS: --xla_dump_to=DIR, --xla_gpu_cuda_data_dir=DIR.
@@ -147,7 +149,7 @@ def python(host: Host) -> Facts:
 
 
 def packages(host: Host) -> Facts:
-    """Installed versions; TensorFlow's with the name of its package."""
+    """Installed versions. For TensorFlow, also the name of its package."""
     tensorflow = next(
         ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _version(name))),
         (None, None),
@@ -194,7 +196,9 @@ def tensorflow_threads(host: Host) -> Facts:
 
 
 def commit(host: Host) -> Facts:
-    """Commit of cnnbench's checkout, whether files differ from it, and a digest of these."""
+    """Commit of cnnbench's checkout, whether files differ from the commit, and a digest of these
+    files.
+    """
     subject = repository.of_cnnbench()
     return {
         "git_commit": subject.revision,
@@ -205,7 +209,9 @@ def commit(host: Host) -> Facts:
 
 
 def may_be_shown(variable: str) -> bool:
-    """Whether records may contain an environment variable: it changes speed and is no secret."""
+    """Whether records may contain an environment variable: it must affect speed and must not be
+    a secret.
+    """
     listed = variable in _NAMES or variable.startswith(_PREFIXES)
     return listed and not any(word in variable.upper() for word in _SECRET)
 
@@ -222,7 +228,9 @@ def speed_variables(host: Host) -> Facts:
 
 
 def without_places(name: str, value: Any) -> Any:
-    """A fact as it is compared. For paths in env_* facts, only their presence counts."""
+    """A fact in the form that is compared. For paths in env_* facts, only their presence is
+    compared.
+    """
     if not name.startswith("env_") or not value:
         return value
     return "..." if _PLACE_NAME.search(name) else _PLACE.sub(r"\1...", str(value))

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
 
-# Bits for the reasons why a GPU's clock is reduced. Idleness, clocks that a user has set and
-# displays are left out: they are not disturbances, or separate facts.
+# Bits for the reasons why a GPU's clock is reduced. Three reasons are left out, because they are
+# not disturbances or are separate facts: idleness, clocks that a user has set, and displays.
 _REASONS = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",
@@ -52,7 +52,7 @@ def nvml(host: Host) -> Iterator[Any]:
         if host.modules is sys.modules:
             # pynvml needs it; without this check, pynvml would fail much later
             ctypes.CDLL("libnvidia-ml.so.1")
-            # If another thread is importing it, this waits.
+            # If another thread is importing the module, this call waits.
             module = importlib.import_module("pynvml")
         else:
             module = host.modules["pynvml"]
@@ -130,7 +130,8 @@ def nvml_facts(host: Host) -> Facts:
 def gpu_memory(
     cards: Sequence[int] | None = None, per_card: int = 1, host: Host | None = None
 ) -> Memory | None:
-    """Memory of the run's GPU with the least free memory; None without NVML. See `gpus_of_run`.
+    """Memory of the GPU of the run that has the least free memory; None without NVML. See
+    `gpus_of_run`.
 
     If cards are divided into several GPUs, it is the memory of one part.
     """
@@ -183,7 +184,7 @@ GROUPS: tuple[FactGroup, ...] = (driver_files, nvml_facts, visible_to_tensorflow
 
 @dataclass(frozen=True)
 class GpuState:
-    """The state of one GPU; None where unknown.
+    """The state of one GPU. Unknown values are None.
 
     Attributes:
       sm_clock_mhz: clock of its multiprocessors.
@@ -207,7 +208,9 @@ class GpuState:
 
 
 def gpu_states(host: Host) -> tuple[GpuState, ...]:
-    """All GPUs of the machine, in the driver's order; none without NVML. Never raises."""
+    """All GPUs of the machine, in the driver's order; empty without NVML. Never raises an
+    exception.
+    """
     with nvml(host) as module:
         all_handles = None if module is None else ask(handles, module)
         states = [
@@ -300,7 +303,7 @@ class GpuView(NamedTuple):
     mine: tuple[int, ...] = ()
 
     def without(self, peers: Collection[int]) -> GpuView:
-        """A view without the run's other processes, given by PID, on the run's GPUs."""
+        """A view without other processes of the same run, which are given by PID."""
         states = list(self.states)
         for i in self.mine:
             running = states[i].processes

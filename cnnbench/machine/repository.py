@@ -1,4 +1,4 @@
-"""Git commands that run no program of the repository, and the subject of a measurement.
+"""Git commands that do not run programs of the repository, and the subject of a measurement.
 
 The configuration of an untrusted repository may name programs that git runs even when it only
 reads: hooks, a file system monitor, filters, a signature checker, connection helpers. `git` reads
@@ -77,8 +77,8 @@ _CHANGES = (
     *("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--full-index"),
     *("--submodule=short", "HEAD", *_TRACKED),
 )
-# Untracked files count only if Python can import them. Others, such as logs, are written by
-# programs.
+# Untracked files are included only if Python can import them. Programs write other files, such as
+# logs.
 _MODULES = (
     *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
     *(f":(top,glob)**/*{suffix}" for suffix in (".py", ".so")),
@@ -256,7 +256,7 @@ def _name(folder: str | Path | None) -> str | None:
 
 
 def address(url: str) -> str | None:
-    """A repository's address as host/path: equal for all protocols and without secrets.
+    """A repository's address as host/path, without secrets. It is the same for all protocols.
 
     For a local path, only the last part is returned. For an address in another form, only the host
     is returned, or None if it is unknown.
@@ -317,7 +317,9 @@ class Commits:
         self.places |= {name: whole[commit] for name, commit in self._refs.items()}
 
     def contains(self, commit: str, other: str) -> bool | None:
-        """Whether a commit equals the other one or is its descendant; None if either is unknown."""
+        """Whether a commit is equal to the other commit or is its descendant; None if one is
+        unknown.
+        """
         if commit not in self.places or other not in self.places:
             return None
         wanted = self.places[other]
@@ -326,7 +328,7 @@ class Commits:
             ancestor = waiting.pop()
             if self.places[ancestor] == wanted:
                 return True
-            # Ancestors have smaller places.
+            # Ancestors come first in the order, so their positions are smaller.
             if ancestor not in seen and self.places[ancestor] > wanted:
                 seen.add(ancestor)
                 waiting += (parent for parent in self._parents[ancestor] if parent in self.places)
@@ -338,7 +340,7 @@ class Commits:
         return [] if place is None else self._parents[self._commits[place]]
 
     def remarks(self, names: Sequence[str]) -> list[str]:
-        """Sentences about measured commits that do not follow each other on one branch.
+        """Sentences about measured commits that are not on one branch, one after the other.
 
         `names` are the names in the records, in order: full or abbreviated hashes, branches, tags.
         """
@@ -380,7 +382,7 @@ class Commits:
         yield f"Without a place in the repository, {which} the one that was measured before."
 
     def replacements(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """For commits that were replaced: the commits that replaced them, and by which operation.
+        """For each commit that was replaced: the commits that replaced it, and the operation.
 
         Only commits that no branch or tag contains, and that git still has, can be found.
 
@@ -415,7 +417,9 @@ class Commits:
             yield (commit.strip(), *others)
 
     def _branches(self, commits: Sequence[str]) -> Iterator[str]:
-        """Sentences about commits off HEAD's first-parent line, with the merges that added them."""
+        """Sentences about commits outside of HEAD's first-parent line, with the merges that
+        added them.
+        """
         line = git("rev-list", "--first-parent", "--reverse", "HEAD", folder=self._folder).split()
         aside = sorted({*commits} - {*line}, key=self.places.__getitem__)
         merges = [merge_commit for merge_commit in line if len(self._parents[merge_commit]) > 1]
@@ -440,7 +444,7 @@ def reverted(message: str) -> str:
 
 
 def in_order(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
-    """Sorts items by place. An item without a place (None) stays behind its predecessor."""
+    """Sorts items by position. An item without a position (None) stays after its predecessor."""
     placed: list[tuple[int, T]] = []
     last = -1
     for item in items:

@@ -1,4 +1,4 @@
-"""Measuring conditions, sampled while a run goes on.
+"""Measuring conditions, which are sampled during a run.
 
 Each sample of the conditions reads a few files in /proc and /sys, which takes well under a
 millisecond on a small machine. Only a `UseSampler` runs between these samples: once a second, its
@@ -64,7 +64,7 @@ _CLOCK = re.compile(r"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*(\d+\.\d+
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Counters since the machine (or this process) started; None where unreadable.
+    """Counters since the machine (or this process) started. Counters that cannot be read are None.
 
     Attributes:
       at: seconds, monotonic.
@@ -87,7 +87,7 @@ class Counters:
     swapped_pages: int | None = None
 
     def since(self, first: Counters) -> dict[str, Any]:
-        """Changes since an earlier sample, by name; None where unknown."""
+        """Changes since an earlier sample, by name. Unknown changes are None."""
         elapsed = {}
         for name, now in vars(self).items():
             before = getattr(first, name)
@@ -97,7 +97,9 @@ class Counters:
         return elapsed
 
     def moved(self, first: Counters, second: Counters) -> Counters:
-        """These counters without the change between two later samples; None where unknown."""
+        """These counters without the change between two later samples. Unknown counters are
+        None.
+        """
         changes = second.since(first)
         changes["load_average"] = 0.0
         known: dict[str, Any] = {
@@ -137,7 +139,7 @@ def take(
 
 
 def changes(first: Counters, second: Counters) -> dict[str, float]:
-    """Changes between two samples by name, without unknown ones.
+    """Changes between two samples, by name. Unknown changes are left out.
 
     `other_cpus` is the mean number of CPUs that processes outside the run keep busy.
     `steal_fraction` is the share of the requested CPU time that the hypervisor withheld. Both are
@@ -208,7 +210,7 @@ def _quota_seconds(host: Host) -> float | None:
 
 
 def clock_mhz(host: Host) -> int | None:
-    """The current clock: the median over some CPUs that this process may use. Never raises.
+    """The current clock rate: the median over some CPUs that this process may use. Never raises.
 
     None if the kernel does not report it. This is the case in most virtual machines.
     """
@@ -255,7 +257,7 @@ class EnergyCounter(NamedTuple):
 
 
 class EnergyMeter:
-    """Reads all counters at two moments, before and after the timed loop and never in it.
+    """Reads all counters twice: before and after the timed loop, never in it.
 
     RAPL counts the energy of processor packages and their memory. NVML counts the energy of whole
     GPU boards. Both include all processes. Neither includes disks, fans and power supplies.
@@ -287,7 +289,7 @@ class EnergyMeter:
         ]
 
     def stop(self) -> dict[str, Any]:
-        """The energy since `start`, without pauses. Keys are the names in `Measured`.
+        """The energy since `start`, without pauses. The keys are the names in `Measured`.
 
         If a counter of a kind of device cannot be read, its value is None. If no counter can be
         read, the result is empty.
@@ -345,7 +347,7 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
 
 
 def _watts(host: Host, folder: str) -> float:
-    """The power limit of a domain, which it can exceed only for a short time."""
+    """The power limit of a domain. The domain can exceed this limit only for a short time."""
     files = [
         f"{folder}/constraint_{i}_{kind}_uw"
         for i in range(3)
@@ -392,7 +394,7 @@ class UseSampler:
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.sample()
         self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
-        # If no further thread can start, only the samples at the loop's edges are taken.
+        # If no more threads can start, samples are taken only at the start and the end of the loop.
         with suppress(RuntimeError):
             self._thread.start()
 
@@ -402,7 +404,7 @@ class UseSampler:
         self.sample()
 
     def sample(self) -> None:
-        """Takes a sample now; none if the kernel does not report the memory of this process."""
+        """Takes a sample now, if the kernel reports the memory of this process."""
         with self._lock, suppress(OSError):
             sample = UseSample(
                 seconds=self._clock() - self._start,
@@ -488,13 +490,15 @@ class Watch:
         self._use = use
 
     def add_peers(self, peers: Collection[int]) -> None:
-        """From now on, these processes of the job on this machine (PIDs) count as the run's."""
+        """From now on, treats these processes of the job on this machine (PIDs) as part of the
+        run.
+        """
         if peers:
             self._peers = frozenset(peers)
             self._first = replace(self._sample(), load_average=self._first.load_average)
 
     def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[ConditionNote, ...]:
-        """The conditions before the first step; `facts` are those of `cnnbench.machine.facts`."""
+        """The conditions before the first step. `facts` comes from `cnnbench.machine.facts`."""
         self._facts, self._flags = facts, flags
         interval = changes(self._first, self._sample())
         if self._starts_with_others:
@@ -551,7 +555,7 @@ class Watch:
             self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:
-        """Disturbances in the timed loop; none if the loop was not reached."""
+        """Disturbances in the timed loop; empty if the loop did not begin."""
         if not self._during:
             return ()
         then = Situation(
@@ -564,7 +568,7 @@ class Watch:
         return self._run(AFTER, AFTER_ON_GPUS, then, "during")
 
     def record(self) -> Conditions | None:
-        """The section of the run record; None if `before` was not reached."""
+        """The conditions in the run record; None if `before` was not called."""
         if self._before is None:
             return None
         return Conditions(before=self._before, during=self._during, notes=tuple(self._notes))

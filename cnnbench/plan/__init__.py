@@ -1,4 +1,6 @@
-"""The plan of a run: everything that its flags resolve to, as typed values; no TensorFlow."""
+"""The plan of a run: all values that its flags resolve to, with types. Does not import
+TensorFlow.
+"""
 
 from cnnbench.plan.make import make_plan, parse_run
 from cnnbench.plan.run_plan import RunPlan

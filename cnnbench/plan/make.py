@@ -1,4 +1,4 @@
-"""From a command line or parameters to a checked plan.
+"""Converts a command line or parameters to a checked plan.
 
 Everything that can be refused without a device is refused here: unknown models and data sets, empty
 data directories, impossible step counts.
@@ -28,7 +28,7 @@ from cnnbench.variable_mgr import all_reduce, modes
 
 
 def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> RunPlan:
-    """The plan of a command line of ``cnnbench run``, with flags checked, before any data is read.
+    """The plan for a command line of ``cnnbench run``. Checks the flags. Does not read data.
 
     UsageError names the wrong flag.
     """
@@ -66,14 +66,15 @@ def make_plan(
             plan = replace(resolved, explicit_flags=plan.explicit_flags, notices=plan.notices)
     if data:
         refuse(NETWORK, plan)
-        settled = dict.fromkeys(plan.network.own_sizes)  # None: runs of the same work are equal
+        # None, so that runs of the same work are equal.
+        settled = dict.fromkeys(plan.network.own_sizes)
         layout = plan.network.model.data_format
         if layout != "auto":
             settled["data_format"] = layout
         if settled:
             plan = plan.with_changes(params=plan.params.replace(**settled))
         if plan.params.all_reduce_spec is not None:
-            # Only now: a plug-in may have registered an algorithm.
+            # Checked only now, because a plug-in may have registered an algorithm.
             plan.params.all_reduce_spec.check_names(all_reduce.names())
         for part in ("length", "rates", "input"):
             getattr(plan, part)
@@ -81,7 +82,7 @@ def make_plan(
 
 
 def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFlagNames) -> RunPlan:
-    """Checks each value alone, then combinations of values."""
+    """Checks each value by itself, then combinations of values."""
     args = run if isinstance(run, ParsedArgs) else None
     flags = run.params if isinstance(run, ParsedArgs) else run
     explicit = None if args is None else tuple(args.given)
@@ -122,7 +123,7 @@ def plan_before_plugins(
 
 
 def _resolved(params: Params, names: JobFlagNames) -> RunPlan:
-    """Resolves each part that needs neither network nor data from the flags and earlier parts."""
+    """Resolves the parts of a plan that need neither network nor data."""
     work = Work.of(params)
     place = Place.resolved(params, work, modes.find(params.variable_update), names)
     numerics = Numerics.resolved(params, work)
@@ -194,7 +195,7 @@ def locate(
 def _implied_cluster(
     flags: Params, explicit: tuple[str, ...], environ: Mapping[str, str]
 ) -> tuple[Params, tuple[str, ...]]:
-    """The flags with --cluster where Horovod's mode implies it, and notices.
+    """The flags, with --cluster if Horovod's mode implies it; and notices.
 
     The notices are of a job that the run does not join, and of Horovod.
     """

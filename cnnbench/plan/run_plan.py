@@ -1,4 +1,4 @@
-"""The plan of a run: its flags and what they resolve to, and what identifies it."""
+"""The plan of a run: its flags, the values that they resolve to, and its identity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from cnnbench.plan.setup import Exchange, MachinePlan, NetworkPlan, Numerics
 from cnnbench.plan.training import InputPlan, LearningRates, Length
 from cnnbench.records.codec import encode
 
-# What is equal in equal runs on this machine, and in all processes of a job.
+# Values that are equal in equal runs on this machine, and values that are equal in all processes of
+# a job.
 
 KEY_LENGTH = 12
 """Digits of digests that identify runs."""
@@ -45,7 +46,7 @@ _OWN = {
 
 
 def identity_here(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What identifies a run on this machine: `identity`, absolute paths, digests of plug-ins.
+    """The identity of a run on this machine: `identity`, absolute paths, and digests of plug-ins.
 
     The digest of a plug-in includes its `parts`.
     """
@@ -75,7 +76,7 @@ def agreed_facts(
 
 
 def digest_of(value: object) -> str:
-    """A digest of plain data, for facts too long to show."""
+    """A digest of plain data. It is used for facts that are too long to show."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
@@ -84,7 +85,7 @@ def digest_of(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """The flags of a run and what they resolve to.
+    """The flags of a run, and the values that they resolve to.
 
     What needs the network or the data is resolved when it is first read, and refuses flags then;
     `cnnbench.plan.make_plan` reads all of it.
@@ -124,7 +125,7 @@ class RunPlan:
 
     @cached_property
     def input(self) -> InputPlan:
-        """Data, preprocessing and their distribution."""
+        """The data, its preprocessing, and its distribution among workers."""
         return InputPlan.resolved(
             self.params,
             self.work,
@@ -135,7 +136,7 @@ class RunPlan:
         )
 
     def with_changes(self, **changes: Any) -> RunPlan:
-        """A copy with other fields, none of which changes network or data."""
+        """A copy with different fields. None of them may change the network or the data."""
         changed = replace(self, **changes)
         resolved = vars(self).keys() - {field.name for field in fields(self)}
         vars(changed).update({name: vars(self)[name] for name in resolved})
@@ -143,7 +144,7 @@ class RunPlan:
 
     @property
     def saves_into(self) -> str | None:
-        """The folder that the run writes checkpoints into, or None."""
+        """The folder to which the run writes checkpoints, or None."""
         return self.params.train_dir if self.work.trains else None
 
     @property
@@ -153,7 +154,7 @@ class RunPlan:
 
     @property
     def recomputed_flops(self) -> int | None:
-        """FLOPs per image that the backward pass repeats; None in steps that repeat nothing."""
+        """FLOPs per image that the backward pass repeats; None if a step repeats nothing."""
         recomputes = self.params.recompute == "blocks" and self.work.trains
         return self.network.spec.recomputed_flops_per_image if recomputes else None
 
@@ -185,7 +186,9 @@ class RunPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What distinguishes this run from others on this machine; equal in equal runs."""
+        """The values that distinguish this run from other runs on this machine. They are equal
+        in equal runs.
+        """
         return identity_here(self.to_json())
 
     @property
@@ -219,6 +222,6 @@ Runnable: TypeAlias = "RunPlan | Params"
 
 
 def without_outputs(plan: RunPlan) -> RunPlan:
-    """The plan of a process that writes nothing, since the chief does."""
+    """The plan of a process that writes no files, because the chief writes them."""
     outputs = OutputParams()
     return plan.with_changes(params=plan.params.replace(**vars(outputs)), outputs=outputs)

@@ -69,7 +69,7 @@ class NetworkPlan:
 
     @classmethod
     def resolved(cls, flags: Params) -> NetworkPlan:
-        """The network that the flags name; FlagError for unknown names and unreachable URLs."""
+        """The network that the flags select. FlagError for unknown names and unreachable URLs."""
         _check_urls(flags)
         dataset = find_dataset(flags.data_name, flags.data_dir, flags.model)
         model = registry.get_model(flags.model, dataset.name)
@@ -112,7 +112,8 @@ def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tupl
 
 
 def _resized(flags: Params, model: Model, dataset: Dataset) -> Dataset:
-    """Gives the model the size and the outputs of the flags; the data set with that many classes.
+    """Sets the model's image size and outputs from the flags. Returns the data set with as many
+    classes.
 
     FlagError if the network does not take them.
     """
@@ -130,7 +131,7 @@ def _declared(flags: Params, model: Model, dataset: Dataset) -> ModelSpec:
 
 @contextlib.contextmanager
 def _refused(flags: Params) -> Iterator[None]:
-    """Lets errors of a network's layers name the flag that asks for other sizes."""
+    """Context manager: errors of a network's layers name the flag that requests other sizes."""
     try:
         yield
     except FlagError:
@@ -142,7 +143,7 @@ def _refused(flags: Params) -> Iterator[None]:
 
 
 def _check_urls(flags: Params) -> None:
-    """Refuses URLs that TensorFlow does not reach; loads it if there are any."""
+    """Refuses URLs that TensorFlow cannot reach. Loads TensorFlow only if there are URLs."""
     for flag in (spec.name for spec in FLAGS if spec.takes_urls):
         if not is_url(path := getattr(flags, flag) or ""):
             continue
@@ -157,7 +158,7 @@ def _check_urls(flags: Params) -> None:
 
 
 def _unreachable(path: str) -> str:
-    """The reason why a URL is not reached, or ""."""
+    """The reason why a URL cannot be reached, or ""."""
     reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
 
     def ask() -> None:
@@ -167,7 +168,8 @@ def _unreachable(path: str) -> str:
         except OSError as error:
             reasons.append(str(error.strerror))
 
-    # In a thread: TensorFlow retries for many minutes, in which no signal would be handled.
+    # Runs in a thread, because TensorFlow retries for many minutes. Without a thread, no signal
+    # would be handled.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(_ANSWER_SECONDS)
@@ -205,7 +207,7 @@ class Numerics:
 
     @classmethod
     def resolved(cls, flags: Params, work: Work) -> Numerics:
-        """The numerics that the flags ask for."""
+        """The number formats and the optimizer that the flags select."""
         scaled = flags.precision == "fp16"
         automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
         optimizer = OPTIMIZERS.find(flags.optimizer)
@@ -224,29 +226,31 @@ class Numerics:
 
 @dataclass(frozen=True)
 class MachinePlan:
-    """The flags that configure TensorFlow in one process, and the GPUs that they choose."""
+    """The flags that configure TensorFlow in one process, and the GPUs that they select."""
 
     flags: Params
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Numbers of the GPUs of the run, logical ones of divided cards, in their order."""
+        """Numbers of the GPUs of the run, in order. If cards are divided, these are logical
+        GPUs.
+        """
         named = [int(number) for number in self.flags.gpu_indices.split(",") if number]
         return tuple(named or range(self.flags.num_gpus))[: self.flags.num_gpus]
 
     @property
     def cards(self) -> tuple[int, ...]:
-        """Numbers of the cards of these GPUs, among those that are visible."""
+        """Numbers of the cards to which these GPUs belong, among the visible cards."""
         return tuple(dict.fromkeys(number // self.flags.gpus_per_card for number in self.gpus))
 
     def of_task(self, job: Job) -> MachinePlan:
-        """The settings of this process of `job`; one without towers gets one CPU device."""
+        """The settings of this process of `job`. A process without towers gets one CPU device."""
         if job.in_cluster and job.task.job != WORKER:
             return MachinePlan(self.flags.replace(device="cpu", num_gpus=1, gpu_indices=""))
         return self
 
 
-# The arithmetic of an update, decided once for a run; no TensorFlow.
+# Determines the arithmetic of an update, once for a run. Does not import TensorFlow.
 
 # Gradients are added up by operations of ours, for all towers of the job.
 _BY_OUR_SUMS = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
@@ -303,8 +307,8 @@ def plan_update(
       narrow: whether variables have 16 bits.
     """
     deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
-    # Saves one pass over all gradients. Impossible where a stage between reduction and update
-    # depends on their size, or 16 bits have to hold the sum.
+    # This saves one pass over all gradients. It is impossible if a stage between reduction and
+    # update depends on the size of gradients, or if the sum is in 16 bits.
     rate_has_mean = (
         optimizer.linear
         and reduction == "mean"
@@ -328,8 +332,8 @@ def plan_update(
         decoupled_decay=decoupled_decay,
         clip=clip,
         deferred=deferred,
-        # Only for the decay of the weights just before their update, whose number is known. A
-        # manager that reduces by itself may complete updates by itself, too.
+        # Possible only if weights decay just before an update and the number of updates is known. A
+        # manager that reduces gradients itself may also complete updates itself.
         fused=optimizer.linear
         and weight_decay > 0.0
         and not clip
@@ -367,7 +371,7 @@ class Exchange:
 
     @classmethod
     def resolved(cls, flags: Params, work: Work, place: Place, numerics: Numerics) -> Exchange:
-        """The exchange that the flags ask for; names of algorithms are not checked yet."""
+        """The exchange that the flags select. Names of algorithms are not checked yet."""
         mode, job = place.mode, place.job
         exchanges = work.trains and job.num_towers > 1
         reduces = exchanges and mode.reduction is Reduction.ALL_REDUCE
@@ -402,7 +406,9 @@ class Exchange:
         )
 
     def by_strategy(self, *, on_gpu: bool) -> str | None:
-        """The cross-device operation, or a manager's own reduction, where no all-reduce is used."""
+        """The cross-device operation, or the manager's own reduction; None if an all-reduce is
+        used.
+        """
         if not self.exchanges:
             return None
         if self.mode.reduction is Reduction.CROSS_DEVICE:

@@ -1,4 +1,4 @@
-"""What a training does: its steps, learning rate and input.
+"""The steps, the learning rate and the input of a training.
 
 Plain arithmetic of the step number, without TensorFlow: the rate is computed by
 the host and handed to the step. It depends on the global batch size, never on the
@@ -41,7 +41,8 @@ TOP_1_ACCURACY = "top_1_accuracy"
 _MOST_STEPS = 2**31 - 1
 _MOST_COUNTED = 100_000
 
-# Distance of the checks of --warmup=auto: least number of steps, and growth of the series.
+# Distance between the checks of --warmup=auto: the smallest number of steps, and the growth of the
+# series.
 _SMALLEST_STRIDE = 5
 _GROWTH = 1.1
 
@@ -114,7 +115,9 @@ class Length:
 
     @classmethod
     def resolved(cls, flags: Params, work: Work, place: Place, network: NetworkPlan) -> Length:
-        """The length that the flags ask for; FlagError for impossible numbers and points."""
+        """The length that the flags select. FlagError for impossible numbers of steps and
+        evaluation points.
+        """
         dataset = network.dataset
         towers = place.towers_per_step
         batch = flags.batch_size or network.model.batch_size
@@ -179,7 +182,7 @@ def whole(steps: int, together: int) -> int:
 
 
 def _share(global_batch: int, devices: int, passes: int) -> int:
-    """Images of a device and pass; FlagError where the global batch does not divide."""
+    """Images per device and pass. FlagError if the global batch cannot be divided equally."""
     per_step = devices * passes
     if global_batch % per_step:
         lower = global_batch // per_step * per_step
@@ -193,7 +196,7 @@ def _share(global_batch: int, devices: int, passes: int) -> int:
 def _evaluation_length(
     params: Params, place: Place, examples: int, global_batch: int
 ) -> tuple[int, int]:
-    """Batches and examples of an evaluation, as long as the training unless it has own flags.
+    """Batches and examples of an evaluation. Without own flags, it is as long as the training.
 
     Every pass over the examples ends with a batch that is filled up, so that passes have whole
     numbers of batches.
@@ -270,7 +273,7 @@ def _target_of(params: Params, model: Model) -> Target | None:
 
 
 def evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:
-    """Examples that count in an evaluation, padding of the last batch excluded.
+    """Number of examples in an evaluation, without the padding of the last batch.
 
     Args:
       batches: global batches.
@@ -285,7 +288,7 @@ def evaluated_examples(batches: int, global_batch: int, examples: int, shards: i
 
 
 def _epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) -> int:
-    """The first step count at which `epoch` epochs of images have been seen."""
+    """The first number of steps in which `epoch` epochs of images are used."""
     steps = max(1, math.ceil(int(epoch * examples) / global_batch))
     return _countable(flag, epoch, steps, global_batch, examples)
 
@@ -340,7 +343,7 @@ def _check_count(flag: str, value: float, count: float, what: str = "evaluations
 
 
 class Outline(NamedTuple):
-    """Parameters of a schedule, whichever flags or model it comes from.
+    """Parameters of a schedule. They can come from flags or from the model.
 
     Attributes:
       base: the rate after the warm-up.
@@ -361,7 +364,7 @@ class Outline(NamedTuple):
         global_batch: int,
         examples_per_epoch: int,
     ) -> Outline:
-        """The outline of `make_schedule` with the same arguments."""
+        """The parameters of the schedule that `make_schedule` creates from the same arguments."""
         pieces, base = flags.piecewise_learning_rate_schedule, flags.init_learning_rate
         epochs: float = flags.num_learning_rate_warmup_epochs
         boundaries: tuple[float, ...] = ()
@@ -387,7 +390,7 @@ class LearningRates(NamedTuple):
     def resolved(
         cls, flags: Params, work: Work, defaults: LearningRateSpec, length: Length
     ) -> LearningRates:
-        """The rates that the flags ask for, or those of the model; see `make_schedule`."""
+        """The learning rates that the flags select, or those of the model; see `make_schedule`."""
         if work is Work.EVALUATION:
             return cls(Outline(0.0, 0.0, 0), lambda step: 0.0)
         sizes = length.global_batch, length.train_examples
@@ -402,7 +405,7 @@ def make_schedule(
     examples_per_epoch: int,
     steps: int,
 ) -> Schedule:
-    """The learning rate of a run, by step from 0.
+    """The learning rate of a run, as a function of the step (from 0).
 
     In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without decay,
     see --learning_rate_schedule), the model's own schedule. Only the first two use
@@ -425,11 +428,12 @@ def make_schedule(
         # One step earlier than a model's own boundaries, as in tf_cnn_benchmarks.
         schedule = _piecewise([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None and defaults.decay_epochs:
-        # As many examples of the data set, not steps of an epoch, as in tf_cnn_benchmarks.
+        # As in tf_cnn_benchmarks, epochs are converted to examples of the data set, not to whole
+        # steps of an epoch.
         period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
 
         def schedule(step: int) -> float:
-            """A staircase without end; the first step of a period has its rate."""
+            """A staircase without end. The rate of a period begins with its first step."""
             return base * defaults.decay_factor ** (step // period)
 
     elif flags.init_learning_rate is None:
@@ -445,7 +449,9 @@ def make_schedule(
 
 
 def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
-    """Rate k up to and including boundary k, the last rate after the last boundary."""
+    """A schedule with rate k up to and including boundary k, and the last rate after the last
+    boundary.
+    """
     return lambda step: rates[bisect.bisect_left(boundaries, step)]
 
 
@@ -480,7 +486,9 @@ class InputPlan:
         towers: int,
         dtype: str,
     ) -> InputPlan:
-        """The input that the flags ask for; `towers` of one worker, `dtype` of real features."""
+        """The input that the flags select. `towers`: towers of one worker. `dtype`: type of real
+        features.
+        """
 
         # Without a loss, there is nothing for which labels could be mixed.
         unmixed = dict.fromkeys(named(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
@@ -508,7 +516,8 @@ class InputPlan:
             )
 
         by_strategy = flags.input_distribution == "strategy" and flags.data_dir is not None
-        # Without training or a next evaluation, nothing would run beside the child process.
+        # Without training or another evaluation, nothing would run at the same time as the child
+        # process.
         goes_on = work.trains or flags.eval_interval_secs
         return cls(
             training=spec(training=True),
@@ -518,6 +527,6 @@ class InputPlan:
         )
 
     def of_worker(self, subset: str, **placed: Any) -> InputSpec:
-        """The input of one worker, with the fields of `InputSpec` that its place decides."""
+        """The input of one worker. The worker's place determines some fields of `InputSpec`."""
         spec = self.training if subset == "train" else self.validation
         return dataclasses.replace(spec, **placed)

@@ -1,1 +1,1 @@
-"""Records of runs and all-reduces: their schema, their files, reading them back."""
+"""Records of runs and all-reduces: their schema, and how they are written and read."""

@@ -81,7 +81,9 @@ class Point:
 
     @property
     def p99(self) -> float | None:
-        """The 99th percentile by nearest rank, in seconds; None for too few values, see `p99`."""
+        """The 99th percentile by nearest rank, in seconds; None if there are too few values (see
+        `p99`).
+        """
         return p99(self.seconds)
 
     @property
@@ -102,7 +104,7 @@ class Point:
 
     @property
     def failed(self) -> bool:
-        """Whether it raised an error or summed wrongly."""
+        """Whether the reduction raised an error or returned wrong sums."""
         return self.error is not None or self.wrong > 0
 
 
@@ -122,7 +124,7 @@ class Copying:
 
     @property
     def rate(self) -> float:
-        """Bytes written per second by all devices together, at the median time."""
+        """Bytes per second that all devices write together, computed from the median time."""
         return self.bytes * self.devices / median(self.seconds)
 
     def estimated_seconds(self, num_bytes: int, devices: int) -> float:
@@ -197,12 +199,12 @@ class AllReduceRecord(Document):
     @property
     @computed()
     def copy_bytes_per_sec(self) -> float | None:
-        """Bytes written per second by all devices at once, at the largest size copied."""
+        """Bytes per second that all devices write together, at the largest size that was copied."""
         largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)
         return None if largest is None else largest.rate
 
     def share_of_estimate(self, point: Point) -> float | None:
-        """Speed of a point relative to the memory-copy estimate of its size; 1 is as fast."""
+        """Speed of a point, divided by the memory-copy estimate for its size."""
         if point.median is None:
             return None
         for copy in self.copies:
@@ -216,7 +218,7 @@ class AllReduceRecord(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One spec on one number of devices; its fields are the columns of the table.
+    """One spec on one number of devices. The fields are the columns of the table.
 
     Attributes:
       model: the model whose gradients are reduced.

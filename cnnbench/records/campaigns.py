@@ -33,7 +33,7 @@ WEIGHTS = (REFERENCE, EQUAL, DIFFERENT, APART, UNKNOWN)
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyRow:
-    """One row; None where nothing was measured.
+    """One row. Values that were not measured are None.
 
     Attributes:
       mode: value of --variable_update, or "one_tower".
@@ -73,7 +73,7 @@ class StrategyRow:
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
             raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
-        # Both may be negative; a distance of weights may be infinite or NaN.
+        # Both values may be negative. A distance of weights may be infinite or NaN.
         check_amounts("rows", self, but=("overhead", "weight_distance"))
         if self.overhead is not None and not isfinite(self.overhead):
             raise ValueError(f"rows.overhead: {self.overhead} is not finite")
@@ -142,13 +142,13 @@ class StrategiesDocument(Document):
 
 
 def speeds_of(processes: Sequence[StrategyProcess], mode: str) -> ProcessValues:
-    """Images/sec of the processes of a mode, as far as they are known."""
+    """Images/sec of the processes of a mode. Unknown speeds are left out."""
     of_mode = (process.images_per_sec for process in processes if process.mode == mode)
     return ProcessValues(tuple(speed for speed in of_mode if speed is not None))
 
 
 def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[str, bool]]:
-    """Result of the comparison of weights, a line each, with whether it is as expected."""
+    """Lines about the comparison of weights, each with whether the result is as expected."""
     reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
     if reference is None:
         return [("weights were not compared", True)]
@@ -180,7 +180,7 @@ AS_GIVEN = "as given"
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRow:
-    """A candidate; None where nothing was measured.
+    """A candidate. Values that were not measured are None.
 
     Attributes:
       candidate: the flags that it adds, or "as given".
@@ -320,7 +320,7 @@ class TuneDocument(Document):
 
     @property
     def proven(self) -> bool:
-        """Whether the leader is faster and, as far as compared, trains the same."""
+        """Whether the leader is faster and, if weights were compared, trains the same weights."""
         return self.verdict == FASTER and self.trains_alike is not False
 
 

@@ -59,7 +59,8 @@ _NAMES = {
 }
 
 
-# Metadata of two kinds of fields: not a key of the document; replaced by the keys of its value.
+# Metadata of two kinds of fields. The first kind is not written to the document. The second kind is
+# replaced by the keys of its value.
 HIDDEN: Mapping[str, bool] = {"hidden": True}
 INLINE: Mapping[str, bool] = {"inline": True}
 
@@ -86,7 +87,7 @@ class Key(typing.NamedTuple):
 def written(
     key: str = "", value: Callable[[Any], Any] | None = None, form: Any = None, **rules: Any
 ) -> dict[str, Any]:
-    """Metadata of a key of a document.
+    """Metadata of a dataclass field that is a key of a document.
 
     Args:
       key: name of the key; "" means the name of the attribute.
@@ -215,7 +216,7 @@ def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> s
 
 
 class Document:
-    """A dataclass that is a JSON document: schema number, kind, fields, computed values.
+    """A dataclass that is a JSON document with a schema number, a kind, fields and computed values.
 
     A document without `kind` is a run record. Lists in `item_lines` are written with a line for
     each item, and an `indented` document with a line for each value.
@@ -308,7 +309,9 @@ _Reader: TypeAlias = "Callable[[Any, str], Any]"
 
 @functools.cache
 def _reader(hint: Any) -> _Reader:
-    """The function that reads values of a type. Cached, as records contain hundreds of values."""
+    """The function that reads values of a type. It is cached, because records contain hundreds
+    of values.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         (inner,) = (_reader(argument) for argument in arguments if argument is not types.NoneType)
@@ -382,7 +385,9 @@ def _short_repr(data: object) -> str:
 
 
 def from_sources(cls: type[T], *sources: object, **own: Any) -> T:
-    """Creates a dataclass from `own` values and attributes of the first source that has them."""
+    """Creates a dataclass. Values are taken from `own`, or from the first source with such an
+    attribute.
+    """
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
         source = next((candidate for candidate in sources if hasattr(candidate, name)), None)
@@ -399,7 +404,7 @@ squared ratios of two of them, neither overflow nor underflow."""
 
 
 def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) -> None:
-    """Raises a ValueError for a number of a section that is neither 0 nor within `AMOUNTS`.
+    """Raises ValueError if a number in a section is neither 0 nor within `AMOUNTS`.
 
     Fields in `but` may contain any number.
     """

@@ -41,7 +41,7 @@ class SharedDoubles(Sequence[float]):
     """
 
     def __init__(self) -> None:
-        """Creates an empty sequence. Call it before the fork."""
+        """Creates an empty sequence. Create it before the process forks."""
         self._file = os.memfd_create("cnnbench")
         self._memory = memoryview(bytes(8)).cast("d")
         self._resize(_FEWEST)
@@ -91,11 +91,13 @@ class SharedValue:
     """A value that one process sets and that its related processes (forks) can read."""
 
     def __init__(self) -> None:
-        """Creates an object without a value. Call it before the fork."""
+        """Creates an object without a value. Create it before the process forks."""
         self._file = os.memfd_create("cnnbench")
 
     def set(self, value: object) -> None:
-        """Replaces the value. If a limit on file sizes is reached, there is no value."""
+        """Replaces the value. If a limit on file sizes is exceeded, there is no value
+        afterwards.
+        """
         data = pickle.dumps(value)
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)
@@ -234,7 +236,7 @@ class Measurements:
         self._published = SharedValue()
 
     def publish(self) -> None:
-        """Publishes all attributes except steps to the forking process. Must not be called during
+        """Publishes all attributes except steps to the parent process. Do not call it during
         steps.
         """
         if self._published is not None:
@@ -242,7 +244,7 @@ class Measurements:
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
     def published(self) -> Mapping[str, Any]:
-        """The attributes that a forked process has published; empty if there are none."""
+        """The attributes that a child process has published; empty if there are none."""
         return {} if self._published is None else self._published.get() or {}
 
     @property
@@ -254,18 +256,18 @@ class Measurements:
         return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
     def recall(self) -> None:
-        """Copies the values that a forked process has published."""
+        """Copies the values that a child process has published."""
         vars(self).update(self.published())
 
     def keep_private(self) -> None:
-        """Publishes for the last time. Further steps are not shared with the forking process."""
+        """Publishes for the last time. Later steps are not shared with the parent process."""
         self.publish()
         self._start_series(shared=False)
         self._published, self._private = None, True
 
     def longest_execution(self) -> float:
-        """Seconds of the longest execution so far. The first is ignored unless it is the only
-        one.
+        """Seconds of the longest execution so far. The first one is ignored unless there is no
+        other.
         """
         seconds = [*self.warmup.seconds, *self.timed.seconds]
         return max(seconds[1:] or seconds, default=0.0) * self.parts.steps_per_execution
@@ -369,7 +371,7 @@ USE_PERIOD = 1.0
 
 
 class UseSample(NamedTuple):
-    """A sample of what this process uses.
+    """A sample of the memory and CPUs that this process uses.
 
     Attributes:
       seconds: time since the start of the run.

@@ -1,4 +1,5 @@
-"""Metrics: one declaration for every value of a record that is written, judged or followed.
+"""Metrics: one declaration for every value of a record that is written, judged or shown in
+histories.
 
 Modules in `cnnbench.records.metrics` and plug-ins use `register_metric`. The summary of a record,
 --result_csv, the lines at the end of a run, ``compare``, ``history``, bounds of sweeps, reports,
@@ -88,7 +89,7 @@ class Metric:
     section: str = ""
 
     def values(self, measured: Sequence[Any]) -> list[float | None]:
-        """Values of measurements that are judged together, in order; None if not measured."""
+        """Values of measurements that are judged together, in order. None means not measured."""
         return [*map(self.value, measured)] if self.together is None else self.together(measured)
 
     @property
@@ -114,12 +115,14 @@ class Metric:
         return f"{text} {self.unit_text}" if unit else text
 
     def change_text(self, change: float, signed: bool = True) -> str:
-        """A change in per cent; a difference in percentage points or in the unit."""
+        """A change in per cent, or a difference in percentage points or in the unit of the
+        metric.
+        """
         unit = "%" if self.relative else "points" if self._is_share else self.unit
         return f"{self._change_number(change, signed)} {unit}"
 
     def range_text(self, low: float, high: float, signed: bool = True) -> str:
-        """A range of changes: "-1.0 to +2.0 %"."""
+        """A range of changes as text: "-1.0 to +2.0 %"."""
         return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
 
     def shows(self, change: float) -> bool:
@@ -133,7 +136,7 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """The factor for thresholds that users give: 0.01 for changes and shares in per cent."""
+        """The factor for thresholds that users give: 0.01 for thresholds in per cent."""
         return 0.01 if self.relative or self._is_share else 1.0
 
     def _change_number(self, change: float, signed: bool) -> str:
@@ -215,7 +218,9 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
 
 
 def _with_imported(name: str, value: F) -> F:
-    """Wraps a metric of runs: for an imported record, it is the value in the record's file."""
+    """Wraps a metric of runs. For an imported record, its value is the value in the imported
+    file.
+    """
 
     @wraps(value)
     def of(record: Any) -> Any:

@@ -101,7 +101,7 @@ class ProfiledPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledSpan:
-    """Operations of one part that followed each other on one device.
+    """Consecutive operations of one part on one device.
 
     Attributes:
       device: name such as "gpu:0"; "" for the input pipeline.
@@ -118,7 +118,7 @@ class ProfiledSpan:
 
 
 def activity(part: ProfiledPart | ProfiledSpan) -> str:
-    """The one of `ACTIVITIES` that a part or a span belongs to."""
+    """The item of `ACTIVITIES` to which a part or a span belongs."""
     if part.direction == HOST:
         return _IDLE
     if part.layer == REST:
@@ -247,7 +247,7 @@ class Machine:
         return self.flops_per_sec / self.bytes_per_sec
 
     def seconds(self, flops: float, moved: float) -> float:
-        """The least time for this number of FLOPs and bytes."""
+        """The shortest possible time for this number of FLOPs and bytes."""
         return max(flops / self.flops_per_sec, moved / self.bytes_per_sec)
 
 
@@ -283,7 +283,9 @@ class RooflineRow:
     @property
     @computed()
     def share_of_bound(self) -> float | None:
-        """The estimate over the measured time; above 1 where caches are faster than memory."""
+        """The estimate divided by the measured time. It can be above 1, because caches are
+        faster than memory.
+        """
         return self.bound_seconds / self.seconds if self.seconds and self.bound_seconds else None
 
     @property
@@ -304,7 +306,7 @@ def in_order(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
 
 @dataclass(frozen=True)
 class Roofline(Document):
-    """Time and work of a step, against the limits of the machine.
+    """Time and work of a step, compared with the limits of the machine.
 
     Attributes:
       rows: rows, the one with the most time above its estimate first.
@@ -344,7 +346,7 @@ class Roofline(Document):
         return self.run.started_at
 
     def at_peak(self, flops_per_sec: float, source: str) -> Roofline:
-        """The same step with another peak rate of matrix products."""
+        """The same step with a different peak rate of matrix products."""
         machine = replace(self.machine, flops_per_sec=flops_per_sec, flops_source=source)
         rows = tuple(
             replace(row, bound_seconds=machine.seconds(row.flops, row.bytes)) for row in self.rows
@@ -373,7 +375,7 @@ class Roofline(Document):
     @property
     @computed()
     def bound_images_per_sec(self) -> float | None:
-        """Images/sec if every row took its estimated time; None where no row has one."""
+        """Images/sec if every row took its estimated time; None if no row has an estimate."""
         seconds = self.total.bound_seconds
         return self.run.batch.global_ / seconds if self.run.batch and seconds else None
 
@@ -418,7 +420,7 @@ class Roofline(Document):
         return tuple(sorted(sums, key=lambda row: -row.seconds))
 
 
-# Where the difference between two sides is: the document of ``cnnbench explain``.
+# The document of ``cnnbench explain``: where the difference between two sides is.
 
 CAUSES = (
     *("threads", "input", "program", "gaps", "precision", "batch norm", "reduction", "copies"),
@@ -429,7 +431,7 @@ CAUSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedRow:
-    """Time of one layer, kind and direction on both sides, in seconds of a step.
+    """Time of one layer, kind and direction on both sides, in seconds per step.
 
     Attributes:
       layer, kind, direction: key of the row, as in a step profile.
@@ -451,7 +453,7 @@ class ExplainedRow:
     @property
     @computed()
     def difference(self) -> float:
-        """Seconds that a step of B takes more than one of A."""
+        """How many seconds longer a step of B takes than a step of A."""
         return self.new - self.base
 
 
@@ -479,12 +481,14 @@ class Cause:
     @property
     @computed()
     def difference(self) -> float:
-        """Seconds that a step of B takes more than one of A."""
+        """How many seconds longer a step of B takes than a step of A."""
         return self.new - self.base
 
     @property
     def further(self) -> tuple[str, ...]:
-        """The evidence that the text does not have, which names the first flag that differs."""
+        """The evidence that the text does not contain. (The text names the first flag that
+        differs.)
+        """
         return tuple(line for line in self.evidence if line not in self.text)
 
 
@@ -504,7 +508,7 @@ class FactChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Document):
-    """Why a step of B takes another time than one of A, schema 1.
+    """Why the times of a step of B and of a step of A differ, schema 1.
 
     All times are means per process over all steps, after rare disturbances are removed as in
     `cnnbench compare`, and means over the processes of a side. So times of parts add up.
@@ -551,7 +555,7 @@ class Explanation(Document):
     @property
     @computed()
     def difference(self) -> float:
-        """Seconds that a timed step of B takes more than one of A."""
+        """How many seconds longer a timed step of B takes than a timed step of A."""
         return self.new - self.base
 
     @property
@@ -590,7 +594,7 @@ class Explanation(Document):
         spread: float = math.nan,
     ) -> ExplainedRow:
         """A row of times in seconds, with its share of the difference."""
-        # The difference may be 0 by its spread, twice its standard error.
+        # The difference may be 0, because it is smaller than its spread (twice its standard error).
         is_known = abs(self.difference) > self.spread
         return ExplainedRow(
             layer=layer,

@@ -314,7 +314,8 @@ class ResultFiles:
     def prepare(
         self, others: Iterable[Output] = (), inputs: Iterable[str | None] = ()
     ) -> str | None:
-        """Checks that every file can be written, without a trace; see `check_outputs`.
+        """Checks that every file can be written, without leaving anything behind; see
+        `check_outputs`.
 
         Returns a notice if a table lacks columns.
         """
@@ -329,7 +330,7 @@ class ResultFiles:
         return notice
 
     def holds(self, run_id: str) -> str | None:
-        """The document in --result_json, if this run has written it."""
+        """The document in the file of --result_json, if this run has written it."""
         try:
             text = resolve_output(_JSON, self._json).read_text("ascii") if self._json else "{}"
             document = parse_json(text)
@@ -422,7 +423,9 @@ class CsvTable:
         }
 
     def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
-        """End of the complete rows, separator before the next one, and columns of the file."""
+        """The end of the complete rows, the separator before the next row, and the columns of
+        the file.
+        """
         size = os.fstat(descriptor).st_size
         with os.fdopen(os.dup(descriptor), "rb") as file:
             file.seek(0)
@@ -495,7 +498,7 @@ def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
 
 
 def _at(path: str, *names: str) -> dict[str, str]:
-    """Columns with the names of attributes or keys below a path."""
+    """Columns that have the names of attributes or keys below a path."""
     return {name: f"{path}.{name}" for name in names}
 
 

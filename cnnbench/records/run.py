@@ -62,7 +62,7 @@ class Subject:
 
     @property
     def warning(self) -> str:
-        """Text that says that and why the revision is unknown; "" if it is known."""
+        """Text that says why the revision is unknown; "" if it is known."""
         named = "--result_label=commit=... names it"
         text = f"the commit of the measured code is unknown: {self.unknown}; {named}"
         return text if self.unknown else ""
@@ -85,7 +85,7 @@ class Subject:
 def subject_of(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """The subject of a record. For records of earlier versions, it follows from labels and
+    """The subject of a record. For records of earlier versions, it is derived from labels and
     experiment.
     """
     if subject is not None:
@@ -229,7 +229,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupSeconds:
-    """Durations of the start of a run; None where the run did not get that far.
+    """Durations of the parts of a run's start; None if the run did not reach the part.
 
     Attributes:
       import_: seconds to import TensorFlow.
@@ -288,7 +288,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Measurements of a run besides its steps; None where unknown.
+    """Measurements of a run, other than its steps. Unknown values are None.
 
     Attributes:
       loop_seconds: wall time of the timed loop without evaluations and turns of other processes.
@@ -383,7 +383,7 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStage:
-    """Speed of the input pipeline up to one of its stages, measured alone.
+    """Speed of the input pipeline up to one of its stages, measured without training.
 
     Attributes:
       name: "read", "prepare" and "batch" for files with images, "mix" if images are mixed, "device"
@@ -409,7 +409,7 @@ class InputStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRecords:
-    """Input records that a run left out, as --on_bad_record=skip asks for.
+    """Input records that a run left out because of --on_bad_record=skip.
 
     Attributes:
       count: number of different skipped records.
@@ -454,7 +454,7 @@ class LossScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionNote:
-    """A condition that may have spoiled the results.
+    """A condition of the machine that may have distorted the results.
 
     Attributes:
       id: name of the check, as in --quiet_conditions.
@@ -474,7 +474,7 @@ class ConditionNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What happened on the machine; unknown quantities are absent.
+    """Conditions on the machine during the run. Unknown quantities are absent.
 
     Attributes:
       before: quantities from the start of the run to its first step, by name.
@@ -489,7 +489,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTaking:
-    """How the timed steps were made in turn with those of other processes.
+    """How the process alternated its timed steps with other processes.
 
     Attributes:
       turn_seconds: length of a turn that was asked for; the step under way ends it.
@@ -584,7 +584,7 @@ class Target:
     lower_is_better: bool = False
 
     def reached(self, value: float | None) -> bool:
-        """Whether this value of the metric reaches the target; NaN and None never do."""
+        """Whether this value of the metric reaches the target. NaN and None never reach it."""
         if value is None:
             return False
         return value <= self.value if self.lower_is_better else value >= self.value
@@ -677,7 +677,7 @@ BENCHMARKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """The file of another program that `cnnbench import` made a record from.
+    """The file of another program from which `cnnbench import` created a record.
 
     Attributes:
       program: program that wrote the file.

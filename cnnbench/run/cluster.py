@@ -148,7 +148,8 @@ class _Meeting:
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
         self._came: set[Task] = set()
-        # A process that gave up has informed this process. It informs all other processes, too.
+        # Another process has informed this process that it gave up. It also informs all other
+        # processes, so this process does not have to.
         self._told = False
         self._visits = 0
 
@@ -208,8 +209,8 @@ class _Meeting:
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
                 await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
-        # The errors are ignored: a process of the job will call again. At the end of the handshake,
-        # the task is cancelled; Python 3.11 would print a traceback.
+        # The errors are ignored, because a process of the job will call again. At the end of the
+        # handshake, the task is cancelled. Python 3.11 would print a traceback.
         except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
             pass
         finally:
@@ -528,7 +529,7 @@ class Watchdog:
             self._send(peer, {"up": True, "standing": self._own})
 
     def up_together(self) -> None:
-        """`up` for workers whose servers start together; waits until all workers are ready.
+        """Like `up`, for workers whose servers start together. Waits until all workers are ready.
 
         While the servers start, no Python code runs in this process, so a loss could not be
         detected.
@@ -564,7 +565,7 @@ class Watchdog:
             self._changed.wait_for(self._all_ended, seconds)
 
     def explained(self, states: Mapping[Task, str], seconds: float = 0.0) -> dict[Task, str]:
-        """Lost tasks with the reasons that they have sent; waits up to `seconds` for reasons.
+        """Lost tasks, with the reasons that they have sent. Waits up to `seconds` for reasons.
 
         `states` contains the states of lost tasks. If it is empty, returns all tasks that have sent
         a reason.

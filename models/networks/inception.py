@@ -40,7 +40,7 @@ GOOGLENET = (
 # * filters, kernel and, unless they are 1 and SAME, stride and padding of a convolution with batch
 #   norm,
 # * "max" with stride and padding of a 3 x 3 pooling,
-# * "mean" with the filters of a 3 x 3 mean and a 1 x 1 convolution, which commute.
+# * "mean" and a number of filters: a 3 x 3 mean and a 1 x 1 convolution, in either order.
 Layer = tuple[Any, ...]
 Module = Sequence[Sequence[Layer]]
 
@@ -132,7 +132,7 @@ class GoogLeNet(Model):
 
 
 class NormalisedInception(Model):
-    """Base class of versions 3 and 4: batch norm, the first layers, modules."""
+    """Base class of versions 3 and 4, with batch norm, the first layers, and the modules."""
 
     dataset = "imagenet"
     image_size = 299

@@ -85,11 +85,11 @@ class KerasModel(Model):
         self._lock = threading.Lock()
         self._values: dict[tuple[int, int], dict[str, Any]] = {}
         self._use(_declare_in_child(self._declare))
-        # Without a child process, the model was built in this process, with a different seed.
+        # If there was no child process, the model was built in this process, with a different seed.
         self._built.clear()
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
-        """See `Model.resize`; only networks of `keras.applications` can change their sizes."""
+        """See `Model.resize`. Only networks of `keras.applications` can change their sizes."""
         own = image_size in (None, self.image_size) and num_classes in (None, self.classes)
         if self._application and not own:
             size = image_size or self.image_size
@@ -217,7 +217,9 @@ def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
 
 
 def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
-    """Runs `declare`, which starts TensorFlow, in a child unless TensorFlow runs here already."""
+    """Runs `declare` in a child process, because it starts TensorFlow. If TensorFlow runs
+    already, runs it here.
+    """
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if backend != "tensorflow":
         raise UsageError(f"Keras models run on TensorFlow; unset KERAS_BACKEND={backend}")

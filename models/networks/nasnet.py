@@ -80,7 +80,7 @@ class NasNet(Model):
         return cell.reduction(x, previous) if reduces else cell.normal(x, previous)
 
     def _cell(self, net: Network[T], filters: int, number: int) -> NasnetCell[T]:
-        # The deeper the cell, the lower is the keep probability of its branches.
+        # The keep probability of branches is lower in deeper cells.
         depth = (number + 1) / (self.stem_reductions + self.size.cells + 2)
         return NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
 

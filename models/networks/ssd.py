@@ -135,7 +135,8 @@ def decode(encoded: Any) -> Any:
     return corners(tf.concat([centre, sides], axis=-1))
 
 
-# After the backbone: filters of a 1 x 1 convolution; filters, stride, padding of a 3 x 3 one.
+# Layers after the backbone: filters of a 1 x 1 convolution; filters, stride and padding of a 3 x 3
+# convolution.
 _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
     (256, 512, 2, "SAME_RESNET"),
     (256, 512, 2, "SAME_RESNET"),
@@ -364,7 +365,7 @@ RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
 def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
-    """Verdicts on detections (best first), from their overlaps [detections, boxes].
+    """Whether each detection (best first) is correct, from its overlaps [detections, boxes].
 
     A crowd may be detected any number of times. Detections of a crowd are `IGNORED`.
     """

@@ -72,7 +72,7 @@ class SwinT(Model):
         return with_shortcut(net, x, y, keep)
 
     def _bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
-        """Attention bias: a learned number for each distance; `_FORBIDDEN` for masked pairs."""
+        """Attention bias: a learned number for each distance, and `_FORBIDDEN` for masked pairs."""
         table = net.variable(
             "distances",
             ((2 * self.window - 1) ** 2, heads),
@@ -89,7 +89,7 @@ class SwinT(Model):
 
 
 def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
-    """Attention bias of a window: a learned number per distance, `_FORBIDDEN` for masked pairs.
+    """Attention bias of a window: a learned number per distance, and `_FORBIDDEN` for masked pairs.
 
     Args:
       table: ``[(2 * window - 1) ** 2, heads]``, one row for each distance (section 3.2).

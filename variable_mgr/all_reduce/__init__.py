@@ -1,4 +1,4 @@
-"""All-reduce: grammar of specs, algorithms, and their execution; does not import TensorFlow.
+"""All-reduce: the grammar of specs, the algorithms, and how they run. Does not import TensorFlow.
 
 A new algorithm is one module in algorithms/ with one registration; see docs/all_reduce.md.
 """

@@ -37,7 +37,9 @@ def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
 
 
 class Cut:
-    """Cuts and joins tensors of one shape and dtype; `sizes` are the chunks' element counts."""
+    """Cuts and joins tensors of one shape and dtype. `sizes` contains the chunks' numbers of
+    elements.
+    """
 
     def __init__(self, like: tf.Tensor, most: int) -> None:
         self._shape = like.shape
@@ -58,7 +60,9 @@ class Cut:
         return tf.reshape(tensor, [-1] if self._row == 1 else [-1, self._row])
 
     def split(self, flat: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
-        """Splits a flat tensor into parts with these element counts; aligned parts are views."""
+        """Splits a flat tensor into parts with these numbers of elements. Aligned parts are
+        views.
+        """
         if len(sizes) < 2:
             return [flat]
         if self._row > 1:
@@ -67,7 +71,7 @@ class Cut:
         return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
 
     def chunks(self, tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> list[list[tf.Tensor]]:
-        """The chunks of each tensor, made on its device."""
+        """The chunks of each tensor, which are created on its device."""
         result = []
         for tensor, device in zip(tensors, devices, strict=True):
             with tf.device(device):
@@ -99,7 +103,9 @@ class Cut:
 def send_along(
     total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]], context: ReduceContext
 ) -> dict[str, tf.Tensor]:
-    """Sends a tensor along hops (sender, receiver), in order. Returns the copy in each memory."""
+    """Sends a tensor along a sequence of hops (sender, receiver). Returns the copy in each
+    memory.
+    """
     copies = {context.memory_of(source): total}
     for sender, receiver in hops:
         memory = context.memory_of(receiver)
@@ -119,7 +125,7 @@ def by_memory(sums: Sequence[Copies], context: ReduceContext) -> dict[str, list[
 
 
 class Reducer:
-    """Sums each of many tensors over the devices, by the algorithm for its size.
+    """Sums many tensors over the devices, each with the algorithm for its size.
 
     Args:
       context: the devices; the spec sets its `shards`.
@@ -151,7 +157,8 @@ class Reducer:
                     raise spec.error(index, str(error)) from error
 
     def __call__(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        """Sums each tensor i over devices t, from columns[i][t] to sums[i][t].
+        """Sums each tensor i over all devices t. The values are columns[i][t], the results
+        sums[i][t].
 
         Dtype and static shape of tensor i are the same on all devices. Devices that share a sum get
         the same object.
@@ -172,7 +179,7 @@ class Reducer:
         return sums
 
     def _places(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[tuple[int, int]]:
-        """For each tensor, the index of its range, and its position in that range."""
+        """For each tensor, the index of its size range, and its position in this range."""
         counts = [0] * len(self._algorithms)
         places = []
         for tensors in columns:
@@ -228,7 +235,7 @@ class TwoLevel:
         self._between = [by_leader[leader] for leader in leaders if by_leader]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; the devices of a group share the sum."""
+        """See `Algorithm.__call__`. The devices of a group share the sum."""
         of_device = dict(zip(self._devices, tensors, strict=True))
         sums: list[list[tf.Tensor]] = []
         for group, algorithm in zip(self._groups, self._within, strict=True):
@@ -263,7 +270,7 @@ def _leader_value(
     leader: int,
     algorithm: Algorithm | None,
 ) -> tf.Tensor:
-    """The leader's value.
+    """Returns the leader's value without an operation.
 
     If the group's operations run together, it depends on all values of the group.
     """

@@ -59,7 +59,7 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
 
 
 def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
-    """Groups tensors for joining; returns the indices of the tensors in each group, in order.
+    """Groups tensors for joining. Returns the indices of the tensors in each group, in order.
 
     Groups are filled beginning with the last tensor.
 
@@ -117,7 +117,9 @@ class AlgorithmSpec:
 
 @dataclass(frozen=True)
 class SizeRange:
-    """An algorithm and the size of its largest tensor, in bytes as sent; None means no limit."""
+    """An algorithm and the size of its largest tensor in bytes that are sent. None means no
+    limit.
+    """
 
     algorithm: AlgorithmSpec
     limit: int | None = None
@@ -176,7 +178,7 @@ class AllReduceSpec:
         return AllReduceSpec(tuple(parts))
 
     def range_of(self, num_bytes: int) -> int:
-        """Index of the range for a tensor of `num_bytes` as sent."""
+        """Index of the size range for a tensor of which `num_bytes` bytes are sent."""
         for index, part in enumerate(self.ranges[:-1]):
             assert part.limit is not None
             if num_bytes <= part.limit:
@@ -306,19 +308,19 @@ class ReduceContext:
 
     @property
     def own_devices(self) -> tuple[str, ...]:
-        """Devices of this process, whose values an algorithm gets."""
+        """The devices of this process. An algorithm receives their values."""
         if self.own is None:
             return self.devices
         return tuple(device for device in self.devices if device in self.own)
 
     @property
     def complete(self) -> bool:
-        """Whether this process has the values of all devices."""
+        """Whether all devices belong to this process."""
         return len(self.own_devices) == len(self.devices)
 
     @property
     def collective_hint(self) -> str:
-        """The attribute `communication_hint` of a collective between the devices.
+        """The value of the attribute `communication_hint` for a collective between the devices.
 
         TensorFlow's "auto" uses the ring, which goes through the hosts, even between GPUs. Here,
         "auto" means NCCL between GPUs. It means the ring between parts of one GPU, and if there are
@@ -335,7 +337,7 @@ class ReduceContext:
 
     @functools.cached_property
     def memories(self) -> int:
-        """Number of separate memories. More chunks than memories would use no additional links."""
+        """Number of separate memories. More chunks than memories would not use additional links."""
         return len(set(map(self.memory_of, self.devices)))
 
     def within(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
@@ -343,7 +345,7 @@ class ReduceContext:
         return dataclasses.replace(self, devices=tuple(devices), shards=shards)
 
     def part(self, members: Sequence[str], shards: int = 1) -> ReduceContext:
-        """The context of some of the devices.
+        """The context for some of the devices.
 
         They may add on the CPUs of their processes, unless such a CPU is a device of another part.
         """
@@ -361,7 +363,7 @@ class ReduceContext:
 
 
 def adding_cpus(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:
-    """The CPUs on which values of towers may be added: towers that are CPUs, if there are any.
+    """The CPUs on which towers' values may be added. If there are towers on CPUs, these CPUs.
 
     Otherwise `cpus`, one CPU of every process, if given. Otherwise `cpu`, the host's CPU.
     """
@@ -406,7 +408,7 @@ def leaders_by_turn(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     return [tuple(group[turn % len(group)] for group in groups) for turn in turns]
 
 
-# Limits of algorithms: checks of the devices and parameters that each algorithm does not support.
+# Limits of algorithms. The checks refuse devices and parameters that an algorithm does not support.
 # They run before TensorFlow is imported.
 
 # A check raises ValueError with a reason for the user.
@@ -588,7 +590,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Tensor:
-    """Size of a tensor as it is sent; `itemsize` is bytes per element."""
+    """Size of a tensor in the form in which it is sent. `itemsize` is the number of bytes per
+    element.
+    """
 
     elements: int
     itemsize: int = 4
@@ -610,7 +614,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """Assignment of devices to nodes; device d is in node d // per_node.
+    """Assignment of devices to nodes. Device d is in node d // per_node.
 
     Within a node, each device has its own link. Between nodes, the devices of a node share one
     link. With `per_node` 1, every device has its own network link.
@@ -621,7 +625,7 @@ class NodeLayout:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes; the last one may have fewer devices."""
+        """Number of nodes. The last node may have fewer devices."""
         return math.ceil(self.devices / self.per_node)
 
     @property
@@ -736,7 +740,7 @@ class Algorithm(Protocol):
     """Sums one tensor over the devices of a context. It may have the attribute `runs_together`."""
 
     def __call__(self, tensors: Sequence[Any], index: int) -> Sums:
-        """Sums the values of one tensor and gives every device the sum, of the same shape.
+        """Sums the values of one tensor. Returns the sum for every device, with the same shape.
 
         Devices that share a result get the same tensor object, so that later operations process it
         only once.
@@ -789,12 +793,12 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
 
 
 def names() -> tuple[str, ...]:
-    """Names of all algorithms, sorted; imports none of them."""
+    """Sorted names of all algorithms. Does not import the algorithms."""
     return tuple(sorted({*_registered, *plugins.modules_of(algorithms)}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
-    """Makes the algorithm `name`; raises ValueError if it cannot work with the context."""
+    """Creates the algorithm `name`. Raises ValueError if it cannot work with the context."""
     check(name, context)
     factory, _ = _find(name)
     return factory(context)

@@ -41,7 +41,7 @@ class Axis:
 
     @property
     def caption(self) -> str:
-        """The label, with the direction that is better."""
+        """The label of the axis, and whether higher or lower values are better."""
         return f"{self.label} ({self.better})" if self.better else self.label
 
     def text(self, value: float | None) -> str:
@@ -53,7 +53,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionRow:
-    """A row with several values of one thing: single values as dots, or all values as a box.
+    """A row with the values of one thing. They are shown as dots, or together as a box.
 
     Attributes:
       label: text for the row.
@@ -81,7 +81,7 @@ class DistributionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Values of several things on one scale.
+    """A chart with one row for each of several things, on a common scale.
 
     Attributes:
       rows: the rows from top to bottom.
@@ -104,7 +104,9 @@ _TONES = {"good": "green is better", "bad": "red worse", "unsure": "amber undeci
 def key_of(
     rows: Sequence[DistributionRow], *, dot: str = "", centre: str = "", band: str = ""
 ) -> str:
-    """The legend for the marks in rows. Arguments are meanings, such as dot="a process"."""
+    """The legend for the marks in rows. The arguments are the meanings of marks: dot="a
+    process".
+    """
     marks = (
         (f"a dot is {dot}", dot and any(row.values for row in rows)),
         (f"the stroke {centre}", centre and any(row.centre is not None for row in rows)),

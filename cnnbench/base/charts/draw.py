@@ -400,7 +400,7 @@ _LINE = 18.0
 NOTE_LINE = 15.0
 _ROW, _WIDE_ROW = 40.0, 28.0
 _LANE = 20.0
-_LABELLED_BESIDE = 500.0  # From this width, labels are to the left of rows instead of above.
+_LABELLED_BESIDE = 500.0  # From this width on, labels are to the left of rows.
 _MOST_OF_LABEL = 0.34
 _MARGIN = 12.0
 GAP = 24.0
@@ -419,7 +419,7 @@ _BESIDE_GAP, _SHIFTS = 7.0, (4.0, -13.0, 18.0, -27.0)
 
 
 def svg(chart: Chart, width: float = NARROW) -> str:
-    """The chart as an SVG element of this width. The page adds `theme`, title and note."""
+    """The chart as an SVG element of the given width. The page must add `theme`, title and note."""
     axes = chart.x.caption
     if isinstance(chart, Lines):
         axes = f"{chart.y.caption} over {axes}"
@@ -532,7 +532,7 @@ def _legend_place(index: int, width: float, top: float) -> tuple[float, float, f
     return column_width * (index % columns), top + 11 + _LINE * (index // columns), column_width
 
 
-# Rows: values are dots, the median is a stroke, its interval a band, quartiles a box.
+# Rows: dots are values, a stroke is the median, a band is its interval, and a box shows quartiles.
 
 
 def _rows_top(chart: Rows) -> float:

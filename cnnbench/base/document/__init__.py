@@ -57,7 +57,8 @@ A plain text means a cell with this text. "" means that there is no value.
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table. The first column names the rows. If folded, only the title is visible at first.
+    """A table. The first column contains the names of the rows. If folded, only the title is
+    visible.
 
     A column consists of a title, its kinds (see `TableCell`), and a hint that is shown on hover.
 
@@ -99,7 +100,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts side by side, which use the whole width. With `pairs`, always two per row."""
+    """Charts side by side that use the whole width. With `pairs`, there are always two per row."""
 
     kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
@@ -119,7 +120,9 @@ Content: TypeAlias = Block | str | Sequence[Chart] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of an output. If folded, only the heading and `remark` are visible at first."""
+    """A section of an output. If it is folded, only the heading and `remark` are visible at
+    first.
+    """
 
     key: str = ""
     title: str = ""
@@ -128,7 +131,7 @@ class Section:
 
     @classmethod
     def of(cls, key: str, title: str, contents: Iterable[Content], folded: bool = False) -> Section:
-        """Creates a section. Leaves out empty content. A str becomes a paragraph."""
+        """Creates a section. Empty content is left out. A string becomes a paragraph."""
         blocks: list[Block] = []
         for content in contents:
             if isinstance(content, (Table, Text, Charts)):
@@ -139,13 +142,15 @@ class Section:
 
     @property
     def remark(self) -> Text | None:
-        """The first paragraph with a tone. It is visible even if the section is folded."""
+        """The first paragraph that is marked as good, bad or neutral. It is visible in a folded
+        section.
+        """
         toned = (text for text in self.blocks if isinstance(text, Text) and text.tone)
         return next(toned, None)
 
 
 def docstring_first(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Iterable[Content]]:
-    """Decorator that adds a function's docstring before the content that the function returns.
+    """Decorator that puts a function's docstring before the content that the function returns.
 
     If the function returns no content, nothing is added. If the first items are of type str, they
     continue the paragraph.
@@ -195,7 +200,9 @@ def numeric(
     scale: float = 1.0,
     tone: str = "",
 ) -> TableCell:
-    """A cell with a number times a factor, which is also the sort key; None without a value."""
+    """A cell with a number times a factor. The product is also the sort key. None without a
+    value.
+    """
     if value is None:
         return TableCell(numbers.NONE, kinds="number")
     value *= scale
@@ -322,7 +329,7 @@ def markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-# Sections as text for a terminal. Colours add no information to the words.
+# Sections as text for a terminal. Colours add nothing that the words do not say.
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
 _NOTE = " " * 6
@@ -344,7 +351,7 @@ def text_of(
 def lines_of(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> list[str]:
-    """The same as `text_of`, as lines."""
+    """The text that `text_of` returns, as a list of lines."""
     lines: list[str] = []
     for part in sections:
         section = part if isinstance(part, Section) else Section.of("", "", part)
@@ -388,7 +395,9 @@ def _table(block: Table, colour: bool, mark: str) -> Iterator[str]:
 
 
 def _coloured(lines: list[str], cell: TableCell) -> list[str]:
-    """The lines of a row. If the row is one line, its first cell has the colour of its tone."""
+    """The lines of a table row. If there is only one line, its first cell is coloured (see
+    `TableCell`).
+    """
     code, text = _COLOURS.get(cell.tone), plain(cell.text)
     return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
 
@@ -398,7 +407,7 @@ def _coloured(lines: list[str], cell: TableCell) -> list[str]:
 
 
 def render_report(report: Report, format: str, progress: Progress | None = None) -> str:
-    """The report in one of `FORMATS`; KeyError for other formats.
+    """Writes the report in one of `FORMATS`. KeyError for other formats.
 
     `progress` shows how many charts have been drawn.
     """

@@ -87,7 +87,7 @@ class Profiling:
         return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
 
     def _refuse(self) -> None:
-        """NotExplainedError if a side cannot be profiled."""
+        """Raises NotExplainedError if a side cannot be profiled."""
         for name, side in self.sides.items():
             config = side.resolved.config
             if config.get("eval") or config.get("input_only"):
@@ -122,7 +122,7 @@ class Profiling:
         raise NotExplainedError(f"{label}: {message}; see {self.results.log(path.stem)}")
 
     def _logged(self, name: str) -> RunPolicy[tuple[Primitive, ...] | None]:
-        """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
+        """The calls of oneDNN in a step, read from the log of a process; None if there are none."""
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
         side = replace(side, variables={**side.variables, **work.VARIABLES})
         later = len(SIDES) - SIDES.index(name) - 1

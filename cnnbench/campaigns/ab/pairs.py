@@ -71,7 +71,7 @@ PROFILES = "explain"
 
 
 def confirmation_folder(folder: Path, pairs: int) -> Path:
-    """Folder of the experiment that measures a verdict after a number of pairs again."""
+    """Folder of the second experiment, which confirms a verdict after a number of pairs."""
     return folder / f"confirmation-{pairs}"
 
 
@@ -105,14 +105,14 @@ def complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
 
 @dataclass(frozen=True)
 class ExperimentState:
-    """An experiment after earlier sessions, from the events of each in its journal."""
+    """The state of an experiment after earlier sessions, read from the events in its journal."""
 
     folder: Path
     sessions: Sequence[Sequence[Mapping[str, Any]]] = field(repr=False)
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The first event of the last session, with the `Experiment.facts`."""
+        """The first event of the last session. It contains the `Experiment.facts`."""
         return self.sessions[-1][0]
 
     @property
@@ -150,14 +150,15 @@ class ExperimentState:
                 for analysis in events[0]["looks"]
                 if analysis["pairs"] < last
             }
-            # Interrupted sessions were judged, too, but not those in which a process failed.
+            # Interrupted sessions were judged, too. Sessions in which a process failed were not
+            # judged.
             if end and end["pairs"] and Verdict.FAILED.value not in end.get("verdicts", ()):
                 ends[end["pairs"]] = end
         return dict(sorted(ends.items()))
 
     @property
     def made(self) -> tuple[InterimAnalysis, ...]:
-        """The analyses of all sessions."""
+        """The interim analyses of all sessions so far."""
         return tuple(
             InterimAnalysis(n, float(analysis["alpha"])) for n, analysis in self._judged.items()
         )
@@ -170,7 +171,9 @@ class ExperimentState:
 
     @property
     def is_gate(self) -> bool:
-        """Whether `cnnbench gate` began it, whose results folder is the folder above."""
+        """Whether `cnnbench gate` began the experiment. Its results folder is then the folder
+        above.
+        """
         return bool(self.facts.get("gate"))
 
     @property
@@ -180,12 +183,13 @@ class ExperimentState:
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing of alpha is left for more pairs."""
+        """Whether the experiment has used all of alpha, so that more pairs cannot be judged."""
         return any(analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.made)
 
     @property
     def goes_on(self) -> bool:
-        """Whether `cnnbench ab --resume` can continue it: not if clear or all of alpha is spent.
+        """Whether `cnnbench ab --resume` can continue: not if the verdict is clear or alpha is used
+        up.
 
         Nor if it is a part of another campaign, or of an earlier version.
         """
@@ -194,7 +198,9 @@ class ExperimentState:
 
     @property
     def plan(self) -> Continuation:
-        """How further pairs are judged: in a new experiment if nothing of alpha is left."""
+        """How further pairs are judged. If all of alpha is used, they belong to a new
+        experiment.
+        """
         alpha, share = self.facts["policy"]["alpha"], self.facts.get("share", 1.0)
         if self.is_spent:
             return Continuation(alpha, share=share)
@@ -208,7 +214,7 @@ class ExperimentState:
         return experiment_in(confirmation_folder(self.folder, self.end["pairs"]))
 
     def verdict(self, together: bool = False) -> Comparison | None:
-        """The comparison that ended it, at the level of its last analysis.
+        """The comparison that ended the experiment, at the level of the last analysis.
 
         Further pairs are judged by `plan`, or, if `together`, once together with these. None if it
         has not ended, or was judged with an A/A spread, whose records are elsewhere.
@@ -230,14 +236,14 @@ class ExperimentState:
 
 
 def _pair_of(event: Mapping[str, Any]) -> int:
-    """The pair that an event of a process is about; 0 if it is about none."""
+    """The number of the pair to which the process of an event belongs; 0 if it belongs to none."""
     names = event.get("names") or [event.get("name", "")]
     number = str(names[0]).partition("-")[0]
     return int(number) if number.isdecimal() else 0
 
 
 def is_clear(verdicts: Sequence[str]) -> bool:
-    """Whether more pairs cannot change the verdicts on the metrics that were asked for."""
+    """Whether more pairs cannot change the verdicts on the requested metrics."""
     measured = [Verdict(verdict) for verdict in verdicts if verdict != Verdict.NOT_MEASURED.value]
     return bool(measured) and all(verdict in CLEAR for verdict in measured)
 
@@ -287,12 +293,12 @@ def compare_pairs(
     aa: Iterable[RunRecord] | None = None,
     plan: Continuation | None = None,
 ) -> Comparison:
-    """Judges pairs, the i-th records of A and of B, when measured or from the results folder.
+    """Judges pairs. Pair i consists of record i of A and record i of B.
 
     `begin` has the `Experiment.facts`, `alpha` is two-sided, `aa` are runs to estimate the noise,
     and by `plan` further pairs are judged.
     """
-    # Earlier versions had the usual metrics where none was asked for.
+    # Earlier versions stored the usual metrics if no metric was requested.
     asked = begin.get("metrics_asked", tuple(begin["metrics"]) != DEFAULT_METRICS)
     labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
     return compare_records(
@@ -329,7 +335,7 @@ SMALLEST_CHANCE = 0.05
 
 _DRAWS = 400
 _SEED = 1
-# More pairs cannot change these.
+# More pairs cannot change these verdicts.
 _HOPELESS = (
     Verdict.FAILED,
     Verdict.CHANGED_WORK,
@@ -410,20 +416,24 @@ class Experiment:
         return self.analyses[-1].pairs
 
     def level_after(self, pairs: int) -> float:
-        """The level of an analysis after an interrupt or a failure, by number of complete pairs."""
+        """The significance level of an analysis after an interrupt or a failure, given the complete
+        pairs.
+        """
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
             return analyses[0].alpha
         return self._plan(self._made(pairs)).analyses(pairs)[-1].alpha
 
     def plan_after(self, last: InterimAnalysis) -> Continuation:
-        """How further pairs are judged: in a new experiment if the analysis spends all of alpha."""
+        """How further pairs are judged. If the analysis uses all of alpha, they belong to a new
+        experiment.
+        """
         if last.alpha >= self.policy.alpha:
             return Continuation(self.policy.alpha, share=self.share)
         return self._plan({**self._made(last.pairs), last.pairs: last})
 
     def _made(self, pairs: int) -> dict[int, InterimAnalysis]:
-        """The analyses of all sessions up to a number of pairs, by these."""
+        """The interim analyses of all sessions up to a number of pairs, from the given sessions."""
         before = () if self.earlier is None else self.earlier.made
         return {
             analysis.pairs: analysis
@@ -437,7 +447,7 @@ class Experiment:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Facts for the journal, as JSON values; its pairs are judged by them."""
+        """Facts for the journal, as JSON values. They determine how the pairs are judged."""
         sides = {
             name: {
                 "description": side.description(),
@@ -446,7 +456,7 @@ class Experiment:
                 "python": side.python,
                 "checkout": side.checkout,
                 "revision": side.revision,
-                # Without their values, which may be secrets.
+                # The values are left out, because they may be secrets.
                 "variables": tuple(side.variables),
             }
             for name, side in self.sides.items()
@@ -471,12 +481,14 @@ class Experiment:
 
 
 def _requested_results(comparison: Comparison) -> list[MetricResult]:
-    """The results that the experiment is about."""
+    """The results of the metrics on which the verdict depends."""
     return [result for entry in comparison.entries for result in entry.asked]
 
 
 class PairFailedError(Exception):
-    """A process failed, or (`lost`) a pair was lost too often; both sides' records are kept."""
+    """A process failed or, if `lost`, a pair was killed too often. The records of both sides are
+    kept.
+    """
 
     def __init__(self, message: str, lost: bool) -> None:
         super().__init__(message)
@@ -516,7 +528,7 @@ class Pairs:
         self.lost = self.interrupted = False
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not earlier)
-        # Timed steps of a process. None: its flags decide.
+        # Number of timed steps of a process. None means that its flags determine the number.
         self._steps: int | None = FEWEST_STEPS if self._chooses else None
         if earlier and experiment.timed_seconds:
             like = earlier[-1][0]
@@ -524,7 +536,7 @@ class Pairs:
             self._steps = int(like.config["num_batches"]) if chosen else None
 
     def policy(self) -> RunPolicy[None]:
-        """Runs the pairs, and judges them, also after a failure.
+        """Runs the pairs and judges them. After a failure, judges the complete pairs.
 
         An experiment of its own is judged after an interrupt and a change of the code, too. What
         ends another campaign, of which it is a part, is raised, and leaves it as a kill does.
@@ -554,7 +566,9 @@ class Pairs:
         )
 
     def _up_to_an_end(self) -> RunPolicy[float]:
-        """Runs pairs up to the interim analysis that ends it; returns that analysis's level."""
+        """Runs pairs up to the interim analysis that ends the experiment. Returns the level of this
+        analysis.
+        """
         burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
         for number in range(1, burn_in + 1):
             yield from self.measure(number, later=burn_in - number, burn_in=True)
@@ -574,7 +588,9 @@ class Pairs:
         return self.experiment.analyses[-1].alpha
 
     def _ends(self, analysis: InterimAnalysis) -> bool:
-        """Whether an interim analysis ends the experiment: it is clear, the last, or futile."""
+        """Whether an interim analysis ends the experiment: the verdict is clear, no pairs are left,
+        or more pairs would not help.
+        """
         comparison = self._compare(analysis.alpha)
         results = _requested_results(comparison)
         last = analysis.pairs == self.experiment.pairs
@@ -591,13 +607,16 @@ class Pairs:
         return clear or last or futile
 
     def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
-        """Smallest chance that more pairs give a clear verdict, over all results without one."""
+        """The smallest of the probabilities that more pairs give a clear verdict, over undecided
+        results.
+        """
         pairs = len(self.records["a"])
         later = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
         chances = []
         for entry in entries:
             for result in entry.asked:
-                # CPU time can decide, too, where it was judged beside the throughput.
+                # The verdict can also depend on the CPU time, if it was judged together with the
+                # throughput.
                 shared = result.metric is THROUGHPUT and result.share < 1
                 others = [other for other in entry.results if shared and other.metric is CPU_TIME]
                 cases = [
@@ -640,7 +659,8 @@ class Pairs:
         experiment = self.experiment
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_name(number)
-        # Drawn for each pair, so that the orders of a later session do not repeat the first ones.
+        # The order is drawn for each pair, so that a later session does not repeat the orders of
+        # the first.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
         later += experiment.pairs - (self.earlier if burn_in else number)
@@ -692,7 +712,7 @@ class Pairs:
         raise PairFailedError(text, lost)
 
     def _request(self, prefix: str, what: str, place: AbPlace) -> Request:
-        """The process of a side in a pair, or in a burn-in, whose records do not count."""
+        """The process of a side in a pair or in a burn-in. Records of a burn-in are not used."""
         side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]
         subject = started.subject or Subject(side=side)
@@ -749,7 +769,7 @@ def verdict_probability(
         log_or_value(1 + limit, metric) if metric.relative else limit
         for limit in floor_and_margin(case, policy)
     )
-    # The same pairs give the same answer, also when records are judged again.
+    # If the records are judged again, the same pairs give the same answer.
     generator = np.random.default_rng(_SEED)
     populations = generator.choice(so_far, (_DRAWS, len(so_far)))
     places = generator.integers(len(so_far), size=(_DRAWS, max(0, later[-1].pairs - len(so_far))))

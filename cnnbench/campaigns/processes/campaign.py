@@ -93,12 +93,14 @@ class BenchmarkCommand(Command):
     blank: Record
 
     def variables(self) -> dict[str, str]:
-        """See `Command.variables`. The process writes to a temporary folder of this process."""
+        """See `Command.variables`. They include the temporary folder to which the process
+        writes.
+        """
         return {**super().variables(), SCRATCH_OF_PARENT: os.path.realpath(self.record.parent)}
 
 
 def blank_record(kind: str, command: Sequence[str], resolved: RunSummary | Record) -> Record:
-    """Record ("run" or "allreduce") without measurements, of a process that has not started."""
+    """A record ("run" or "allreduce") without measurements, for a process that has not started."""
     make = RunRecord if kind == RunRecord.kind else AllReduceRecord
     return make(
         run_id=uuid.uuid4().hex,
@@ -165,7 +167,9 @@ def headline(record: Record) -> str:
 def _problem(
     ended: ProcessResult, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo, str] | None:
-    """Status, error and `ProcessResult.lost` of an unsuccessful run; None if it succeeded."""
+    """The status, the error and `ProcessResult.lost` of an unsuccessful run; None if the run
+    succeeded.
+    """
     if ended.timed_out:
         text = f"killed after {ended.seconds:.0f} s; {last_line(tail)}"
         return "timed_out", _error("TimedOut", text), "ended by its time-out"
@@ -181,7 +185,7 @@ def _problem(
         full = is_out_of_memory(error.type, error.message)
         return ("out_of_memory" if full else "failed"), error, ""
     is_interrupted = document is not None and document["status"] == "interrupted"
-    # The process may have had no record yet.
+    # The process may not have written a record yet.
     if is_interrupted or ended.code == ExitCode.INTERRUPTED:
         error = _error("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"
@@ -204,7 +208,9 @@ def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, st
 
 
 def _read(command: BenchmarkCommand) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
-    """The child's record; or the reason why there is none, and the invalid content of its file."""
+    """The record of the child; or the reason why there is none, and the invalid content of the
+    file.
+    """
     try:
         data = command.record.read_bytes()
     except FileNotFoundError:
@@ -236,9 +242,9 @@ def full_disk(log: Path) -> str:
 
 
 def last_line(tail: str) -> str:
-    """Text for an error message: the last output of a process, from the end of its log."""
+    """The last output of a process, from the end of its log, as text for an error message."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    # The frames of a plug-in follow its error message, so they are ignored.
+    # The stack frames of a plug-in follow its error message. They are ignored here.
     lines = [line for line in lines if not line.startswith(notice_line("at /"))]
     return f"last log line: {lines[-1]}" if lines else "no output"
 
@@ -288,7 +294,7 @@ class _Member:
 
     @property
     def used(self) -> float:
-        """Seconds that the child has run, not including its waits."""
+        """Seconds that the child has run, without the time in which it waited."""
         return self._used + (0.0 if self.waits else time.monotonic() - self._since)
 
     def listen(self) -> None:
@@ -426,7 +432,7 @@ def rounds(
     seed: int | None,
     is_due: Callable[[_Case, int], bool] = lambda case, at: at > 0,
 ) -> list[tuple[_Case, int]]:
-    """Pairs of case and round number: round 0 (such as searches), then the repeats.
+    """All cases with their round numbers: first round 0 (for example, searches), then the repeats.
 
     `seed` shuffles each round; None keeps the order of the cases.
     """
@@ -457,7 +463,7 @@ def measure_in_rounds(
 
 
 class Campaign:
-    """Runs the processes of policies, with pauses of `cool_down` seconds between them.
+    """Runs the processes that policies request, with pauses of `cool_down` seconds between them.
 
     `facts` describes this machine, for records of processes that write none. The remaining time is
     estimated from wall times by key. The code that `question` identifies must not change during the
@@ -600,9 +606,9 @@ class Campaign:
             target = request.failed or target
         target = target or folder.pending(
             request.name
-        )  # Kept until the journal contains the event.
+        )  # These files remain until the journal contains the event.
         if request.failed is not None and not ended.message and not batch.sides:
-            folder.remove(request.failed)  # Left by an earlier attempt.
+            folder.remove(request.failed)  # An earlier attempt may have left this file.
         if request.leaves is not None:
             folder.take(request.leaves)
         if ended.unusable is not None:
@@ -611,7 +617,9 @@ class Campaign:
         return ended
 
     def _repeats(self, batch: RequestBatch, done: Mapping[str, ProcessResult]) -> bool:
-        """Decides whether a batch is run again. If so, moves its records and logs away."""
+        """Decides whether a batch is run again. If so, moves its records and logs out of the
+        way.
+        """
         failed = [request for request in batch.requests if done[request.name].status != "ok"]
         if (
             not batch.repeats
@@ -674,7 +682,7 @@ class Campaign:
         judged = judge(command, ended, self.facts)
         record = record_of(judged.document)
         subject = record.subject or Subject()
-        # A different version of cnnbench may record less about the state.
+        # A different version of cnnbench may record fewer facts about the state.
         version = record.environment.get("cnnbench_version")
         place = repr((command.folder, version, subject.repository, *plugins.files(record.config)))
         state = (subject.revision, subject.dirty, subject.changes)
@@ -692,7 +700,7 @@ class Campaign:
             self._known.setdefault(key, []).append(seconds)
 
     def seconds_of(self, key: Hashable) -> float | None:
-        """The mean wall time of the processes with a key; None if there are none."""
+        """The mean wall time of all processes with the given key; None if there are none."""
         return fmean(self._known[key]) if key in self._known else None
 
     def _seconds(self, keys: Iterable[Hashable]) -> float | None:

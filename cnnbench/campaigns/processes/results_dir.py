@@ -49,7 +49,7 @@ class ChangedError(BenchmarkError):
 
     @classmethod
     def of(cls, what: str) -> ChangedError:
-        """Makes the error; `what` names what has changed."""
+        """Creates the error. `what` says which code has changed."""
         return cls(f"the measured code was changed ({what}); earlier measurements are kept")
 
 
@@ -192,7 +192,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignKind:
-    """Properties of all campaigns of a command, and the layout of their folders.
+    """The properties that all campaigns of a command have in common, and the layout of their
+    folders.
 
     Attributes:
       command: name of the command, in the events of its sessions.
@@ -230,7 +231,9 @@ class CampaignKind:
     def question(
         self, events: Iterable[Mapping[str, Any]], suite: str | None = None
     ) -> dict[str, Any] | None:
-        """The last identity in a journal (of a suite, if given); None if there is none."""
+        """The last identity in a journal, or the last identity of the given suite; None if there is
+        none.
+        """
         last = None
         for event in events:
             question = event.get("question") or {}
@@ -333,7 +336,7 @@ class ResultsFolder:
         self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
     def note(self, name: str, /, **facts: object) -> None:
-        """Stores values under a name, if they cannot be computed from records."""
+        """Stores values that cannot be computed from records, under a name."""
         self.journal.add(NOTE, note=name, **facts)
 
     def notes(self, name: str) -> list[dict[str, Any]]:
@@ -398,7 +401,9 @@ class ResultsFolder:
 
     @cached_property
     def lost(self) -> dict[str, list[list[KilledProcess]]]:
-        """For each batch, the processes that were killed from outside in each repeated attempt."""
+        """For each batch and each attempt that was repeated: the processes that were killed from
+        outside.
+        """
         lost_by_pair: dict[str, list[list[KilledProcess]]] = {}
         for event in self.earlier:
             if event.get("event") == LOST and event.get("again"):
@@ -420,7 +425,7 @@ class ResultsFolder:
         return self._groups
 
     def files(self, *paths: Path | None) -> list[str]:
-        """Names of files without suffixes, for an event.
+        """File names without suffixes, for an event of the journal.
 
         From this event on, the files may remain in the folder.
         """
@@ -447,7 +452,7 @@ class ResultsFolder:
 
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[None]:
-        """Converts errors of writing, such as a full disk, to BenchmarkError in the block."""
+        """Converts write errors in the block, such as a full disk, to BenchmarkError."""
         self.check()
         with _writing(path):
             yield
@@ -474,7 +479,7 @@ class ResultsFolder:
 
 
 def _is_unused(path: Path) -> bool:
-    """Whether a path is a lock, or an empty folder of a killed campaign."""
+    """Whether a path is a lock file, or an empty folder that a killed campaign has left."""
     return path.name == FILE or (path.is_dir() and not any(path.iterdir()))
 
 

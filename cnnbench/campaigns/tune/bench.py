@@ -63,8 +63,8 @@ from cnnbench.records.campaigns import TuneRow
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
-# Races of the groups in a space, one after the other. Each starts with the best flags of the
-# previous groups.
+# One race for each group of a space, one after the other. Each race starts with the best flags of
+# the previous groups.
 
 RACED_SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
 UNTRIED = "untried"
@@ -81,7 +81,7 @@ MOST_ROUNDS = 10
 
 @dataclass(frozen=True)
 class Round:
-    """Results of a round, by key of candidate.
+    """The results of a round, by the key of the candidate.
 
     A block contains the candidates that took turns; without blocks, all candidates did. The `late`
     candidates did not run, for lack of time.
@@ -135,7 +135,9 @@ class Race:
 
     @property
     def fitted(self) -> AdditiveModel:
-        """The estimates so far. Requires a round with at least one value."""
+        """The estimated effects of the candidates so far. Requires a round with at least one
+        value.
+        """
         return fit_blocks(self.blocks)
 
     def add(self, round_: Round) -> None:
@@ -177,7 +179,9 @@ class Race:
 
     @property
     def leader(self) -> Candidate:
-        """The best candidate; the first one if the best gains at most the threshold over it."""
+        """The best candidate. If it is faster than the first candidate by at most the threshold,
+        the first.
+        """
         first = self.entered[0]
         ranked = self.ranked(self.fitted) if any(self.rounds) else []
         if not ranked:
@@ -252,7 +256,7 @@ class SearchOutcome(NamedTuple):
 
     @property
     def blocks(self) -> list[list[dict[str, float]]]:
-        """The same in blocks; see `Race`."""
+        """The logarithms of the speeds as `rounds` returns them, but in blocks; see `Race`."""
         return [block for race in self.races for block in race.blocks if any(block)]
 
     @property
@@ -265,7 +269,7 @@ class SearchOutcome(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether there was no time to try any candidate."""
+        """Whether the time was too short to measure any candidate."""
         return len(self.candidates) <= 1 and any(race.untried for race in self.races)
 
     @property
@@ -282,7 +286,7 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 _FIRST_STEPS = 20
 _LATEST = 3  # number of processes from which the duration of the next ones is estimated
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
-_ANSWERS = ("ok", "failed", "out_of_memory")  # Other errors may not occur again.
+_ANSWERS = ("ok", "failed", "out_of_memory")  # With other errors, a repeat may succeed.
 _MEMORY = 0.8  # maximum share of the available memory for simultaneous processes
 
 MOST_MINUTES = 10080
@@ -349,7 +353,7 @@ class Lengths(StepCount):
 
     @property
     def longer(self) -> float:
-        """Additional seconds of steps in a process of the final, compared with a race."""
+        """How many seconds longer the steps of a process in the final take than in a race."""
         more = 0 if LENGTHS & self._fixed else self.timed(FINAL) - self.timed()
         return more * self.step_seconds
 
@@ -425,7 +429,9 @@ class RaceBench:
 
     @property
     def _known_seconds(self) -> list[float]:
-        """Seconds of the processes so far, without the first one, which is shorter and alone."""
+        """Seconds of the processes so far. The first one is left out, because it is shorter and
+        runs alone.
+        """
         return self._spent[1:] or self._spent or [0.0]
 
     @property
@@ -444,7 +450,9 @@ class RaceBench:
 
     @property
     def reserve(self) -> float:
-        """Seconds reserved for the final and the weights; 0 if too few for the minimum of pairs."""
+        """Seconds that are reserved for the final and the weights; 0 if too few for the fewest
+        pairs.
+        """
         total = self.question.seconds
         fewest, most = map(self._reserve_for, (FEWEST_PAIRS, MOST_PAIRS))
         wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self._proof else fewest
@@ -518,7 +526,8 @@ class RaceBench:
         return round_
 
     def _order(self, group: str, number: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Order of a round: the best candidate of the previous groups, then the others at random.
+        """The order of a round: the best candidate of the previous groups, then all others at
+        random.
 
         The first round may end early, so candidates that change few flags are first.
         """
@@ -544,7 +553,7 @@ class RaceBench:
         return max(0, int(seconds / max(self.process_seconds, 1e-3)))
 
     def _lanes(self, candidates: Collection[Candidate]) -> int:
-        """Number of processes that may be alive at the same time, limited by memory."""
+        """Number of processes that may run at the same time. It is limited by memory."""
         lanes, memory = self.question.lanes, self.question.memory
         if memory is not None and candidates:
             needed = max(candidate.resolved.needed_bytes for candidate in candidates)

@@ -269,7 +269,7 @@ _PLAN, _PROOF = "final", "proof"  # names of notes in the journal
 
 
 class _TimedPairs(Pairs):
-    """Measures pairs while there is time.
+    """Measures pairs as long as there is time for another pair.
 
     `is_late` is whether the pairs ended for lack of time.
     """
@@ -429,7 +429,7 @@ class Final:
         return ("cnnbench", *(words[1:] if layout is None and flags else words))
 
     def _alpha(self, number: int) -> float:
-        """Significance level of all analyses of a leader, whose finals are numbered from 1.
+        """Significance level of all analyses of a leader. Its finals are numbered from 1.
 
         Each leader gets half the level of the previous one, so all levels add up to at most twice
         the first one.
@@ -532,7 +532,7 @@ class Final:
         )
 
     def _no_promise(self, leader: Candidate) -> str:
-        """Why the weights need not be equal; "" if they must be."""
+        """The reason why the weights of both sides may differ; "" if they must be equal."""
         config = leader.resolved.config
         if config.get("forward_only"):
             return "nothing is trained"
@@ -547,7 +547,9 @@ class Final:
         return ""
 
     def _train(self, name: str, candidate: Candidate, target: Path) -> RunPolicy[str]:
-        """Trains weights for the comparison. Returns why it failed; "" if it succeeded."""
+        """Trains weights for the comparison. Returns the reason if this failed; "" if it
+        succeeded.
+        """
         flags = flags_for_weights(candidate.flags, WEIGHTS_STEPS)
         flags["train_dir"] = str(self.folder.unfinished(target))
         training = request(
@@ -608,7 +610,9 @@ def search_policy(
 def race_groups(
     space: Space, first: Candidate, bench: RaceBench, threshold: float
 ) -> RunPolicy[SearchOutcome]:
-    """Races the candidates of all groups; one is adopted if its gain exceeds `threshold`."""
+    """Races the candidates of all groups. The best one is adopted if its gain exceeds
+    `threshold`.
+    """
     leader = first
     races: list[Race] = []
     weights = [len(choices) for choices in space.groups.values()]

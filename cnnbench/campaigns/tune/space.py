@@ -154,7 +154,7 @@ def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
             _values_of_flag("local_parameter_device", "cpu"),
             lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
-        # Uses gradients, or variable values, of the previous step.
+        # With these flags, a step uses the gradients or the variable values of the previous step.
         (_values_of_flag("variable_consistency", "relaxed"), _all_reduces),
         (_values_of_flag("staged_vars", "true"), lambda mode: mode.staged),
         (_values_of_flag("gradient_reduction", "sum"), _accept_mode),
@@ -241,9 +241,10 @@ class Space:
 
     @cached_property
     def assumed(self) -> dict[str, str]:
-        """The mode of a job that names no mode and has no ps tasks for the default mode.
+        """The mode that is assumed for a job without --variable_update and without ps tasks.
 
-        The result is flags by name; empty if the default mode is used.
+        (The default mode needs ps tasks.) The result has flags by name. It is empty if the default
+        mode is used.
         """
         if self.layout is None or self.layout.ps or _MODE in self.fixed:
             return {}
@@ -307,7 +308,9 @@ def _changes(settings: Settings) -> Iterator[str]:
 def candidates_of(
     space: Space, choices: Iterable[Settings], best: Candidate
 ) -> tuple[tuple[Candidate, ...], tuple[Dropped, ...]]:
-    """The candidates of a group (first the best of the previous groups), and dropped ones."""
+    """The candidates of a group, beginning with the best of the previous groups; and dropped
+    candidates.
+    """
     by_key: dict[str, Candidate] = {best.key: best}
     dropped: list[Dropped] = []
     for choice in choices:

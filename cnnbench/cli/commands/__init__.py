@@ -45,7 +45,7 @@ def output_flag(help: str) -> Any:
 
 
 def quiet_flag() -> Any:
-    """Declares --quiet_conditions of a command that makes no runs."""
+    """Declares --quiet_conditions for a command that starts no runs."""
     help = "Names of warnings not to print, comma-separated (docs/conditions.md lists them)."
     return flag_of(OutputParams, "quiet_conditions", help=help)
 
@@ -87,6 +87,8 @@ class OutputFlags:
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
     def files(self, document: str) -> list[Output]:
-        """The output files to check before measuring. For `document`, see `output_file`."""
+        """The output files that must be checked before measuring. For `document`, see
+        `output_file`.
+        """
         plot = Output("plot", self.plot, suffixes=PICTURES)
         return [output_file(self.output, self.format, document), plot]

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
     results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
-    first_record = SharedValue()  # The record at the start of the measuring process.
+    first_record = SharedValue()  # record at the start of the measuring process
 
     def leave_record(error: BenchmarkError | None) -> None:
         record = first_record.get()

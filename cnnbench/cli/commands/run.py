@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(_without_flags(plan))
     if job.serves:
         return serve_devices(plan, plan.agreed, messages)
-    # Imported late: parsing and refusing flags should not take its import time.
+    # Imported late, because parsing and refusing flags should not wait for this import.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
     try:
@@ -94,7 +94,8 @@ def _prepare(fork: Callable[[], None], args: ParsedArgs) -> None:
 def _fork_attempt(
     args: ParsedArgs, fork: Callable[[], None], measurements: Measurements, messages: Messages
 ) -> ParsedArgs:
-    """Continues in a process for one attempt of --find_batch_size; returns the flags of its run.
+    """Forks a process for one attempt of --find_batch_size. In it, returns the flags of the
+    attempt.
 
     Each attempt has half the batch of the attempt before, rounded down if the batch must be even.
     """
@@ -122,7 +123,7 @@ def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
     for flag, is_wrong in {
         "eval": plan.params.eval,
         "input_only": plan.params.input_only,
-        # The evaluation's batch may be the one that does not fit.
+        # Possibly the batch of the evaluation does not fit.
         "eval_batch_size": plan.params.eval_batch_size > 0,
         # The folder may contain a checkpoint of a run with another batch size.
         "train_dir": plan.saves_into is not None,

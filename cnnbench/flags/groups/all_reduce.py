@@ -1,4 +1,6 @@
-"""Flags of ``cnnbench allreduce``. Flags that a run also has are taken from its declarations."""
+"""Flags of ``cnnbench allreduce``. Flags that runs also have use the declarations of the run's
+flags.
+"""
 
 from __future__ import annotations
 

@@ -77,11 +77,11 @@ class Group:
 
     @property
     def good(self) -> tuple[Measurement, ...]:
-        """Successful measurements. All values come from these."""
+        """Successful measurements. All values are computed from them."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def origins(self) -> dict[Origin, list[Measurement]]:
-        """Runs by origin, in order of each origin's first run."""
+        """Groups runs by origin, in the order of the first run of each origin."""
         origins = [Origin.of(record) for record in self.records]
         whole = resolved(origins)
         by_origin: dict[Origin, list[Measurement]] = {}
@@ -90,7 +90,9 @@ class Group:
         return by_origin
 
     def facts(self) -> dict[str, frozenset[str]]:
-        """All values of every fact. Runs without the fact have the text of `absent`."""
+        """All values of every fact. For runs without the fact, the value is the text of
+        `absent`.
+        """
         seen = grouped((fact for record in self.records for fact in _facts(record)), itemgetter(0))
         texts = {
             name: frozenset(value for _, value in pairs)
@@ -105,12 +107,16 @@ class Group:
         return {**flags, **texts}
 
     def absent(self, rule: Fact) -> str:
-        """Meaning of a missing fact. In imported records, a missing fact is always unknown."""
+        """The meaning of a missing fact. In imported records, it always means that the fact is
+        unknown.
+        """
         return UNKNOWN if IMPORTED in self.configuration.flags else rule.absent
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """Facts that differ, blocking ones first. Facts that match `patterns` never block."""
+    """Facts that differ. Facts that block a verdict are first. Facts that match `patterns` never
+    block.
+    """
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing(new.configuration))
@@ -135,7 +141,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
             blocks = blocks and certain and not allowed(name, patterns)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
-    # Sort order: a different program first, then flags that were given, then flags that follow from
+    # Sort order: first a different program, then flags that were given, then flags that depend on
     # them.
     explicit.add(IMPORTED)
     return tuple(
@@ -151,7 +157,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
 
 
 def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
-    """A fact with its values on both sides: "cpu_model is A in BASE and B in NEW"."""
+    """A fact with its values on both sides, as text: "cpu_model is A in BASE and B in NEW"."""
     before, after = (
         " or ".join(readable_fact(name, value) for value in side) for side in (base, new)
     )
@@ -161,14 +167,14 @@ def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
 
 
 def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Raises FlagError if --allow_different contains one of `unknown_facts`."""
+    """Raises FlagError if --allow_different contains an unknown fact (see `unknown_facts`)."""
     for name, close in unknown_facts(names, measured).items():
         hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
         raise FlagError("allow_different", name, f"no such fact; {hint}")
 
 
 def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
-    """Names that match no fact, flag or group, each with the most similar known name or ""."""
+    """Names that match no fact, flag or group. Each has the most similar known name, or ""."""
     flags = (spec.name for spec in FLAGS)
     own = (name for record in measured for name in (*record.config, *dict(_facts(record))))
     known = sorted({*FACTS, *GROUPS, *flags, *own})
@@ -282,7 +288,7 @@ def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
 
 
 def in_pairs(base: Group, new: Group) -> tuple[Group, Group] | None:
-    """Both sides, with paired runs at the same index and without unpaired runs.
+    """The runs of both sides, without unpaired runs. The runs of a pair have the same index.
 
     None unless both sides contain pairs of the same experiment, and all runs belong to a pair.
     """
@@ -304,7 +310,7 @@ def pair_of(record: object) -> tuple[int, int] | None:
 
 
 class MeasuredProcess(Protocol):
-    """A process that may belong to an experiment. See `pair_of` for `pair`; `started` is in UTC.
+    """A process that may belong to an experiment. For `pair`, see `pair_of`. `started` is in UTC.
 
     A commit such as GOOD of a bisection is compared with several commits at different times, and
     the state of the machine varies. Therefore processes of one commit are pooled only if they were
@@ -345,7 +351,8 @@ def pairs_of(processes: Iterable[MeasuredProcess]) -> list[Pair]:
 
 
 def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
-    """Function that returns the short commit that a process was compared with; "" if there is none.
+    """Returns a function: process to the short commit with which it was compared; "" if there is
+    none.
 
     An unpaired process belongs to the first experiment of its commit.
     """
@@ -361,12 +368,12 @@ def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
 
 
 def opponent_text(opponent: str) -> str:
-    """Text that distinguishes the groups of a commit that was compared with several commits."""
+    """Text that distinguishes the groups of a commit, if it was compared with several commits."""
     return f"against {opponent}" if opponent else "alone"
 
 
 def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
-    """Runs by experiment and pair number; empty unless each run has a different pair."""
+    """Maps experiment and pair number to runs. Empty if two runs have the same pair."""
     by_pair = {pair: record for record in group.records if (pair := pair_of(record)) is not None}
     return by_pair if len(by_pair) == len(group.records) else {}
 
@@ -397,7 +404,7 @@ def _rest(
 def _pair_by_key(
     left: Sequence[Group], right: Sequence[Group], key: Callable[[Group], str]
 ) -> _Pairs:
-    """Pairs of groups with equal keys, if no other group on their sides has this key."""
+    """Pairs of groups with equal keys. The key must be unique on both sides."""
     first, second = (grouped(side, key) for side in (left, right))
     return [
         (groups_of_text[0], second[text][0])
@@ -413,7 +420,7 @@ def _flags_but_for(group: Group, patterns: tuple[str, ...]) -> str:
 
 def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
     if len(left) == len(right) == 1:
-        return [(left[0], right[0])]  # These are the only candidates.
+        return [(left[0], right[0])]  # There is only one candidate on each side.
     variants = grouped(range(len(right)), lambda j: _variant(right[j]))
     distances = sorted(
         (len(group.configuration.differing(right[j].configuration)), i, j)

@@ -107,7 +107,8 @@ def _draft(
     paired: bool | None,
     plan: Continuation | PlanOf | None,
 ) -> tuple[ComparedConfiguration, list[TwoSamples]]:
-    """A configuration without results, and its values by metric in the order of `METRICS`.
+    """A configuration that has no verdicts yet, and its values by metric, in the order of
+    `METRICS`.
 
     Args:
       aa: A/A runs of the configuration.
@@ -196,7 +197,7 @@ def _part(number: int, side: str, group: Group) -> str:
 def _not_comparable(
     base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
 ) -> Iterator[_Outcome]:
-    """Verdicts for configurations that cannot be compared. The first one is used."""
+    """Verdicts that say that a configuration cannot be compared. The first verdict is used."""
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
@@ -214,7 +215,7 @@ def _not_comparable(
 
 
 def _incomplete(base: Group, new: Group, kept: Group) -> Iterator[_Outcome]:
-    """Verdicts for incomplete or wrong measurements. The first one is used.
+    """Verdicts that say that measurements are incomplete or wrong. The first verdict is used.
 
     `kept` contains the paired runs of the base.
     """
@@ -462,7 +463,7 @@ def _cases(
 def _shown_metrics(
     names: Collection[str], entries: Sequence[ComparedConfiguration]
 ) -> tuple[Metric, ...]:
-    """The requested metrics. CPU time is added if it was judged together with the throughput."""
+    """The requested metrics, and the CPU time if it was judged together with the throughput."""
     metrics = judged(names, {entry.configuration.kind for entry in entries} or {RUN})
     joint = any(result.share < 1 for entry in entries for result in entry.results)
     return (*metrics, CPU_TIME) if joint and CPU_TIME not in metrics else metrics
@@ -482,7 +483,7 @@ def _judged(
 
 
 def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Notes on what each rule decides, and on results that rules accept."""
+    """Notes on the configurations to which each rule applies, and on results that rules accept."""
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)
         names = [entry.name for entry in entries if entry.rule == title]
@@ -579,7 +580,7 @@ def _notes(
 
 
 def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Numbers of unsuccessful measurements on each side, which are excluded."""
+    """Number of unsuccessful measurements on each side. They are excluded."""
     sides = {
         side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
     }
@@ -594,7 +595,7 @@ def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
 
 
 def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> Iterator[str]:
-    """Numbers of interrupted all-reduce processes, whose rows may be complete."""
+    """Numbers of interrupted all-reduce processes. Some of their rows may be complete."""
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
         if stopped := sum(record.status == "interrupted" for record in reduced):

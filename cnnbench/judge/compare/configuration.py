@@ -54,7 +54,7 @@ from cnnbench.variable_mgr.modes import DEFAULT, Packing
 
 
 class Effect(enum.Enum):
-    """Effect of a fact's difference on verdicts."""
+    """How a difference in a fact affects verdicts."""
 
     BLOCKS = "blocks"
     MENTIONED = "mentioned"
@@ -66,7 +66,7 @@ UNKNOWN, NOTHING = "unknown", "none"
 
 
 class Fact(NamedTuple):
-    """The effect of a fact on verdicts.
+    """A fact, and how a difference in it affects verdicts.
 
     If `absent` is UNKNOWN, a missing fact never blocks, because an older version may not have
     collected it. If it is NOTHING, a missing fact is a value (no limit, not set).
@@ -137,7 +137,7 @@ FACTS: dict[str, Fact] = {
     "hostname": _mentioned("equal machines have different names"),
     "platform": _mentioned("kernel and libc move steps little; the processor has its own fact"),
     "gpu_names": _blocks("other GPUs"),
-    # With this name, the fact is in no group of --allow_different.
+    # Because of this name, the fact belongs to no group of --allow_different.
     "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", NOTHING),
     "gpu_compute_capabilities": _blocks("other GPUs"),
     **dict.fromkeys(
@@ -197,7 +197,7 @@ PATTERNS: dict[str, Fact] = {
     "env_*_VISIBLE_DEVICES": _mentioned("which GPUs; their names are compared", NOTHING),
     "env_PYTHONHASHSEED": _mentioned("order of sets, not in a step", NOTHING),
     "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", NOTHING),
-    # Set by scikit-learn. Keras imports it if it is installed; cnnbench does not.
+    # scikit-learn sets this variable. Keras imports scikit-learn if it is installed.
     "env_KMP_DUPLICATE_LIB_OK": _mentioned("of OpenMP's start, not in a step", NOTHING),
     "env_KMP_INIT_AT_FORK": _mentioned("of OpenMP's start, not in a step", NOTHING),
     "env_*": _blocks("records name only variables that change speed", NOTHING),
@@ -243,7 +243,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,
-    "use_fp16": ("use_fp16", *_PRECISION),  # Old name of `precision`, and compared as `precision`.
+    "use_fp16": ("use_fp16", *_PRECISION),  # old name of `precision`, compared as `precision`
     "dtype": ("dtype", "bytes", "wire_dtype"),
     # If several towers share the CPUs, the sizes of the two pools depend on each other.
     **dict.fromkeys(_POOLS, (*_POOLS, "*_op_threads")),
@@ -283,7 +283,7 @@ def expand(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def allowed(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a fact may differ according to patterns from `expand`."""
+    """Whether the patterns from `expand` allow that a fact differs."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -360,7 +360,7 @@ def not_reached(
     rows: Sequence[MeasuredReduction],
     alike: Mapping[str, MeasuredReduction],
 ) -> list[MeasuredReduction]:
-    """Rows, without values, that a failed process did not reach.
+    """Rows without values, for measurements that a failed process did not reach.
 
     If none are known and no row of the process failed, the result is one row that represents the
     process.
@@ -388,7 +388,7 @@ def defaults() -> Mapping[str, Any]:
 
 
 def reduction_label(kind: str, flags: Mapping[str, Any]) -> list[str]:
-    """Parts of a short name of a row."""
+    """The parts of a short name for a row of an all-reduce record."""
     device = f"{flags.get('devices')} {flags.get('device')}"
     if kind == COPY:
         return ["memory copy", f"{flags.get('bytes')} bytes", device]
@@ -412,7 +412,9 @@ def _packing(flags: Mapping[str, Any]) -> list[str]:
 
 
 def _packing_flags(packing: Packing) -> dict[str, Any]:
-    """The flags of a packing. Without a limit, the group is unused and has its default."""
+    """The flags of a packing. Without a size limit, the maximum of a group is unused and has its
+    default.
+    """
     flags = asdict(packing)
     flags["wire_dtype"] = flags.pop("compact_dtype") or "same"
     if not packing.agg_small_grads_max_bytes:
@@ -421,7 +423,7 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
 
 
 def _empty(record: AllReduceRecord) -> MeasuredReduction:
-    """A failed row without values, which is the template of other rows."""
+    """A failed row without values. It is the template for other rows."""
     config = {
         name: value
         for name, value in record.config.items()
@@ -510,7 +512,7 @@ def _identity(row: MeasuredReduction) -> str:
 
 
 def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
-    """Text that is equal for processes with equal flags, except flags such as file names."""
+    """A text that is equal for processes with equal flags. Flags such as file names are ignored."""
     flags = {
         name: value
         for name, value in identity(record.config, of_places=True).items()
@@ -561,14 +563,14 @@ class Configuration:
         return _configuration(kind, counted, resolved, measurement.explicit_flags)
 
     def not_default(self) -> dict[str, Any]:
-        """The flags that are not at their defaults."""
+        """The flags whose values are not the defaults."""
         return _not_default(self.flags, self.kind)
 
     def differing(self, other: Configuration) -> tuple[str, ...]:
         """Names of the flags that differ between two configurations of the same kind."""
         names = dict.fromkeys((*self.flags, *other.flags))
         if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
-            # Values that a program does not report are not differences.
+            # If a program does not report a value, this is not a difference.
             both = [(name, self.flags.get(name), other.flags.get(name)) for name in names]
             names = dict.fromkeys(
                 (IMPORTED, *(name for name, *values in both if None not in values))
@@ -656,7 +658,9 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
 
 
 def imported_text(programs: Iterable[object]) -> str:
-    """Note on imported measurements, from their values of `IMPORTED`; "" if none is imported."""
+    """Note on imported measurements, computed from their values of `IMPORTED`; "" if none is
+    imported.
+    """
     counts = Counter(str(program) for program in programs if program is not None)
     if not counts:
         return ""

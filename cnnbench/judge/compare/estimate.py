@@ -54,7 +54,7 @@ class Verdict(enum.Enum):
 
     @property
     def undecided(self) -> bool:
-        """Whether there is no verdict yet, although nothing failed."""
+        """Whether no verdict is possible yet, although nothing failed."""
         return self in (
             Verdict.INCONCLUSIVE,
             Verdict.NOT_MEASURED,
@@ -63,7 +63,7 @@ class Verdict(enum.Enum):
         )
 
     def word(self, metric: Metric) -> str:
-        """The word for the verdict that fits a metric."""
+        """The word for a verdict on a metric, such as "slower" or "more"."""
         if self is Verdict.FASTER:
             return metric.better
         return metric.worse if self is Verdict.SLOWER else self.value
@@ -103,18 +103,20 @@ class TwoSamples:
 
     @property
     def part(self) -> float:
-        """Part of alpha for its tests: `share` times the share that rules assign to the metric."""
+        """The part of alpha for the tests of this case: `share` times the metric's share in the
+        rules.
+        """
         return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
     @property
     def fewest(self) -> int:
-        """Number of values on the smaller side."""
+        """Number of values on the side with fewer values."""
         return min(len(self.base), len(self.new))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(TwoSamples):
-    """A case with its statistics. Changes are shares of the base, or differences.
+    """A case with its statistics. Changes are relative to the base, or differences.
 
     Attributes:
       change: the Hodges-Lehmann shift. -0.05 means that new is 5 % lower than base.
@@ -143,7 +145,7 @@ class Evidence(TwoSamples):
 
     @property
     def wholly_beyond_floor(self) -> bool:
-        """Whether the whole interval lies beyond the floor, on one side of zero."""
+        """Whether the whole interval is beyond the floor, on one side of zero."""
         if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
             return False
         smallest = min(size(end, self.metric) for end in (self.low, self.high))
@@ -159,19 +161,23 @@ class Evidence(TwoSamples):
 
 
 def size(change: float, metric: Metric) -> float:
-    """Magnitude of a change. For shares, -1/11 has the same size as its inverse, +1/10."""
+    """Magnitude of a change. For relative changes, -1/11 has the same size as its inverse,
+    +1/10.
+    """
     if not metric.relative:
         return abs(change)
     return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
 
 
 def exceeds(value: float, limit: float) -> bool:
-    """Whether a size exceeds a limit by more than rounding errors."""
+    """Whether a size is larger than a limit, by more than rounding errors."""
     return value > limit * (1 + _SLACK)
 
 
 def is_usable(value: float, metric: Metric) -> bool:
-    """Whether a number is a valid value: finite, and positive if changes are shares."""
+    """Whether a number is a valid value: finite and, if changes of the metric are relative,
+    positive.
+    """
     return math.isfinite(value) and (value > 0 or not metric.relative)
 
 
@@ -182,7 +188,9 @@ def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float
 
 
 def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
-    """Computes the statistics of a case. Both sides need usable values; pairs, equally many."""
+    """Computes the statistics of a case. Both sides need usable values, and pairs the same
+    number.
+    """
     metric = case.metric
     confidence = 1 - case.part * policy.alpha
     base = [log_or_value(value, metric) for value in case.base]
@@ -242,7 +250,7 @@ def detectable_change(evidence: Evidence, number: int, alpha: float) -> float | 
 
 
 def to_test_scale(change: float, metric: Metric) -> float:
-    """Converts a change to the scale of the tests; the inverse of `from_test_scale`."""
+    """Converts a change to the scale of the tests. This is the inverse of `from_test_scale`."""
     if not metric.relative:
         return change
     # A decrease to nearly 0 is rounded to -1.
@@ -282,12 +290,14 @@ def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def log_or_value(value: float, metric: Metric) -> float:
-    """Converts a value to the scale of the tests: its logarithm if changes are shares."""
+    """Converts a value to the scale of the tests: its logarithm, if changes of the metric are
+    relative.
+    """
     return math.log(value) if metric.relative else value
 
 
 def from_test_scale(shift: float, metric: Metric) -> float:
-    """Converts a shift on the scale of the tests to a change: a share or a difference."""
+    """Converts a shift on the scale of the tests to a change: relative, or a difference."""
     if not metric.relative:
         return shift
     try:
@@ -338,7 +348,9 @@ def same_text(evidence: Evidence) -> str:
 
 
 def undecided_text(evidence: Evidence, certain: bool) -> str:
-    """Why an interval does not lead to a verdict. `certain` is whether the test is significant."""
+    """The reason why an interval does not lead to a verdict. `certain`: whether the test is
+    significant.
+    """
     metric = evidence.metric
     floor, margin = (
         metric.change_text(limit, signed=False) for limit in (evidence.floor, evidence.margin)
@@ -361,7 +373,9 @@ def is_too_many(more: int, paired: bool) -> bool:
 
 
 def outlook_text(evidence: Evidence, enough: int | None, more: int | None) -> str:
-    """Text with the scatter and the number of runs for a verdict; "" if the scatter is unknown."""
+    """Text with the scatter and with the number of runs for a verdict; "" if the scatter is
+    unknown.
+    """
     metric = evidence.metric
     if enough is None or more is None or evidence.scatter is None:
         return ""

@@ -1,4 +1,4 @@
-"""Computes verdicts from plain numbers, and the numbers of processes that verdicts need.
+"""Computes verdicts from plain numbers, and the number of processes that a verdict needs.
 
 `judge` judges one configuration, with one value per process. `judge_all` judges several
 configurations together and corrects for multiple tests (Holm), per metric or over all requested
@@ -76,11 +76,11 @@ from cnnbench.records.run import RunRecord
 #
 # Future runs are simulated, for increasing numbers of runs, and judged as real runs will be: at
 # every interim analysis, at the level of that analysis. Measured runs are included unchanged,
-# unless a new experiment begins. Not single runs are drawn, but their sums: with normal noise, the
-# Hodges-Lehmann estimate and its interval are functions of these sums. The k-th of n ordered means
-# of pairs (or differences of processes) lies at the normal quantile of (k - 0.375) / (n + 0.25)
-# (Blom, Statistical Estimates and Transformed Beta-Variables, 1958). The variance of the noise is
-# drawn from its posterior distribution, because few runs measured it.
+# unless a new experiment begins. The sums of runs are drawn instead of single runs: with normal
+# noise, the Hodges-Lehmann estimate and its interval are functions of these sums. The k-th of n
+# ordered means of pairs (or differences of processes) lies at the normal quantile of (k - 0.375) /
+# (n + 0.25) (Blom, Statistical Estimates and Transformed Beta-Variables, 1958). The variance of the
+# noise is drawn from its posterior distribution, because few runs measured it.
 
 _CHANCE = 0.82
 """Probability of a verdict with the recommended number. Rounding up to the next analysis makes it
@@ -103,7 +103,7 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 
 def needed_processes(evidence: Evidence, levels: tuple[float, float]) -> int | None:
-    """Estimated number of pairs (or of processes on the smaller side) for a verdict.
+    """Estimated number of pairs (or of processes on the side with fewer) that gives a verdict.
 
     With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
     changed; "slower" or "faster" if the change is twice the floor, or the estimate less its
@@ -160,7 +160,7 @@ def needed_processes(evidence: Evidence, levels: tuple[float, float]) -> int | N
 
 
 def half_width(sizes: Sequence[int], alpha: float) -> float:
-    """Half of the width of the (1 - alpha) interval, in standard deviations of normal noise.
+    """Half of the width of the interval with confidence 1 - alpha, in standard deviations.
 
     Infinite if there are too few pairs, or too few processes on both sides.
     """
@@ -205,7 +205,7 @@ class _Draws:
         first, *self._normals = _normals()
         self._scatter = np.sqrt(_KNOWN * squares / _chi_square(_KNOWN * freedom, first))
         self.truth = truth
-        # For two sides, the number of values that determines their difference.
+        # For two sides: the number of values on which the precision of their difference depends.
         self._start = (
             (0.0, 0.0, 0.0, 0)
             if afresh
@@ -216,7 +216,7 @@ class _Draws:
     def chance(
         self, looks: Sequence[InterimAnalysis], reaches: Sequence[Sequence[float]], limit: float
     ) -> float:
-        """The probability that an analysis returns the correct verdict.
+        """The probability that an analysis gives the correct verdict.
 
         Args:
           reaches: for each analysis, half of the width of the interval, and the size of a
@@ -232,7 +232,7 @@ class _Draws:
         return float(clear.mean())
 
     def after(self, looks: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
-        """Yields estimates of centre and scatter, shape [draws] each, for each analysis."""
+        """Yields the simulated centre and scatter for each analysis, each with shape [draws]."""
         count, start, measured_squares, freedom = self._start
         centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
         measured = self._measured
@@ -259,7 +259,7 @@ _FOUND_CHANCE = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict, with the numbers from which it follows.
+    """A verdict, with the numbers on which it is based.
 
     Attributes:
       verdict: the verdict.
@@ -362,7 +362,8 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
         gathered_cases = [
             compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family
         ]
-        # Scaled to the whole level, because a case may have only a part of it.
+        # The p-value is scaled to the whole level, because a case may have only a part of the
+        # level.
         scaled = [
             min(1.0, evidence.p / evidence.part) if evidence.part else 1.0
             for evidence in gathered_cases
@@ -400,7 +401,9 @@ def processes_needed(
     metric: Metric = THROUGHPUT,
     share: float = 1.0,
 ) -> int:
-    """Minimum number of processes per side (or pairs) to prove a change among several tests."""
+    """Minimum number of processes per side (or of pairs) that can prove a change in one of several
+    tests.
+    """
     needed = policy.min_processes
     alpha = share * policy.alpha_of(metric)
     while configurations * inference.smallest_p(needed, needed, paired) > alpha:
@@ -422,7 +425,7 @@ def processes_to_decide(configurations: int) -> int:
 
 
 def processes_to_find(change: float, scatter: float, configurations: int) -> int:
-    """Estimated number of processes per side that finds a change with 90 % power.
+    """Estimated number of processes per side with which a change is found with 90 % power.
 
     Uses the normal approximation. The change must be significant (Holm), and its interval must be
     beyond the threshold.
@@ -439,7 +442,8 @@ def processes_to_find(change: float, scatter: float, configurations: int) -> int
     certain = (normal.inv_cdf(1 - _DEFAULT.alpha / 2 / configurations) + chance) / size
     beyond = (normal.inv_cdf(1 - _DEFAULT.alpha / 2) + chance) / (size - floor)
     number = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    # One more process, because exact intervals of few values are wider than approximate ones.
+    # One process is added, because exact intervals of few values are wider than approximate
+    # intervals.
     return max(math.ceil(number) + 1, processes_needed(_DEFAULT, configurations))
 
 
@@ -509,8 +513,8 @@ def _judged(evidence: Evidence, p: float, policy: Policy) -> Judgement:
     elif evidence.within_margin:
         verdict = Verdict.SAME
     elif evidence.low is None or evidence.high is None or separated:
-        # Too few values for significance. Reports the minimum number, and the change that it can
-        # prove.
+        # There are too few values for significance. The text names the minimum number, and the
+        # change that it can prove.
         least = _fewest_that_prove(evidence, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
         size = detectable_change(evidence, least, share * level / family)
@@ -527,7 +531,9 @@ def _judged(evidence: Evidence, p: float, policy: Policy) -> Judgement:
 
 
 def _reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
-    """The reason for a verdict from values. `certain` is whether the test is significant."""
+    """The reason for a verdict that is based on values. `certain`: whether the test is
+    significant.
+    """
     chance = estimate.p_value_text(judgement.p_adjusted, evidence.family)
     interval = (evidence.metric, evidence.change, evidence.low, evidence.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
@@ -543,7 +549,7 @@ def _reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
 
 
 def _judgement(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
-    """A judgement without its reason, which is added later."""
+    """A judgement without a reason. The reason is added later."""
     medians, metric = evidence.new_median - evidence.base_median, evidence.metric
     change: float | None = None
     if medians * evidence.change < 0:
@@ -580,7 +586,9 @@ _BY_OTHERS = frozenset(("load", "steal"))
 
 
 def disturbance_text(measurements: Iterable[Measurement]) -> str:
-    """Text with the number of disturbed runs and the causes; "" without conditions in records."""
+    """Text with the number of disturbed runs and the causes; "" if records contain no
+    conditions.
+    """
     checked = [
         record
         for record in measurements
@@ -611,7 +619,9 @@ def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
 
 
 def others_text(measurements: Iterable[Measurement]) -> str:
-    """Text: median number of CPUs used by other programs; "" if it is unknown or small."""
+    """Text with the median number of CPUs that other programs used; "" if it is unknown or
+    small.
+    """
     runs = [record for record in measurements if isinstance(record, RunRecord)]
     used = _values("other_cpus", runs)
     if not used or (typical := median(used)) < _BUSY:
@@ -623,7 +633,7 @@ def others_text(measurements: Iterable[Measurement]) -> str:
 
 
 def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
-    """Number of pairs that `cnnbench ab` measured again, and the causes as text."""
+    """Text with the number of pairs that `cnnbench ab` measured again, and the causes."""
     lost: dict[object, list[tuple[str, str]]] = {}
     for record in measurements:
         # JSON of an `AbPlace`, not validated. Both records of a pair list the lost processes.
@@ -679,7 +689,7 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 def cpu_time_cases(
     throughput: S, base: Group, new: Group, of_aa: Sequence[Measurement]
 ) -> tuple[S, S] | None:
-    """Throughput and CPU time of disturbed pairs, each with its share of the significance level.
+    """The cases of throughput and CPU time for disturbed pairs, each with a share of the level.
 
     None if only the throughput decides. That is the case for runs that are not paired, were not
     disturbed, did not compute on a CPU in one process, or have no CPU time.
@@ -719,7 +729,9 @@ def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
 
 
 def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
-    """The Hodges-Lehmann centre of differences by turn; `of_means` for too few turns."""
+    """Hodges-Lehmann estimate from the differences of the sides in each turn; `of_means` if there
+    are too few turns.
+    """
     turns = [
         math.log(after / before)
         for before, after in zip(base, new, strict=False)
@@ -738,7 +750,9 @@ def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
 
 
 def with_shared_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
-    """Splits the level equally, or assigns it to CPU time if there are too few pairs for half."""
+    """Splits the level equally. If there are too few pairs for half of it, CPU time gets the whole
+    level.
+    """
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
     return replace(throughput, share=share), replace(cpu_time, share=1 - share)
@@ -768,7 +782,7 @@ def joint_judgement(
     if work is not Verdict.SAME:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
-        # The number of further pairs is that of the quantity that needs fewer.
+        # Of the two quantities, the one that needs fewer further pairs determines their number.
         sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
         return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
     p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor

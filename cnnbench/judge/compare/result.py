@@ -114,14 +114,14 @@ class MetricResult:
     @property
     @computed(before="asked", **ABSENT)
     def confidence(self) -> float | None:
-        """Confidence level of the interval; None if the test has the whole level."""
+        """Confidence level of the interval; None if the test uses the whole level."""
         share = self.policy.share
         return None if share is None else 1 - self.policy.alpha * share
 
     @property
     @computed(before="asked")
     def word(self) -> str:
-        """The word for the outcome that fits the metric."""
+        """The word for the outcome, such as "slower" or "more"."""
         return self.verdict.word(self.metric)
 
     @property
@@ -150,9 +150,9 @@ class MetricResult:
 
     @property
     def severity(self) -> tuple[int, float]:
-        """Sort key, worst results first: by verdict, then by the size of the deterioration."""
+        """Key that sorts the worst results first: by verdict, then by how bad the change is."""
         change = self.judgement.change
-        if change is None:  # Sorted last among equal verdicts.
+        if change is None:  # sorted last among equal verdicts
             change = math.inf
         elif not self.metric.higher_is_better:
             change = -change
@@ -160,12 +160,12 @@ class MetricResult:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether a second experiment has another verdict."""
+        """Whether the second experiment has a different verdict."""
         return self.confirmation is not None and self.confirmation.verdict is not self.verdict
 
     @property
     def too_noisy(self) -> bool:
-        """Whether the number of further pairs or processes is too large to be useful advice."""
+        """Whether the number of further pairs or processes is too large to recommend it."""
         judgement = self.judgement
         return words.is_too_many(judgement.more or 0, self.paired or bool(judgement.new_experiment))
 
@@ -214,7 +214,7 @@ class ComparedConfiguration:
     @property
     @computed(before="results")
     def flags(self) -> Mapping[str, Any]:
-        """Flags that are not at their defaults."""
+        """Flags whose values are not the defaults."""
         return self.configuration.not_default()
 
     @cached_property
@@ -273,7 +273,7 @@ class ComparedConfiguration:
         return min(self.asked, key=lambda result: result.severity[0])
 
     def decided_by(self, result: MetricResult) -> MetricResult:
-        """The result that decided this one: of the CPU time, or this result itself."""
+        """The result on which this verdict depends: the result of the CPU time, or this result."""
         name = result.judgement.decided_by or result.metric.name
         return next(result for result in self.results if result.metric.name == name)
 
@@ -284,7 +284,7 @@ class ComparedConfiguration:
 
     @property
     def decides(self) -> bool:
-        """Whether the configuration affects the exit code. Others, such as peers, do not."""
+        """Whether the configuration affects the exit code. Configurations such as peers do not."""
         return self.configuration.kind not in CONTEXT
 
     @property
@@ -327,7 +327,7 @@ class VerdictCount:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationCounts:
-    """Numbers of configurations.
+    """Numbers of configurations by verdict.
 
     Attributes:
       deciding: number of configurations that affect the exit code.
@@ -418,7 +418,9 @@ class Comparison(Document):
         return result.asked or result.metric.gates
 
     def level(self, entry: ComparedConfiguration, result: MetricResult) -> Level:
-        """Level of a result. Errors set the exit code. Warnings are bad results that do not."""
+        """Level of a result. Errors set the exit code. Warnings are bad results that do not set
+        it.
+        """
         verdict = result.verdict
         bad = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK, Verdict.FAILED)
         failed = entry.decides and result.asked and verdict is Verdict.FAILED
@@ -444,7 +446,7 @@ class Comparison(Document):
 
     @property
     def changes_to_confirm(self) -> tuple[str, ...]:
-        """Names of the metrics whose change, for the worse or the better, sets exit code 1."""
+        """Names of the metrics whose regression or gain sets exit code 1."""
         found = {
             one.metric.name
             for entry in self.entries
@@ -455,7 +457,7 @@ class Comparison(Document):
 
     @property
     def unconfirmed(self) -> list[MetricResult]:
-        """The results on which a second experiment has another verdict."""
+        """The results for which the second experiment has a different verdict."""
         return [one for entry in self.deciding for one in entry.results if one.is_unconfirmed]
 
     @property
@@ -480,7 +482,9 @@ class Comparison(Document):
     @property
     @computed(before="next_step", **OPTIONAL)
     def answer(self) -> str:
-        """The outcome of the worst configuration, and sentences about other worse metrics."""
+        """The outcome of the worst configuration, and sentences about other metrics that got
+        worse.
+        """
         entries = self.deciding
         if not entries:
             return "Nothing was compared."
@@ -518,13 +522,15 @@ class Comparison(Document):
 
     @property
     def why(self) -> str:
-        """A sentence that locates the difference; "" if nothing was profiled."""
+        """A sentence that says where the difference is; "" if nothing was profiled."""
         return "" if self.explanation is None else self.explanation.answer
 
     @property
     @computed(before="next_step", **OPTIONAL)
     def advice(self) -> str:
-        """A sentence: how to decide the first inconclusive configuration; "" if there is none."""
+        """A sentence that says how to get a verdict on the first inconclusive configuration; "" if
+        none.
+        """
         entry, result = next(iter(undecided(self)), (None, None))
         if entry is None or result is None or result.judgement.needed is None:
             return ""
@@ -562,7 +568,7 @@ class Comparison(Document):
 
     @property
     def leading(self) -> tuple[Metric, ...]:
-        """The requested metrics, and metrics that decided one of them."""
+        """The requested metrics, and other metrics on which their verdicts depend."""
         names = {
             entry.decided_by(result).metric.name
             for entry in self.deciding
@@ -578,7 +584,9 @@ class Comparison(Document):
         return [pair for pair in results if pair[1].metric is metric]
 
     def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """Deciding entries and their results of a metric, worst results first."""
+        """The entries that affect the exit code, with their results for a metric, worst results
+        first.
+        """
         results = (pair for pair in self.of(metric) if pair[0].decides)
         return sorted(results, key=lambda pair: pair[1].severity)
 
@@ -651,7 +659,7 @@ _SHORT_SECONDS = 4.0
 
 
 def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
-    """Inconclusive configurations. Those with an estimated number of runs come first.
+    """Inconclusive configurations. Configurations with an estimated number of runs come first.
 
     Each has its inconclusive result that needs the most pairs or processes.
     """
@@ -666,7 +674,7 @@ def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, Metri
 
 
 def confirmed(first: Comparison, second: Comparison) -> Comparison:
-    """An experiment with the results of a second one, which measured its changes again.
+    """An experiment with the results of a second experiment, which measured its changes again.
 
     Both are about one configuration. Only metrics that the second one was asked for are confirmed.
     """
@@ -718,7 +726,8 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
 
 
 def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Sentences about the worst results of further metrics that are worse, open or missing.
+    """Sentences about other metrics that are worse, inconclusive or missing, with the worst result
+    of each.
 
     `entries` are sorted from worst to best. The main result of the first entry is excluded, because
     the answer contains it.

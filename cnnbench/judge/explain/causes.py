@@ -44,7 +44,7 @@ from cnnbench.records.profiles import (
     StepProfile,
 )
 
-# Pauses: steps of one side that now and then take longer than its other steps.
+# Pauses: steps that sometimes take longer than the other steps of the same side.
 
 _CHANCE = 0.016
 """Level of Fisher's test. If both sides have equally many steps, six slow steps on one side and
@@ -56,7 +56,7 @@ _RATIO = 1.5
 of the other side. The ratio is needed because processes of one side differ by more than chance.
 """
 
-_BUSY = 0.5  # at this many CPU seconds per second, a pause counts as computing
+_BUSY = 0.5  # CPU seconds per second from which a pause is computation
 _LARGEST = 3
 
 Runs: TypeAlias = Sequence[Sequence[float]]
@@ -82,7 +82,9 @@ class Pauses(NamedTuple):
 
 
 def pauses(sides: Sides) -> Pauses | None:
-    """The most expensive pauses in the times of a part; without such, in those of whole steps."""
+    """The longest pauses in the times of a part. If no part has pauses, pauses in the times of
+    whole steps.
+    """
     operations = sides.operations
     pause_causes = []
     for part in sides.times:
@@ -169,14 +171,16 @@ def _shifted_to(usual: float, runs: Runs) -> list[float]:
 
 
 def _chance(few: int, of_few: int, many: int, of_many: int) -> float:
-    """P value of Fisher's exact test: `many` of `of_many` steps are slow, and `few` of `of_few`."""
+    """P value of Fisher's exact test: `many` of `of_many` steps are slow, compared with `few` of
+    `of_few`.
+    """
     slow = few + many
     ways = (comb(of_many, own) * comb(of_few, slow - own) for own in range(many, slow + 1))
     return sum(ways) / comb(of_few + of_many, slow)
 
 
 def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[str, ...]]:
-    """The part that takes the additional time in slow steps, and the largest rows as evidence."""
+    """The part in which slow steps take longer, and its largest rows as evidence."""
     extra: defaultdict[Part, list[float]] = defaultdict(list)
     for profile, slow in profiles:
         profiled = range(len(profile.step_seconds))
@@ -205,7 +209,7 @@ def _words(part: Part) -> str:
 
 
 def _computing(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
-    """Evidence: whether the process computes or waits during pauses, from CPU time."""
+    """Evidence from the CPU time: whether the process computes or waits during pauses."""
     shares = []
     for profile in profiles:
         seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
@@ -239,7 +243,7 @@ _NORM = re.compile(r"FusedBatchNorm")
 _LOAD = 0.02
 _MOST = 3
 _DOMINATES = 0.8
-_MORE = 0.1  # share of additional operations from which gaps are affected
+_MORE = 0.1  # share of additional operations from which on gaps are affected
 _MUCH = 0.4  # minimum share of the difference in parameters that is due to a layer
 
 _DIRECTIONS = {
@@ -251,7 +255,7 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """A cause and the parts (at least one) that it explains; see also `Cause`.
+    """A cause and the parts (at least one) whose difference it explains; see also `Cause`.
 
     `facts` are flags and facts that differ; the first one leads to the cause. `is_effect` is
     whether it may be only a consequence of the other causes, through waits or the use of caches and
@@ -268,7 +272,7 @@ class Claim:
 
 
 def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
-    """Finds the causes of a difference; also returns sides whose parts add up to the causes.
+    """Finds the causes of a difference. Also returns sides whose parts add up to the causes.
 
     If there are pauses, the returned sides have a part for them. All other causes are then
     determined from the steps without pauses, so that no cause is reported twice.
@@ -281,7 +285,7 @@ def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
 
 
 def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
-    """The significant causes, sorted by size; possible consequences of other causes are last.
+    """The significant causes, sorted by size. Possible consequences of other causes come last.
 
     The time of a cause is the sum of the mean times of its parts. A claim is ignored if the
     difference of typical times and the difference of mean times have different signs.
@@ -312,7 +316,7 @@ def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tup
 
 
 def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
-    """Evidence besides time: the state of the machine, and different kernels of oneDNN."""
+    """Evidence other than time: the state of the machine, and different kernels of oneDNN."""
     if claim.kind in _ALIKE:
         kernels = (text_of(primitive.fact) for primitive in sides.primitives)
         return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
@@ -336,8 +340,8 @@ def _states(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
 def input_wait(sides: Sides) -> Iterator[Claim]:
     """Recognises that the step waits for the input pipeline."""
     parts = tuple(part for part in sides.free if part.direction == INPUT)
-    # All input rows are tested first, then each of them: operations of the pipeline vary a lot, but
-    # the wait for input hardly varies.
+    # First all input rows are tested together, then each row. Operations of the pipeline vary a
+    # lot, but the wait for input hardly varies.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.is_settled(some)):
             text, facts = "the step waits for input", _facts(sides, FACTS_OF["reading"])
@@ -395,7 +399,9 @@ def batch(sides: Sides) -> Iterator[Claim]:
 
 
 def threads(sides: Sides) -> Iterator[Claim]:
-    """Recognises fewer or slower processors, or a different library, for all operations."""
+    """Recognises fewer or slower processors, or a different library, which affect all
+    operations.
+    """
     libraries = _facts(sides, FACTS_OF["libraries"])
     facts = (*libraries, *_facts(sides, FACTS_OF["threads"]))
     parts = sides.operations
@@ -448,7 +454,7 @@ def precision(sides: Sides) -> Iterator[Claim]:
 
 
 def batch_norm(sides: Sides) -> Iterator[Claim]:
-    """Recognises batch norm that is fused on one side only, in layers of both sides.
+    """Recognises batch norm that is fused on only one side, in layers that both sides have.
 
     Batch norm that is not fused consists of several operations of other types.
     """
@@ -487,13 +493,13 @@ def reduction(sides: Sides) -> Iterator[Claim]:
 
 
 def copies(sides: Sides) -> Iterator[Claim]:
-    """Recognises more work on variables, such as updates and copies."""
+    """Recognises that work on variables, such as updates and copies, takes longer."""
     if not _of_parameters(sides):
         yield from other_copies(sides)
 
 
 def other_copies(sides: Sides) -> Iterator[Claim]:
-    """Like `copies`, for the case that layers with different parameters do not explain all."""
+    """Like `copies`, if layers with different parameters do not explain the whole difference."""
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return
@@ -554,8 +560,8 @@ def changed_layers(sides: Sides) -> Iterator[Claim]:
         ]
         more = sum(b.parameters - a.parameters for a, b in pairs)
         changed = [a.name for a, _ in pairs if a.name in own]
-        # Later layers have the new number of channels, too. So the first product is the layer that
-        # was changed.
+        # Later layers have the new number of channels, too. Therefore the layer with the first
+        # product was changed.
         first = next((a.name for a, _ in pairs if a.kind and a.name in own), changed[0])
         place = first_few([first, *(name for name in changed if name != first)], 1)
         evidence += [_changed(sides, parts), *_ratios(sides, parts, "FLOPs", "bytes")]
@@ -569,7 +575,7 @@ def _sizes(layer: ProfiledLayer) -> str:
 
 
 def layer_by_layer(sides: Sides) -> Iterator[Claim]:
-    """Recognises layers whose operations changed by more than those of the other layers."""
+    """Recognises layers whose operations changed more than the operations of other layers."""
     for layer, parts in _by_layer(sides).items():
         others = tuple(part for part in parts if _differs(sides, part))
         alike = (part for part in parts if part not in others)
@@ -608,7 +614,7 @@ def gaps(sides: Sides) -> Iterator[Claim]:
 
 
 def everything(sides: Sides) -> Iterator[Claim]:
-    """Recognises that all operations are slower, for a reason that records do not show."""
+    """Recognises that all operations are slower, if records do not show a reason."""
     parts = sides.operations
     factors = sides.factors
     least = CERTAIN * factors.error(_LOAD)
@@ -673,13 +679,13 @@ def _differs(sides: Sides, part: Part) -> bool:
 
 
 def _layers(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
-    """Text: the layer with the largest difference, and the number of other layers."""
+    """Text with the layer that has the largest difference, and with the number of other layers."""
     size = {name: abs(sides.together(layers[name]).difference) for name in names}
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
 def _changed(sides: Sides, parts: Collection[Part]) -> str:
-    """Text: differences in numbers of operations by type, "+2 Cast float32, -1 Relu"."""
+    """Text about the differences in numbers of operations by type: "+2 Cast float32, -1 Relu"."""
     before, after = sides.kernels(parts)
     differences = {name: after[name] - before[name] for name in (*before, *after)}
     texts = [
@@ -691,7 +697,7 @@ def _changed(sides: Sides, parts: Collection[Part]) -> str:
 
 
 def _with_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts, and also the gaps if the parts contain most of the additional operations."""
+    """The parts. The gaps are added if the parts contain most of the additional operations."""
     if GAPS not in sides.free:
         return parts
     before, after, own_before, own_after = (
@@ -704,7 +710,7 @@ def _with_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _ratios(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
-    """Text: FLOPs or bytes of B relative to A, such as "1.500 times the FLOPs"."""
+    """Text with the FLOPs or bytes of B relative to A, such as "1.500 times the FLOPs"."""
     for name in amounts:
         before, after = sides.total(name.lower(), parts)
         if before and after and abs(after / before - 1) >= SMALLEST:
@@ -717,5 +723,5 @@ def _slower(sides: Sides, parts: Iterable[Part]) -> str:
 
 
 def _facts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
-    """Texts: the given flags and facts that differ, such as "xla: false in A, true in B"."""
+    """Texts about the given flags and facts that differ, such as "xla: false in A, true in B"."""
     return reasons_of(sides.a.profiles, sides.b.profiles, names)

@@ -90,7 +90,7 @@ def _answer(explanation: Explanation) -> str:
 
 
 def _answer_of_causes(explanation: Explanation) -> str:
-    """Text: the difference in step time, its largest causes, and the unexplained rest."""
+    """Text about the difference in step time, its largest causes, and the unexplained rest."""
     difference, step = explanation.difference, f"a step takes {_more(explanation.difference)}"
     least = _ALSO * max(abs(explanation.causes[0].difference), abs(difference))
     others = [cause for cause in explanation.causes[1:] if abs(cause.difference) >= least]
@@ -114,7 +114,7 @@ def _answer_of_causes(explanation: Explanation) -> str:
 
 
 def _named(cause: Cause, *, with_spread: bool) -> str:
-    """Text of a cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
+    """Text about a cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
     size = _size(cause.difference)
     if with_spread:
         size = f"{_more(cause.difference)} (+/- {_ms(cause.spread)})"
@@ -146,7 +146,8 @@ _SMALLEST = 1e-6  # shortest time that is shown, in seconds
 
 
 def lines_of(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
-    """Lines of a table: the largest rows (all if `most` is 0), sum of other rows, rest, step.
+    """Lines of a table: the largest rows (all if `most` is 0), the sum of other rows, the rest, the
+    step.
 
     For sums and the rest, the spread is NaN.
     """
@@ -169,7 +170,7 @@ def lines_of(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
 
 
 def rows_table(explanation: Explanation, most: int = SHOWN, **layout: Any) -> Table | None:
-    """A table of `lines_of`; `layout` as for `cnnbench.base.document.table`."""
+    """A table of `lines_of`. For `layout`, see `cnnbench.base.document.table`."""
     return table(map(_cells, lines_of(explanation, most)), **layout)
 
 
@@ -247,7 +248,7 @@ def chart(explanation: Explanation, most: int = SHOWN) -> Rows:
 
 
 def _unexplained(explanation: Explanation) -> Iterator[str]:
-    """Text: the part of the difference that significant causes do not explain."""
+    """Text about the part of the difference that significant causes do not explain."""
     if explanation.causes and not explanation.by_work:
         yield f"{signed_ms(explanation.unexplained)} ms that no cause explains"
 
@@ -291,7 +292,7 @@ def _facts(explanation: Explanation) -> Iterator[str]:
 
 
 def in_ms(seconds: float) -> str:
-    """Milliseconds; 0 below a microsecond."""
+    """Converts seconds to milliseconds. Less than a microsecond becomes 0."""
     return number((1e3 if abs(seconds) >= _SMALLEST else 0) * seconds)
 
 

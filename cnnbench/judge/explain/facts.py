@@ -67,7 +67,7 @@ _SENDING = ("_Send", "_HostSend")
 _NOTICEABLE = 0.1  # relative tolerance of start-up times and memory
 _CLOCKS = 0.05  # relative tolerance of clocks
 _ALLOCATED = 0.02  # relative tolerance, because the reuse of buffers varies
-_BUSY = 0.25  # tolerance of busy CPUs
+_BUSY = 0.25  # tolerance in numbers of busy CPUs
 _STOLEN = 0.02  # tolerance of the share of CPU time
 
 
@@ -86,7 +86,7 @@ def changes_of(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[
 def reasons_of(
     base: Sequence[StepProfile], new: Sequence[StepProfile], patterns: Iterable[str]
 ) -> tuple[str, ...]:
-    """Flags and facts with matching names that may be the reason of a difference, as text.
+    """Text about flags and facts with matching names that may be the reason for a difference.
 
     Values that occur on both sides are not reasons. Neither are values that follow from an earlier
     flag, such as the global batch, which follows from the batch size.
@@ -120,7 +120,7 @@ def _differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> lis
 
 
 class Amount(NamedTuple):
-    """A measured quantity besides the times of operations.
+    """A measured quantity other than the times of operations.
 
     Attributes:
       tolerance: share by which processes of one side may differ.
@@ -182,7 +182,7 @@ def _found(name: str, profile: StepProfile) -> Any:
 
 
 def _gpu_clock(profile: StepProfile) -> float | None:
-    """Clock of the slowest GPU in the run, in MHz."""
+    """Clock rate of the slowest GPU in the run, in MHz."""
     clocks = _found("gpu_clocks_mhz", profile)
     return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
 
@@ -252,7 +252,7 @@ class PrimitiveChange(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a convolution or a matrix product."""
+        """Whether the primitive is a convolution or a matrix product."""
         return self.name in _PRODUCTS
 
     def is_of(self, directions: Collection[str]) -> bool:
@@ -293,7 +293,9 @@ def _logged(profiles: Iterable[StepProfile]) -> dict[tuple[str, str], list[Primi
 
 
 def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
-    """Calls of both sides by kernel if kernels differ, else by layout; None if neither differs."""
+    """The calls of both sides, as texts: by kernel if kernels differ, by layout if only layouts
+    differ.
+    """
     for text in (_kernel, lambda primitive: f"{_kernel(primitive)} with {primitive.layouts}"):
         a, b = (_call_counts(side, text) for side in (before, after))
         if a != b:
@@ -316,6 +318,6 @@ def _kernel(primitive: Primitive) -> str:
 
 
 def _text(calls: Counter[str]) -> str:
-    """Text: calls in a step, such as "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
+    """Text about the calls in a step, such as "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
     texts = [f"{times} {name}".rstrip() for name, times in calls.most_common()]
     return first_few(texts, _MOST, ", ") if texts else NONE

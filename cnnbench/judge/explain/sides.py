@@ -50,8 +50,8 @@ from cnnbench.records.profiles import (
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01
 _SHAPES = 0.1  # added to the score if all shapes agree
 _NO_PRODUCT = 0.5  # factor for layers such as batch norm, which resemble many other layers
-_FEW = 0.5  # The networks may be of different families if a smaller share of layers is equal.
-# The networks are of the same family if a larger share of layers has equal kinds.
+_FEW = 0.5  # below this share of equal layers, the families may differ
+# above this share of layers of equal kinds, the family is the same
 _MOST_ALIKE = 0.8
 
 Layers = Sequence[ProfiledLayer]
@@ -60,7 +60,7 @@ Pair = tuple[ProfiledLayer, ProfiledLayer]
 
 @dataclass(frozen=True)
 class Alignment:
-    """Corresponding layers of A and B: pairs in order (equal or changed), and moved layers."""
+    """The corresponding layers of A and B: pairs in order (equal or changed), and moved layers."""
 
     a: tuple[ProfiledLayer, ...]
     b: tuple[ProfiledLayer, ...]
@@ -123,7 +123,7 @@ class Alignment:
         return {**scopes, **names_in_a}
 
     def text(self) -> str:
-        """Text: added or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
+        """Text about added or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
         parts = [
             *_layer_count_texts(self.only_b, "more", self.b, self.names),
             *_layer_count_texts(self.only_a, "less", self.a, {}),
@@ -135,7 +135,7 @@ class Alignment:
 
 
 def layers_of(profile: StepProfile) -> Layers:
-    """The layers of a network. If the document has no list of layers, only those with products."""
+    """The layers of a network. If the document has no list of layers, only layers with products."""
     if profile.layers is not None:
         return profile.layers
     by_name: dict[str, ProfiledLayer] = {}
@@ -198,7 +198,7 @@ def _align(base: Layers, new: Layers) -> list[Pair]:
 def _layer_count_texts(
     only: Layers, word: str, side: Layers, names: Mapping[str, str]
 ) -> list[str]:
-    """Texts: layers by class, such as "2 convolutions more (3x3, after conv1)"."""
+    """Texts about layers by class, such as "2 convolutions more (3x3, after conv1)"."""
     products = [layer for layer in only if layer.kind] or only
     texts = []
     for kind, members in grouped(products, _class).items():
@@ -232,7 +232,7 @@ SMALLEST = 0.01
 
 _LEAST_NOISE = 0.01  # minimum deviation between processes, as a share of the time
 _ONE_PROCESS = 0.05  # minimum deviation if a side has only one process
-_HARDLY_ANY = 10  # Above this ratio between the sides, unscaled times are tested, too.
+_HARDLY_ANY = 10  # above this ratio between the sides, unscaled times are tested, too
 _SETTLED = 20.0  # number of standard errors, for rows with little variance
 _SMALLEST_SETTLED = 0.002  # smallest share of a step for rows with little variance
 _COMPARED = 10  # `factors` are computed from this number of the largest rows
@@ -268,7 +268,8 @@ class Times:
         weights: Sequence[Values],
         centre: Callable[[Sequence[float]], float] = median,
     ) -> Times:
-        """Typical times of a part, from steps with a weight above 0. For the arguments, see `mean`.
+        """Typical times of a part, computed from steps with a weight above 0. For the arguments,
+        see `mean`.
 
         If a side has a single process, its steps are treated as processes.
         """
@@ -329,7 +330,7 @@ class Times:
         return squares / max(1, sum(map(len, self.each)) - 2)
 
     def error(self, noise: float = 0.0) -> float:
-        """Standard error of the difference; `noise` is a minimum deviation, as a share."""
+        """Standard error of the difference. `noise` is a minimum for the relative deviation."""
         return self.error_of(max(math.sqrt(self.variance), noise * fmean(self.usual)))
 
     def error_of(self, deviation: float) -> float:
@@ -338,7 +339,7 @@ class Times:
 
     @property
     def chance(self) -> float:
-        """Largest difference that may be chance, from the variance of the row itself.
+        """The largest difference that chance can explain, computed from the variance of the row.
 
         The variance between steps is used if it explains most of the variance between the
         processes, of which there are few.
@@ -356,7 +357,7 @@ class Times:
         return min(new) > max(base) or min(base) > max(new)
 
     def logarithms(self) -> Times | None:
-        """Logarithms of these times; None if a process does not have the part."""
+        """Logarithms of these times; None if a process lacks the part."""
         if min(map(min, self.each)) <= 0:
             return None
         logs = [tuple(map(math.log, side)) for side in self.each]
@@ -401,7 +402,7 @@ class ProfiledSide:
 
 
 class Sides:
-    """Sides A and B. Parts of both are named after the layers of A.
+    """Sides A and B. Parts of both sides have the names of the layers of A.
 
     Attributes:
       times: typical times of every part, which are used for tests.
@@ -459,7 +460,7 @@ class Sides:
         self.free = dict.fromkeys(self.times)
 
     def of_work(self) -> Sides:
-        """The same sides, compared only by their work, not by their times."""
+        """The same sides, for a comparison of their work without their times."""
         copied = copy(self)
         copied.by_work = True
         return copied
@@ -467,8 +468,7 @@ class Sides:
     def without(
         self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
     ) -> Sides | None:
-        """The sides without slow steps; the additional time of slow steps becomes the part
-        `PAUSES`.
+        """The sides without slow steps. The additional time of slow steps is the part `PAUSES`.
 
         Mean times of the other parts are as if slow steps took as long as ordinary steps. So they
         and `PAUSES` still add up to the step.
@@ -525,7 +525,9 @@ class Sides:
 
     @cached_property
     def factors(self) -> Times:
-        """Common speed factor of all operations for each process; the mean over both sides is 1."""
+        """The common speed factor of all operations in each process. The mean over both sides is
+        1.
+        """
         counting = [(times, math.sqrt(math.prod(times.usual))) for times in self._counting()]
         return Times(
             [
@@ -544,7 +546,7 @@ class Sides:
 
     @cached_property
     def noise(self) -> float:
-        """Deviation between processes of one side, as a share of a row's time.
+        """Deviation between the processes of one side, divided by the time of a row.
 
         The common `factors` of the processes are removed first.
         """
@@ -556,18 +558,19 @@ class Sides:
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
     def noise_of(self, parts: Iterable[Part]) -> float:
-        """`noise` for the given parts. It is small for the program, even if operations vary."""
+        """The `noise` of the given parts. For the program, it is small even if operations vary."""
         return min(self.noise, _ONE_PROCESS) if {*parts} == {PROGRAM} else self.noise
 
     def stands_out(self, parts: Collection[Part], errors: float = CERTAIN) -> bool:
-        """Whether the difference of the given parts is large and exceeds `errors` standard errors.
+        """Whether the difference of the given parts is large, and larger than `errors` standard
+        errors.
 
         If `errors` is at least `CERTAIN`, the processes of the two sides must also not overlap.
         """
         return self.is_beyond(self.together(parts), errors, self.noise_of(parts))
 
     def is_beyond(self, times: Times, errors: float = CERTAIN, noise: float | None = None) -> bool:
-        """`stands_out` for given times and noise; by default, the noise of operations."""
+        """Like `stands_out`, for given times and noise. The default is the noise of operations."""
         if self.by_work:
             return errors < CERTAIN
         size, noise = abs(times.difference), self.noise if noise is None else noise
@@ -591,7 +594,8 @@ class Sides:
         return abs(times.difference) >= SMALLEST * self.step.usual[0]
 
     def is_settled(self, parts: Iterable[Part]) -> bool:
-        """Whether the sides differ significantly in some parts, even by less than `is_large` asks.
+        """Whether some parts differ significantly, even if the difference is too small for
+        `is_large`.
 
         This needs parts whose times vary little within a process.
         """

@@ -129,7 +129,7 @@ class HistoryDocument(Document):
     @property
     @computed(before="regressions", if_any=True, **ABSENT)
     def failed_on(self) -> tuple[str, ...]:
-        """The words of `fail_on` that name a step that has not been undone."""
+        """The words of `fail_on` for which there is a step that has not been undone."""
         failing = {"faster": self.failing_gains}
         return tuple(word for word in self.fail_on if failing.get(word, self.regressions))
 
@@ -253,7 +253,7 @@ _COMMIT = re.compile("[0-9a-f]{7,64}")
 
 
 def time_text(point: SeriesPoint) -> str:
-    """Text: the start of a point's first run."""
+    """The start of a point's first run, as text."""
     return point.started.strftime("%Y-%m-%d %H:%M")
 
 
@@ -280,7 +280,9 @@ def step_text(step: LevelChange, metric: Metric) -> str:
 
 
 def undone_text(step: LevelChange) -> str:
-    """Text: where a change was undone, beginning with a semicolon; "" if it was not undone."""
+    """Text that says where a change was undone. It begins with a semicolon; "" if it was not
+    undone.
+    """
     if step.stands:
         return ""
     return f"; undone at {step.undone.short}" if step.undone else "; undone since"
@@ -297,7 +299,7 @@ def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
 
 
 def changes_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
-    """Text: the smallest and the largest change; a single number if they are equal."""
+    """Text with the smallest and the largest change; a single number if they are equal."""
     ends = shared.smallest, shared.largest
     texts = {metric.change_text(end) for end in ends}
     return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
@@ -322,7 +324,7 @@ def _sign(step: LevelChange) -> str:
 
 
 def facts_text(step: LevelChange) -> str:
-    """Text: other facts that changed at a step; "" if there are none."""
+    """Text about other facts that changed at a step; "" if there are none."""
     shown = [
         f"{fact.fact} {readable_fact(fact.fact, fact.before)} "
         f"-> {readable_fact(fact.fact, fact.after)}"
@@ -333,7 +335,9 @@ def facts_text(step: LevelChange) -> str:
 
 
 def outcome(trend: Trend, metric: Metric) -> str:
-    """Text: why a series has no steps, and what noise could hide or imitate steps; or ""."""
+    """Text that says why a series has no steps, and which noise could hide or imitate steps; or
+    "".
+    """
     parts = []
     if not trend.enough:
         points = count(trend.series.points, "point", "points")
@@ -544,7 +548,9 @@ def page(document: HistoryDocument, commit_url: str = "") -> Report:
 
 
 def answers(document: HistoryDocument) -> tuple[Answer, ...]:
-    """The answer about regressions that have not been undone, then one about outliers, if any."""
+    """The answer about regressions that have not been undone, and an answer about outliers, if
+    any.
+    """
     return (_verdict(document), *_outliers(document))
 
 
@@ -569,7 +575,9 @@ def _period(trends: Sequence[Trend]) -> str:
 
 
 def _verdict(document: HistoryDocument) -> Answer:
-    """Answer about regressions that were not undone, and gains if --fail_on contains them."""
+    """The answer: regressions that were not undone and, if --fail_on contains `faster`, also
+    gains.
+    """
     shared = document.shared_steps
     numbers = {"regression": document.regressions, "gain": document.failing_gains}
     if steps := [shared[place] for places in numbers.values() for place in places]:
@@ -681,7 +689,7 @@ def _groups(trend: Trend, most: int) -> list[range]:
 
 
 def _span(points: Sequence[SeriesPoint], group: range, scale: float) -> tuple[float, float] | None:
-    """Range of the processes of a point, or of the medians of several points."""
+    """The range of the processes of a point, or the range of the medians of several points."""
     alone = len(group) == 1
     values = points[group[0]].values if alone else [points[i].value for i in group]
     return (min(values) * scale, max(values) * scale) if len(values) > 1 else None
@@ -693,7 +701,7 @@ def _group_hint(trend: Trend, group: range, metric: Metric) -> str:
         ends = f"{points[group[0]].short} to {points[group[-1]].short}"
         value = metric.value_text(median(points[i].value for i in group))
         return f"{ends}: {value}, {len(group)} points"
-    # Outliers have separate hints.
+    # Outliers have different hover texts.
     is_outlier = any(outlier.index == group[0] for outlier in trend.outliers)
     return "" if is_outlier else _hint(points[group[0]], metric)
 

@@ -160,7 +160,7 @@ def encoded(path: str, data: bytes) -> Encoded:
         loaded.run_id,
         first.started.isoformat(),
         first.pair,
-        # Interned, because equal texts are sent to the parent process only once.
+        # Texts are interned, because equal texts are then sent to the parent process only once.
         sys.intern(json.dumps(first.facts)),
         sys.intern(json.dumps(source)),
         [
@@ -305,7 +305,7 @@ CREATE TABLE IF NOT EXISTS columns (
 
 
 class ValueTable:
-    """The table of a folder; empty if there is no usable table.
+    """The table with the cached values of a folder. It is empty if there is no usable table.
 
     Attributes:
       known: decoded files by path in the folder, with the values of the selected metrics.
@@ -458,7 +458,7 @@ def _insert(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
 
 
 def _seal(block: str, name: str, data: bytes) -> str:
-    """Digest of a column and of this version, which shows whether the column is unchanged."""
+    """Digest of a column and of this version. It shows whether the column is unchanged."""
     return digest(b"\0".join((_version(), block.encode(), name.encode(), data)))
 
 
@@ -471,7 +471,7 @@ _DECIDING = tuple(
 
 @functools.cache
 def _version() -> bytes:
-    """Digest of all code that interprets files, including metrics of plug-ins."""
+    """Digest of all code that reads values from files, including metrics of plug-ins."""
     folders = [Path(place) for module in _DECIDING for place in import_module(module).__path__]
     files = {file for folder in folders for file in folder.rglob("*.py")}
     files |= {Path(__file__).with_name(name) for name in ("series.py", "reading.py")}
@@ -612,7 +612,7 @@ def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
     number = min(_MOST_PROCESSES, len(usable_cpus())) if len(jobs) >= _MANY else 1
     with contextlib.ExitStack() as stack:
         receivers: list[Connection] = []
-        context = get_context("fork")  # Forked children need not import modules.
+        context = get_context("fork")  # Forked children do not need to import modules.
         for place in range(number if number > 1 else 0):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
@@ -637,7 +637,7 @@ def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
 def _work(
     receiver: Connection, sender: Connection, chunks: Sequence[Sequence[tuple[str, str]]]
 ) -> None:
-    """Reads chunks of files and sends the results, until the parent has gone."""
+    """Reads chunks of files and sends the results, until the parent process has ended."""
     receiver.close()
     with contextlib.suppress(OSError):
         for chunk in chunks:

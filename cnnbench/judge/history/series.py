@@ -174,7 +174,7 @@ class SeriesPoint:
 
     @property
     def value(self) -> float:
-        """Median over the processes of the point, at least one."""
+        """Median over the processes of the point. There must be at least one."""
         return median(self.values)
 
     @property
@@ -188,7 +188,7 @@ class SeriesPoint:
 
     @property
     def origin(self) -> Origin:
-        """Origin of the runs, which is the same for all of them."""
+        """The origin of the runs. It is the same for all of them."""
         return self.runs[0].origin
 
     @property
@@ -261,7 +261,9 @@ class TimeSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Selects runs by patterns (or parts) of names, and by earliest start; empty: all runs."""
+    """Selects runs by patterns (or parts) of names, and by their earliest start. Empty selects all
+    runs.
+    """
 
     model: str = ""
     configuration: str = ""
@@ -472,7 +474,9 @@ class Revisions:
         return self._places[revision_of(entry)], entry.origin.side
 
     def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
-        """The last revision of the given measurements; for an experiment, its head."""
+        """The last revision of the given measurements. For an experiment, the revision of side
+        B.
+        """
         last = max(map(revision_of, entries), key=self._places.__getitem__, default=None)
         passed: set[Revision] = set()
         while last is not None and last in self._heads and last not in passed:
@@ -481,7 +485,9 @@ class Revisions:
         return last
 
     def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
-        """Whether a measurement is of the newest revision (not of its base in an experiment)."""
+        """Whether a measurement belongs to the newest revision, not to its base in an
+        experiment.
+        """
         revision = revision_of(entry)
         if newest is None or revision[:-1] != newest[:-1]:  # Compares everything except the day.
             return False
@@ -491,7 +497,9 @@ class Revisions:
 def _bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
-    """Revisions in order, but each one after all its bases (except in cycles)."""
+    """Revisions in order, except that each revision comes after all its bases (unless in a
+    cycle).
+    """
     placed: dict[Revision, None] = {}
     seen: set[Revision] = set()
     for revision in revisions:

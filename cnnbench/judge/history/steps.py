@@ -306,7 +306,7 @@ def _change(before: float, after: float, metric: Metric) -> float:
 
 @dataclass(frozen=True)
 class SharedStep:
-    """Steps in one or several series that one commit explains.
+    """Steps in one or several series that the same commit caused.
 
     Attributes:
       first_bad: name of the first point of the new level in most of these series.
@@ -329,7 +329,8 @@ class SharedStep:
 
 
 def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
-    """Groups all steps by the commit that explains them, in the order of their first series.
+    """Groups the steps of all series by the commit that caused them. The order is that of their
+    first series.
 
     Steps with the same direction form a group if all of them or none of them have been undone, and
     if the point at which the new level of one of them begins is in the 95 % ranges of the other
@@ -404,7 +405,7 @@ def _kind(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
 
 
 def _candidates(trend: Trend, step: LevelChange) -> set[str]:
-    """Names of the points at which the new level of a step may begin."""
+    """Names of the points at which the new level after a step may begin."""
     points = trend.series.points
     ends = (points.index(step.earliest), step.index, points.index(step.latest))
     return {point.name for point in points[min(ends) : max(ends) + 1]}

@@ -1,4 +1,4 @@
-"""Metrics of measurements, the verdict policy, and a team's rules."""
+"""Metrics of measurements, the policy for verdicts, and the rules of a team."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from cnnbench.records.run import BENCHMARKS, ErrorInfo, ModelInfo, RunRecord, Su
 
 # Metrics of records, their measurements, and the policy of decisions.
 #
-# Rules of one metric are in its declaration, see `cnnbench.records.metric.Metric`.
+# The rules for a single metric are in its declaration; see `cnnbench.records.metric.Metric`.
 #
-# `slow_steps_of` are the slow steps that the runs of a side have in common, and `median_step_text`
-# says what the median step of some runs hides. `cnnbench.base.slow_steps` explains both,
-# docs/methodology.md has the error rates.
+# `slow_steps_of` finds the slow steps that the runs of a side have in common. `median_step_text`
+# describes slow steps that the median step time does not show. `cnnbench.base.slow_steps` explains
+# both. docs/methodology.md contains the error rates.
 
 # Measurements (one process of one configuration each), and their origins.
 
@@ -68,7 +68,7 @@ _ABBREVIATED = re.compile("[0-9a-f]{7,39}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredReduction:
-    """A row of an all-reduce record, measured by one process.
+    """A row of the all-reduce record of one process.
 
     Attributes:
       kind: ALL_REDUCE; BUILD, for --build_only; PEER, a reduction of another library; COPY, all
@@ -213,8 +213,8 @@ class Origin:
 
     @property
     def short(self) -> str:
-        """The revision, with a shortened commit. If there are changes, "+" and digits of them
-        follow.
+        """The revision with a shortened commit. If there are changes, "+" and digits of their
+        digest follow.
         """
         text = short_commit(self.revision)
         return f"{text}+{self.changes[:_CHANGES]}" if self.dirty and text else text
@@ -278,7 +278,7 @@ def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
 
 
 def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
-    """Parts that differ between origins, with their values in order of appearance."""
+    """The parts that differ between origins, with their values in the order of appearance."""
     texts_by_name: dict[str, dict[str, None]] = {}
     distinct = tuple(dict.fromkeys(origins))
     for origin in distinct:
@@ -291,7 +291,7 @@ def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
 
 
 def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
-    """Names of origins, from the parts that vary except `without`; "" for a single origin."""
+    """Names of origins, made of the parts that vary, except `without`; "" for a single origin."""
     distinct = tuple(dict.fromkeys(origins))
     if len(distinct) == 1:
         return {distinct[0]: ""}
@@ -343,7 +343,7 @@ def machine_name(facts: Mapping[str, str]) -> str:
 
 
 def part_text(part: str, text: str) -> str:
-    """Text of a part of `Origin.parts` for use next to other parts."""
+    """The text of a part of `Origin.parts`, for names with several parts."""
     if not text:
         return f"unknown {part}"
     return {"side": f"side {text}", "TensorFlow": f"TensorFlow {text}"}.get(part, text)
@@ -362,7 +362,7 @@ def _bandwidth(row: MeasuredReduction) -> float | None:
 
 
 def _speed(name: str, about: str, of: str, *others: str, **rules: Any) -> Metric:
-    """Registers a bandwidth, which compare judges as the throughput of a kind of measurement."""
+    """Registers a bandwidth that is judged as the throughput of a kind of measurement."""
     rules |= {"about": about, "kinds": (of, *others), "judged": {of: THROUGHPUT.name}, **FASTER}
     register_metric("GB/s", name=name, **rules)(_bandwidth)
     return ALL[name]
@@ -410,7 +410,7 @@ DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if metric.by_de
 
 
 def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
-    """The metrics named in --metrics by which compare judges measurements of these kinds.
+    """The metrics in --metrics that are used to judge measurements of these kinds.
 
     They are in the order of `METRICS`. The order of the names has no effect.
     """
@@ -434,7 +434,7 @@ _OF_RULES: Mapping[str, Any] = {**HIDDEN, **OPTIONAL}
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Constants of the tests, and rules for single metrics.
+    """The constants of the tests, and rules for single metrics.
 
     A sample has one value per process.
 
@@ -506,8 +506,8 @@ class Policy:
         return usual if self.own_threshold is None else self.own_threshold
 
     def alpha_of(self, metric: Metric) -> float:
-        """Two-sided significance level for the tests of a metric; the whole alpha if metrics share
-        it.
+        """Two-sided significance level of the tests of a metric. If metrics share alpha, it is the
+        whole alpha.
         """
         if self.share is not None:
             return self.alpha

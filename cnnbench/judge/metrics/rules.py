@@ -115,7 +115,7 @@ class AcceptedCommit:
         return datetime.now(timezone.utc).date() > date.fromisoformat(self.until)
 
     def concerns(self, configuration: str, metric: Metric) -> bool:
-        """Whether it applies to a metric of a configuration."""
+        """Whether the acceptance applies to a metric of a configuration."""
         is_named = not self.metrics or not _names(metric).isdisjoint(self.metrics)
         return is_named and _fits(self.configurations, configuration)
 
@@ -182,7 +182,7 @@ class Rules:
 
     @property
     def smallest_share(self) -> float:
-        """The smallest share of alpha that a rule gives to a metric; 1 without shares."""
+        """The smallest share of alpha that a rule gives to a metric; 1 if no rule divides alpha."""
         return min((one for rule in self.rules for one in rule.shares().values()), default=1.0)
 
     def policy(
@@ -234,7 +234,8 @@ class Rules:
     def accepted(
         self, configuration: str, metric: Metric, base: Sequence[str], new: Sequence[str]
     ) -> AcceptedCommit | None:
-        """The accepted commit between the revisions of both sides; ended acceptances are used last.
+        """The accepted commit between the revisions of both sides. Acceptances that have ended are
+        used last.
 
         None if there is none, or if the runs of a side have several revisions.
         """
@@ -286,7 +287,7 @@ def load_rules(flag_value: str | None) -> Rules:
 
 
 def rules_at(commit: str, flag_value: str | None) -> str:
-    """The value of --rules that selects the current folder's rules as of a commit.
+    """The value of --rules that selects the current folder's rules in a commit.
 
     A file of the repository is read from the commit; other values are returned as they are.
     FlagError if the commit lacks the file.
@@ -319,8 +320,8 @@ def _is_in_commit(name: str) -> bool:
 
 
 def _parsed(name: str) -> Any:
-    """The content of a file as JSON values. For pyproject.toml, its section; None without the
-    section.
+    """The content of a file as JSON values. For pyproject.toml, the section for cnnbench; None
+    without it.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -372,7 +373,7 @@ def _check_keys(table: Any, known: Collection[str], where: str) -> None:
 
 
 def _read(cls: type[_T], table: Any, where: str) -> _T:
-    """Creates a dataclass of this module from a table. A text means a list with this text."""
+    """Creates a dataclass of this module from a TOML table. A text means a list with this text."""
     _check_keys(table, [key.name for key in fields(cast("Any", cls))], where)
     lists = ("configurations", "metrics", "fail_on")
     values = {

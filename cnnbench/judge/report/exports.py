@@ -196,7 +196,7 @@ _OF_SUBJECT = ("commit", "repository")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One metric of one configuration and origin. No format pools values of several subjects.
+    """One metric of one configuration and origin. No format combines values of several subjects.
 
     Attributes:
       sample: one value per process; at least one.
@@ -238,8 +238,8 @@ class Figure:
         return plain(f"{words} on {parts['machine']} [{_digest(self.configuration.key, *subject)}]")
 
     def statistics(self) -> dict[str, float]:
-        """Known numbers by name: the median (""), its interval, the number of processes, and the
-        change.
+        """The known numbers by name: the median (""), its interval, the number of processes, and
+        the change.
         """
         low, high = self.sample.interval or (None, None)
         values = {
@@ -278,7 +278,7 @@ def _digest(*parts: object) -> str:
 
 
 def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Labels that all processes have in common, except labels of the origin."""
+    """Labels that all processes have in common. Labels that belong to the origin are left out."""
     first, *others = labels
     return {
         name: value
@@ -454,7 +454,8 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
 
 @export_format("mlflow", rb'\{\s*"runs": \[')
 def mlflow(figures: Sequence[Figure]) -> Exported:
-    """Bodies of requests to MLflow's REST API 2.0 (MLflow 3.17): a run per subject.
+    """Bodies of requests to MLflow's REST API 2.0 (MLflow 3.17), with one MLflow run for each
+    subject.
 
     Source: https://mlflow.org/docs/latest/rest-api.html. ``create`` is the body of ``runs/create``
     without ``experiment_id``, each of ``log_batch`` one of ``runs/log-batch`` without the returned

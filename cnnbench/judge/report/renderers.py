@@ -77,7 +77,7 @@ _SPREAD = "and so are changes within the A/A spread"
 
 
 def ending(comparison: Comparison) -> str:
-    """The meaning of the exit code."""
+    """Text with the meaning of the exit code."""
     code = comparison.exit_code
     if code == 0 and replace(comparison, ends_with=None).exit_code:
         return "an A/A measurement, whatever the verdict"
@@ -104,7 +104,9 @@ def confidence(comparison: Comparison) -> str:
 
 
 def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
-    """The tone of a verdict in a table cell: its own tone or, by default, the tone of its level."""
+    """The tone of a verdict in a table cell. Verdicts without a tone of their own have that of
+    their level.
+    """
     level = comparison.level(entry, result)
     if result.verdict is Verdict.FASTER and level is Level.ERROR:
         return "bad"
@@ -118,7 +120,7 @@ def explained(result: MetricResult) -> str:
 
 
 def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
-    """A table for each leading metric, worst rows first, followed by further metrics and context.
+    """A table for each leading metric with the worst rows first, then other metrics and context.
 
     Tables of further metrics contain only results that are neither inconclusive nor the same.
     """
@@ -227,7 +229,9 @@ def _floors(comparison: Comparison, metric: Metric) -> tuple[float, float, str] 
 
 
 def _floors_text(low: float, high: float, name: str) -> str:
-    """Text with floors, as in "3.0 to 5.0 %". `name` is "" if changes are shares."""
+    """Text with the floors (smallest changes that matter): "3.0 to 5.0 %". `name`: "" for relative
+    changes.
+    """
     metric = ALL[name] if name else THROUGHPUT
     if metric.shows(high - low):
         return metric.range_text(low, high, signed=False)
@@ -247,7 +251,7 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
 
 
 def mentions(comparison: Comparison) -> list[str]:
-    """Facts that differ in any configuration without blocking a verdict."""
+    """Facts that differ in a configuration but do not block a verdict."""
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
         for difference in entry.differences:
@@ -255,8 +259,8 @@ def mentions(comparison: Comparison) -> list[str]:
                 base, new = values.setdefault(difference.fact, (set(), set()))
                 base.update(difference.base)
                 new.update(difference.new)
-    # The measured code differs on purpose. In a checkout of cnnbench, its commit therefore differs,
-    # too.
+    # The measured code differs on purpose. If it is a checkout of cnnbench, the commit of cnnbench
+    # differs, too.
     revision = values.get("subject_revision")
     return [
         unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))

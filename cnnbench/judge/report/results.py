@@ -78,11 +78,13 @@ class RunGroup:
 
     @cached_property
     def good(self) -> tuple[RunRecord, ...]:
-        """Successful runs. All values come from these."""
+        """Successful runs. All values are computed from them."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
-        """Finite values of successful runs, by function or name in `HISTORY`."""
+        """Finite values of successful runs. A function, or a name in `HISTORY`, computes the
+        value.
+        """
         if value not in self._samples:
             of = HISTORY[value].values if isinstance(value, str) else partial(map, value)
             finite = (v for v in of(self.good) if v is not None and isfinite(v))
@@ -91,7 +93,7 @@ class RunGroup:
 
     @property
     def peak_source(self) -> str:
-        """Source of the peaks of its runs."""
+        """The source of the peak FLOP/s of the group's runs."""
         return "; ".join(sorted({run.measured.peak_flops_source or "" for run in self.good} - {""}))
 
     @property
@@ -112,7 +114,7 @@ class RunGroup:
 
     @cached_property
     def latest(self) -> datetime:
-        """Start of its last run, in UTC."""
+        """Start of the group's last run, in UTC."""
         return max(started(record.started_at) for record in self.records)
 
     def flag(self, name: str) -> object:
@@ -126,14 +128,14 @@ class RunGroup:
 
     @property
     def work(self) -> str:
-        """ "training", "inference" or "evaluation"; their speeds are not compared."""
+        """ "training", "inference" or "evaluation". Speeds of different kinds are not compared."""
         if self.flag("forward_only"):
             return "inference"
         return "evaluation" if self.flag("eval") else "training"
 
     @property
     def family(self) -> str:
-        """Network, data set and work; each has a chart."""
+        """Network, data set and kind of work. There is a chart for each such family."""
         further = (str(self.flag("data_name") or "imagenet"), self.work)
         return ", ".join((self.model, *(part for part in further if part not in _USUAL)))
 
@@ -243,7 +245,9 @@ def with_highest_peaks(
 
 
 def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
-    """Splits names into the parts that all have in common (joined), and the other parts of each."""
+    """Splits names. Returns the parts that all names have in common, joined, and the other parts of
+    each.
+    """
     shared = [part for part in names[0] if all(part in name for name in names)]
     own = [[part for part in name if part not in shared] for name in names]
     if not all(own):
@@ -252,7 +256,7 @@ def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[
 
 
 def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
-    """Splits the names of configurations with `split_names`, and adds precisions that differ."""
+    """Splits the names of configurations with `split_names`. Adds precisions that differ."""
     parts = [group.name.split(", ") for group in members]
     formats = [str(group.flag("precision")) for group in members]
     for own, format in zip(parts, formats, strict=True):
@@ -269,13 +273,14 @@ def newest(configured: Sequence[RunGroup], most: int, first: Container[str] = ()
 
 
 def newest_text(shown: int, total: int) -> str:
-    """Text that says how many are shown: ", the newest 24 of 60"; "" if all are shown."""
+    """Text that says how many items are shown: ", the newest 24 of 60"; "" if all are shown."""
     return f", the newest {shown} of {integer(total)}" if shown < total else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSubject(Loaded):
-    """The subject of a report. Studies are results of several processes, or of a profiled process.
+    """Everything that a report is about. Studies are results of several processes, or of a profiled
+    process.
 
     Attributes:
       configured: the records by configuration and origin.
@@ -288,7 +293,9 @@ class ReportSubject(Loaded):
     comparison: Comparison | None = None
 
     def bounded(self) -> ReportSubject:
-        """A copy with at most `MOST_SHOWN` configurations: first changed ones, then the newest."""
+        """A copy with at most `MOST_SHOWN` configurations. Changed ones have priority, then the
+        newest.
+        """
         entries = () if self.comparison is None else self.comparison.entries
         changed = {
             entry.configuration.key for entry in entries if entry.main.verdict is not Verdict.SAME

@@ -209,7 +209,7 @@ class AllReducePlan:
 def make_plan(
     params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
 ) -> AllReducePlan:
-    """Makes the plan, with all checks that need no device. `names` is as for `plan_run`."""
+    """Makes the plan, with all checks that need no device. For `names`, see `plan_run`."""
     plugins.load_all(vars(params))
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:

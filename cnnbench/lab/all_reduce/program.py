@@ -75,7 +75,8 @@ def _eps(dtype: str) -> float:
 
 
 class DataSet(NamedTuple):
-    """One period of the values of every device, in the dtype of the tensors, and of the sums.
+    """One period of the values of every device and of the sums. Values have the dtype of the
+    tensors.
 
     `total` contains the exact sums, and `magnitude` the sums of the absolute values, both in
     float64.
@@ -93,7 +94,7 @@ class DataSet(NamedTuple):
         return np.resize(start, count).reshape(shape)
 
     def count_wrong(self, result: Array, begin: int, added_in: str, cast: bool) -> int:
-        """Number of wrong elements in the sum on a device, which may have any shape.
+        """Number of wrong elements in the sum on a device. The sum may have any shape.
 
         `added_in` is the dtype of the additions. `cast` says whether values were first rounded to
         this dtype.
@@ -188,7 +189,7 @@ class Buffers:
         self._sizes(self._inputs)
 
     def read(self) -> DeviceTensors:
-        """In a traced function: reads the tensors of every device.
+        """Reads the tensors of every device, in a traced function.
 
         First, the previous sums of a device are freed, so that later operations can use their
         memory. In training, gradients are freed after the update.
@@ -205,7 +206,7 @@ class Buffers:
         return tensors
 
     def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
-        """In a traced function: stores the sums of every device, after the tensors were `read`.
+        """Stores the sums of every device, in a traced function. Call `read` before.
 
         Returns a scalar on each device, which is available when the device has its sums.
         """
@@ -331,7 +332,8 @@ def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: i
 
 
 def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Callable[[], Reduction]:
-    """Returns a function that makes the reduction of a case, for each reduction in a chain.
+    """Returns a function that creates the reduction of a case. It is called for each reduction in a
+    chain.
 
     FlagError if the algorithm does not work with these devices in groups of this size.
     """
@@ -357,7 +359,7 @@ def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Calla
 
 
 def _described(error: Exception) -> str:
-    """Type and first line of an error; for an error of a plug-in, also its location."""
+    """Type and first line of an error. For an error in a plug-in, also the location."""
     try:
         with plugins.reported(BenchmarkError):
             raise error
@@ -393,7 +395,9 @@ def check(
     place: ReduceContext,
     group_size: int,
 ) -> None:
-    """Raises an error if a spec (None: all usable ones) or peer does not work on the devices."""
+    """Raises an error if a spec or a peer does not work on the devices. None means all usable
+    specs.
+    """
     for spec in specs or ():
         Reducer(spec, place, groups_of(place.devices, group_size))
     for name in peer_names:
@@ -410,7 +414,9 @@ _COPIED = "float32"
 
 @dataclass
 class _Trial:
-    """One case, or the memory copy: the row so far, and the seconds of the timed calls."""
+    """State of one case, or of the memory copy: the row so far, and the seconds of the timed
+    calls.
+    """
 
     case: ReductionCase
     point: Point

@@ -99,7 +99,9 @@ class RowFormat:
         ]
 
     def lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
-        """A row. Further lines contain its error, if any, and with `verbose` its build time."""
+        """The lines of a row. Lines after the first contain the error, if any, and with
+        `verbose` the build time.
+        """
         case = f"{point.spec} {point.packing}:"
         lines = [self._line(" ", [str(cell(point, share)) for *_, cell in self._columns])]
         if point.error is not None:
@@ -118,7 +120,7 @@ class RowFormat:
 
 
 def copy_line(copy: Copying) -> str:
-    """Describes the memory copy from which the times of one size are estimated."""
+    """Describes the memory copy from which the time for one size is estimated."""
     return (
         f"# memory copy: {copy.devices} devices at once write {copy.rate / _GIGA:.2f} GB/s "
         f"({copy.bytes} B each); estimate "
@@ -145,7 +147,7 @@ def footer(record: AllReduceRecord) -> list[str]:
 
 
 def fastest(record: AllReduceRecord) -> list[str]:
-    """Lines with the fastest spec for each size and number of devices with several rows."""
+    """Lines with the fastest spec for each size and number of devices that has several rows."""
     alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
     for point in record.rows:
         if point.median is not None and not point.failed:
@@ -223,7 +225,7 @@ def complete_record(
     error: BenchmarkError | None,
     messages: Messages,
 ) -> None:
-    """Completes the record of a process that ended early by an error (None: an interrupt).
+    """Completes the record of a process that ended early because of an error (None: an interrupt).
 
     `first_record` is its record without rows that the process may have written.
     """
@@ -318,7 +320,9 @@ class AllReduceBench:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes this process's record, which ends early by an error (None: an interrupt)."""
+        """Completes the record of this process, which ends early because of an error (None: an
+        interrupt).
+        """
         complete_record(self.record("interrupted"), self._results, error, self._messages)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
@@ -445,7 +449,7 @@ class AllReduceBench:
         peers = [point for point in points if point.spec in self.plan.peers]
         own = [point for point in points if point.spec not in self.plan.peers]
         self._add(points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers))
-        # The next size, or the end of the run, replaces this record.
+        # This record is replaced after the next size, or at the end of the run.
         record = self.record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:

@@ -276,7 +276,8 @@ def draw(
     predictions: Sequence[Prediction],
     devices: int,
 ) -> None:
-    """Draws time by size on `devices`, and below it efficiency (or time) by number of devices.
+    """Draws the time by size on `devices` devices. Below, draws the efficiency (or time) by number
+    of devices.
 
     Writes an .svg, .png or .pdf file. A spec has the same colour and mark in both charts.
     """

@@ -75,13 +75,17 @@ _LL_BYTES = 4
 
 
 def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """All other devices send to the root, which adds and sends the sum to each device."""
+    """All other devices send to the root. The root adds the values and sends the sum to each
+    device.
+    """
     star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
     return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
 def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each half of the devices adds on one root; the roots exchange sums, then send them back."""
+    """Each half of the devices adds on one root. The roots exchange their sums and send them
+    back.
+    """
     size = tensor.bytes
     half = math.ceil(layout.devices / 2)
     near = min(layout.near, half)
@@ -96,7 +100,7 @@ def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """n-1 hops that add, then n-1 hops that distribute the sums. There are k concurrent rings.
+    """First n-1 hops that add, then n-1 hops that distribute the sums, in k concurrent rings.
 
     In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
     nodes equals the number of nodes.
@@ -109,7 +113,7 @@ def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each chunk makes n-1 hops in each of two laps, which are distributed over n devices."""
+    """Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices."""
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(layout.devices * shards)
     lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
@@ -204,7 +208,8 @@ def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Every chunk moves up and down n-1 edges of its tree, which are distributed over n devices.
+    """Every chunk moves up and down n-1 edges of its tree. The edges are distributed over n
+    devices.
 
     Half of the edges have distance 1, a quarter has distance 2, and so on. The tree of each tensor
     begins at a different device. Therefore, with m devices per node, an edge of distance d leaves
@@ -261,7 +266,9 @@ def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _collective(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """TensorFlow's ring: n chunks per subdivision for every size. The input is copied first."""
+    """TensorFlow's ring: n chunks per subdivision, for tensors of any size. The input is copied
+    first.
+    """
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, shards, moved)
     return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
@@ -287,7 +294,7 @@ def _low_latency(path: PathOf) -> PathOf:
 
 
 def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float) -> ReductionPhase:
-    """Messages with `size` bytes in total. The share `leaving` is sent to other nodes."""
+    """Phase of messages with `size` bytes in total. The share `leaving` is sent to other nodes."""
     near = 1 - leaving
     return ReductionPhase(
         near * messages, near * size, leaving * messages, leaving * size * layout.near
@@ -432,7 +439,7 @@ def _one(tensors: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """Devices that each have a link, or nodes of devices with one link per node.
+    """Devices with one link each, or nodes of several devices with one link per node.
 
     Attributes:
       link: link between the devices of a node, or between all devices.
@@ -486,7 +493,7 @@ class Interconnect:
     def _algorithm(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
-        """Path of an algorithm with one level or two levels.
+        """Cost path of an algorithm with one level or with two levels.
 
         Two levels have three parts: within nodes, between one device of each node, and back within
         nodes.
@@ -511,7 +518,7 @@ class Interconnect:
     def _list_phases(
         self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
-        """Phases of the slowest tensor, plus the time for which other tensors occupy its device."""
+        """Phases of the slowest tensor, and the time for which other tensors occupy its device."""
         if layout.devices == 1:
             return ()
         roots = min(formula.roots(layout, shards), len(tensors))
@@ -581,7 +588,7 @@ _H100_SXM_MEMORY = 3350 * _GIGA
 _TRAFFIC_OF_ADDING = 3
 
 
-# Alpha, bandwidth, and memory bandwidth of a GPU of the same time.
+# Alpha, bandwidth, and the memory bandwidth of a GPU of the same generation.
 _FIGURES = {
     "pcie3": (_PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
     "pcie4": (_PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
@@ -675,7 +682,8 @@ def _values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
 
 _SMALLEST, _DOUBLINGS = 1024, 20  # from 1 KiB to 1 GiB
 _STEPS_PER_DOUBLING = 4
-# Tolerance: times increase in steps, so specs with nearly equal times would alternate.
+# Tolerance. Times grow stepwise with the size. Without a tolerance, the fastest spec would switch
+# back and forth between specs with nearly equal times.
 _CLEARLY = 0.99
 # Relative accuracy of the tensor size at which a different spec becomes the fastest.
 _ACCURACY = 1.02
@@ -739,7 +747,7 @@ def predict(
 
 
 def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
-    """The fastest prediction for each number of devices; with ties, the first one."""
+    """The fastest prediction for each number of devices. Of equally fast ones, the first."""
     by_devices: dict[int, list[tuple[float, Prediction]]] = {}
     for prediction in predictions:
         if prediction.allreduce_seconds is not None:

@@ -1,4 +1,4 @@
-"""Metrics of runs: first those that compare judges by default, then the rest of the summary."""
+"""Metrics of runs: first the metrics that are judged by default, then the rest of the summary."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     **FASTER,
 )
 def throughput(record: RunRecord) -> float | None:
-    """Images / time of the timed steps, after disturbances of few processes are removed; for
-    evaluation runs, images / time of the evaluations.
+    """Images / time of the timed steps, after rare disturbances are removed; for evaluation runs,
+    images / time of the evaluations.
     """
     return throughputs([record])[0]
 
@@ -107,7 +107,7 @@ def top_5(record: RunRecord) -> float | None:
     return record.evaluations[-1].top_5 if record.evaluations else None
 
 
-# Three metrics use the result for the same record.
+# The result is cached, because three metrics use it for the same record.
 @lru_cache(maxsize=1)
 def _speed(images: int, seconds: tuple[float, ...]) -> stats.Speed:
     return stats.speed(images, seconds)
@@ -183,7 +183,7 @@ def mfu(record: RunRecord) -> float | None:
 
 
 def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
-    """MFU; None if it is unknown, or above 1, which shows that the peak is wrong."""
+    """MFU; None if it is unknown, or if it is above 1, because then the peak is wrong."""
     share = _ratio(achieved, peak)
     return None if share is None or share > 1 else share
 

@@ -46,7 +46,7 @@ _MOST_SHOWN = 60
 
 
 class Skipped(NamedTuple):
-    """A place in a file that a reader does not understand; `line` is 0 for the whole file."""
+    """A place in a file that a reader cannot read. `line` is 0 for the whole file."""
 
     path: str
     line: int
@@ -59,13 +59,13 @@ class Skipped(NamedTuple):
 
 @dataclass
 class ResultFile:
-    """A file that is read.
+    """A file of another program, from which a reader makes records.
 
     Attributes:
       path: its path.
       data: its content.
-      labels: text as of --result_label, for the records.
-      skipped: what was not understood.
+      labels: labels of the records, in the form of --result_label.
+      skipped: the parts that the reader did not understand.
       others: paths of further files that are part of the same results.
     """
 
@@ -116,7 +116,7 @@ class ResultFile:
         yield from ((lines, times[rank]) for rank, lines in by_rank.items())
 
     def skip(self, line: int, text: str, reason: str = "is not understood") -> None:
-        """Reports a line that was not understood or, with `line` 0, a value of the whole file."""
+        """Reports a line that could not be read or, if `line` is 0, a value of the whole file."""
         shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
         self.skipped.append(Skipped(self.path, line, f"{shown!r} {reason}"))
 
@@ -317,11 +317,11 @@ _BEGINNING = 1 << 16
 def read_results(
     path: str, labels: str = "", reader: str = ""
 ) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
-    """The records of a file, and the lines that were not understood.
+    """The records of a file, and the lines that could not be read.
 
     Args:
       path: path of the file.
-      labels: text as of --result_label, for the records.
+      labels: labels of the records, in the form of --result_label.
       reader: name of the reader; "" means the first one whose pattern matches.
 
     Raises:

@@ -29,7 +29,7 @@ _UNKNOWN = (
 
 @register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Iter #\d+: |Img/sec per |Running warmup\.)")
 def read(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each run in the log; only the first process of a job prints."""
+    """A record for each run in the log. Only the first process of a job prints results."""
     part = 0
     for lines, time in file.processes():
         for run in _runs(lines):

@@ -1,4 +1,4 @@
-"""Standard output of tf_cnn_benchmarks, of all its versions, and of its forks.
+"""Standard output of all versions of tf_cnn_benchmarks and of its forks.
 
 Its history was read for all lines that it ever printed. cnnbench prints the same. A log may have
 several runs, one after the other, or the output of all processes of a job as mpirun tags it;
@@ -58,7 +58,7 @@ _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
 @register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Model: {3,}\S|.*total images/sec: )")
 def read(file: ResultFile) -> Iterable[RunRecord]:
-    """A record for each run in the log; the values are those that it printed."""
+    """A record for each run in the log, with the values that the run printed."""
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
     part = 0
     for lines, time in file.processes():
@@ -70,7 +70,7 @@ def read(file: ResultFile) -> Iterable[RunRecord]:
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """The lines of each run; a header starts a new run."""
+    """The lines of each run. A header starts a new run."""
     ranks_seen: set[str] = set()
     run: list[Line] = []
     for line in lines:
@@ -109,7 +109,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
         both = [file.data, read_file(other)]
         metrics, about = both if name == _METRIC_LOG else reversed(both)
         facts = _json(about) or {}
-        # The digest is that of both; the line that describes the run is the last.
+        # The digest includes both files. The last line describes the run.
         path = os.path.join(folder, _METRIC_LOG)
         own = ResultFile(path, metrics, file.labels, file.skipped)
         own.sha256 = hashlib.sha256(metrics + about).hexdigest()
@@ -163,7 +163,7 @@ def _printed_values(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
 
 
 class _Log:
-    """The lines of one run, understood."""
+    """The values in the lines of one run."""
 
     def __init__(self, file: ResultFile, lines: Iterable[Line]) -> None:
         self.file = file
@@ -205,7 +205,9 @@ class _Log:
         return None
 
     def describe(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Takes the header from the content of benchmark_run.log; returns facts of the machine."""
+        """Reads the header from the content of benchmark_run.log. Returns facts about the
+        machine.
+        """
         for parameter in facts.get("run_parameters") or ():
             value = next((parameter[key] for key in parameter if key.endswith("_value")), None)
             if parameter.get("name") in _PARAMETERS and value is not None:
@@ -239,7 +241,8 @@ class _Log:
         if per_device and whole:
             batch = Batch(per_device=per_device, global_=whole)
             workers = max(1, whole // (per_device * max(1, len(places))))
-        # What its users compare. Without it, the last row has the mean of all steps of one worker.
+        # Users compare this value. If it is missing, the last row contains the mean of all steps of
+        # one worker.
         speed = self.values.get("total_images_per_sec")
         if speed is None and last and workers == 1 and last.step == self._number("Num batches"):
             speed = last.images_per_sec
@@ -280,14 +283,14 @@ class _Log:
         )
 
     def _config(self) -> dict[str, Any]:
-        """The flags that the header names, except those of the batch and of the devices."""
+        """The flags that the header names, except flags about the batch and the devices."""
         header, mode = self.header, self.header.get("Mode", "")
         dataset, _, synthetic = header.get("Dataset", "").partition(" (")
         places = self._devices()
         flags = {
             "model": header.get("Model"),
             "data_name": dataset.lower() or None,
-            # Where the data was is not printed, only whether it was real.
+            # The log does not contain the folder of the data, only whether the data was real.
             "data_dir": None if synthetic or dataset == "synthetic" else "unknown",
             "eval": mode == "evaluation",
             "forward_only": "forward" in mode,
@@ -302,7 +305,7 @@ class _Log:
             "cross_replica_sync": header.get("Sync", "True") == "True",
             "staged_vars": "Staged vars" in header or None,
             "batch_group_size": self._number(_GROUP),
-            # Which worker, and how many there are, is not printed.
+            # The log contains neither the worker's number nor the number of workers.
             "job_name": "worker" if places and places[0].startswith("/job:worker") else None,
             "training_and_evaluation": "+" in mode or None,
         }

@@ -49,7 +49,7 @@ from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr, StrategyVariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# The input pipeline alone: as the step of a run without a network, and by stages.
+# The input pipeline without a network: as the step of a run, and by stages.
 
 DEVICE_STAGE = "device"
 """Name of the whole pipeline, including copies of the batches to their devices."""
@@ -177,7 +177,7 @@ class BuiltRun:
 
     @property
     def group(self) -> WorkerGroup | None:
-        """Workers of the job if each runs its own step; otherwise None."""
+        """The workers of the job if each runs its own step; otherwise None."""
         return None if self.manager is None else self.manager.workers
 
     @property
@@ -319,7 +319,8 @@ def _worker_input(
     distribution: InputDistribution | None = None,
     towers: Sequence[str] | None = None,
 ) -> InputSource:
-    """The input of one worker's towers, on its CPU, from one of `shards` parts of the data.
+    """The input for the towers of one worker, on its CPU. It reads one of `shards` parts of the
+    data.
 
     Batches go to the devices `towers`, by default those of the worker's towers.
     """

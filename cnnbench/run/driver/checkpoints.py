@@ -130,8 +130,8 @@ class Checkpoints:
         if not self._outlives_others:
             self._checkpoint().write(prefix)
             return
-        # At the end of a write, TensorFlow waits for all processes, without limit if one is lost.
-        # At that time, the files are complete.
+        # After a write, TensorFlow waits for all processes. If one is lost, it waits forever. The
+        # files are already complete at this time.
         checkpoint = self._checkpoint()
         errors: list[tf.errors.OpError] = []
 
@@ -351,7 +351,7 @@ class _StoredCheckpoint:
         return value
 
     def passed_over(self) -> tuple[int, ...]:
-        """See `Restored`; empty if no record was skipped."""
+        """See `Restored`. Empty if no record was skipped."""
         return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has([_PASSED_OVER]) else ()
 
     def optimizer(self) -> str:
@@ -415,7 +415,7 @@ def _key(part: str, name: str) -> str:
 
 
 def _name(key: str) -> str:
-    """The canonical name, for messages."""
+    """The canonical name of a variable, for messages."""
     escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
     return escaped.replace(".S", "/").replace("..", ".")
 
@@ -431,7 +431,9 @@ _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)"
 
 
 def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -> dict[str, str]:
-    """Keys of tf_cnn_benchmarks by key. FlagError if the layers are not those of the network."""
+    """Keys of tf_cnn_benchmarks by key of cnnbench. FlagError if the checkpoint is of another
+    network.
+    """
     matches = filter(None, map(_OLD_NAME.fullmatch, shapes))
     unmatched = {(m[1], int(m[2]), m[3]): m[0] for m in matches}
     keys, layers = {_GLOBAL_STEP: "global_step"}, defaultdict[str, dict[str, int]](dict)

@@ -1,4 +1,4 @@
-"""The output of a run.
+"""The text that a run prints: log, notices and warnings.
 
 Scripts parse these lines, so standard output must contain nothing else. Other lines are written to
 standard error with `cnnbench.base.terminal`. tests/golden/ contains recorded output of
@@ -123,7 +123,7 @@ class Console:
         self.lines(f"{step}\t{examples_per_sec:.1f} examples/sec")
 
     def evaluation_result(self, metrics: Mapping[str, float], examples: int) -> None:
-        """Prints the metrics over all examples of one evaluation; accuracies are from 0 to 1."""
+        """Prints the metrics over all examples of one evaluation. Accuracies are from 0 to 1."""
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
         self.lines(" ".join([*values, f"[{examples} examples]"]))
 

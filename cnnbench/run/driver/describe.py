@@ -86,7 +86,7 @@ def _all_reduce(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
 
 
 def describe_built(measurements: Measurements, built: BuiltRun) -> None:
-    """Records numbers of variables and operations, and the network traffic of a step."""
+    """Records the numbers of variables and operations, and the network traffic of a step."""
     # imported late: these modules load TensorFlow
     from cnnbench.run.observe.graphs import communication, traffic
 
@@ -224,13 +224,13 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
 
 
 def _labels(devices: runtime.Devices, device: str) -> list[str]:
-    """Devices of the towers, as in tf_cnn_benchmarks.
+    """Names of the towers' devices, as tf_cnn_benchmarks prints them.
 
     They are those of the whole job if it has one step.
     """
     job = devices.job
     numbers: Sequence[int] = devices.numbers
-    if len(numbers) != job.towers_per_worker:  # a controller has one CPU device
+    if len(numbers) != job.towers_per_worker:  # the controller of a job has one CPU device
         numbers = range(job.towers_per_worker)
     own = [f"{device}:{number}" for number in numbers]
     if len(job.own_workers) < 2:

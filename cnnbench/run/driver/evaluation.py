@@ -63,11 +63,11 @@ class Evaluator:
         self._data_format = runtime.data_format(plan.params.data_format, kind)
         self._warm = False
         self.notices: list[str] = []
-        # Traced here, because otherwise the first printed rate would mostly be that of tracing.
+        # Traced here. Otherwise the first printed rate would mostly include the time of tracing.
         self._function = TracedFunction("the evaluation", self._step, inputs.signature)
 
     def run(self, global_step: int, console: Console, interrupts: Interrupts) -> Evaluated:
-        """Evaluates the planned number of batches; starts again at the end of the data.
+        """Evaluates the planned number of batches. At the end of the data, starts again.
 
         The first evaluation begins with an untimed step, whose results are ignored.
 
@@ -84,7 +84,7 @@ class Evaluator:
         share_moving_averages(self._manager)
         self._manager.settle(self.inputs.devices)
         if not self._warm:
-            # The first call optimizes and allocates; its batch is read again.
+            # The first call optimizes and allocates. Its batch is read again afterwards.
             self.inputs.restart()
             self._function(*self.inputs.next())[0].numpy()
             self._warm = True

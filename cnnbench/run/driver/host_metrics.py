@@ -1,4 +1,4 @@
-"""Computes metrics from the rows of all examples; publishes evaluations when they are complete.
+"""Computes metrics from the rows of all examples. Publishes evaluations when they are complete.
 
 The metrics are computed immediately or, with --collect_eval_results_async, in a child process while
 the training continues. Each evaluation has its own child process, a new interpreter. It imports

@@ -81,7 +81,7 @@ class Observer:
     """Receives the events of a run. By default, it ignores them."""
 
     def begins(self, global_step: int, steps: int) -> None:
-        """The training begins with the warm-up, followed by at most `steps` timed steps."""
+        """Called when the training begins: a warm-up, and then at most `steps` timed steps."""
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
         """The row of a timed step was printed; the first step is 1.
@@ -98,22 +98,22 @@ class Observer:
         """Called while no step is running. It may take a long time."""
 
     def evaluating(self, global_step: int) -> None:
-        """An evaluation begins; the training is paused or has ended."""
+        """Called when an evaluation begins. The training is paused or has ended."""
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """An evaluation has ended."""
 
     def resuming(self, global_step: int) -> None:
-        """The training continues after an evaluation."""
+        """Called when the training continues after an evaluation."""
 
     def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
-        """The training and its last evaluation have ended.
+        """Called when the training and its last evaluation have ended.
 
         Gets the steps and the rate of the timed loop.
         """
 
     def close(self) -> None:
-        """The run has ended, successfully or not."""
+        """Called when the run has ended, successfully or not."""
 
 
 # The benchmark log of TensorFlow's official models, which tf_cnn_benchmarks also wrote.
@@ -149,7 +149,7 @@ class BenchmarkLog(Observer):
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
-        """Logs a row of the table; steps have the same numbers as in the table."""
+        """Logs a row of the table. Steps have the same numbers as in the table."""
         self._metric("current_examples_per_sec", images_per_sec, step, _RATE)
         for name, value in metrics.items():
             self._metric(_ACCURACIES.get(name, name), value, step)
@@ -394,7 +394,7 @@ class EventFile:
         self._start: int | None = None
 
     def hide(self, step: int) -> None:
-        """Makes the next value hide the values of this and later steps in all earlier events."""
+        """From now on, the next value hides earlier events of this step and of later steps."""
         self._start = step if self._start is None else min(step, self._start)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
@@ -474,7 +474,7 @@ _CHANNELS = (1, 3, 4)
 
 
 class _Summaries(Observer):
-    """Writes an event file into the folder of a flag."""
+    """Writes an event file into the folder that a flag names."""
 
     def __init__(self, flag: str, folder: str) -> None:
         self._file = EventFile(flag, folder)
@@ -594,7 +594,7 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
     outputs = plan.outputs
     partitions: list[Any] = []
     if outputs.trace_file or outputs.tfprof_file or outputs.profile_layers:
-        # As in tf_cnn_benchmarks, one step is between the profiled step and the timed steps.
+        # As in tf_cnn_benchmarks, there is one step between the profiled step and the timed steps.
         step = max(1, plan.length.warm_up.least - 1)
         folder = None if outputs.use_chrome_trace_format else outputs.trace_file or None
         yield (
@@ -690,7 +690,8 @@ def _writing_partitions(
 
 
 def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The trace with the description `about`: a process for every plane, a thread for every line.
+    """The trace, with a process for every plane and a thread for every line. `about` describes the
+    run.
 
     Events without a duration are omitted, because they only show the management of thread pools.
     """

@@ -143,7 +143,7 @@ PROCESS_BYTES = 620 * 2**20
 
 _SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
 
-# Ratios of estimate to memory from which a run is refused, or leads to a warning.
+# Ratios of estimated to existing memory from which on a run is refused, or leads to a warning.
 _CERTAIN = 1.5
 _NEAR = 0.9
 
@@ -204,7 +204,7 @@ def memory_of(plan: RunPlan, kind: str) -> Memory | None:
 
 
 def computes_on_cpu(plan: RunPlan) -> bool:
-    """Whether a run will compute on the CPU, as far as is known before TensorFlow is loaded."""
+    """Whether a run will probably compute on the CPU. It is used before TensorFlow is loaded."""
     device = plan.machine.flags.device
     return device == "cpu" or (device == "auto" and not _gpus_of_machine())
 
@@ -244,7 +244,9 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
 
 
 def total_of_job(plan: RunPlan) -> int:
-    """Bytes of all processes of a job together, as on one machine. For GPUs, bytes of each GPU."""
+    """Bytes of all processes of a job together, if they run on one machine. For GPUs, bytes of
+    each GPU.
+    """
     if not computes_on_cpu(plan):
         return estimate(plan, "gpu").total
     job, size = plan.place.job, sum(variable.bytes for variable in plan.network.spec.variables)

@@ -138,7 +138,7 @@ class StepLoop(Generic[Handle, Values]):
         def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
             nonlocal start
             values, end = reading.result()
-            # Steps end in order, but the end of a later step may have been read first.
+            # Steps end in order, but the loop may have read the end of a later step first.
             end = StepTime(
                 max(end.seconds, start.seconds + RESOLUTION),
                 max(end.cpu_seconds, start.cpu_seconds),
@@ -180,7 +180,7 @@ class StepLoop(Generic[Handle, Values]):
         try:
             values = self.read(handle, ReadEvents(issued, ages.append))
         finally:
-            issued()  # also after an error, which the caller raises
+            issued()  # done also after an error, which the caller raises
         now = StepTime.now()
         return values, now._replace(seconds=now.seconds - ages[0]) if ages else now
 
@@ -234,7 +234,7 @@ class LoopTimer:
 
     @property
     def wall_seconds(self) -> float:
-        """Wall time since the beginning, including blocks of `away`."""
+        """Wall time since the beginning of the loop, including blocks of `away`."""
         return LoopTime.now().wall - self._began
 
 
@@ -450,7 +450,7 @@ class AsyncLoop(Generic[Values]):
         return number
 
     def _next_outcome(self) -> _Outcome:
-        """Waits for and returns the next completed update; removes workers that fail."""
+        """Waits for the next completed update, and returns it. Removes workers that fail."""
         while True:
             obey()
             passed = time.monotonic() - self._last_check
@@ -537,7 +537,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         raise error
 
     def _give_up(self, error: Exception) -> None:
-        """Cancels the wait for updates in flight, which may never end."""
+        """Stops waiting for updates that are in flight, because they may never end."""
         with self._changed:
             self._errors = dict.fromkeys(self._workers, error)
 

@@ -293,7 +293,7 @@ class Training:
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
-            assert isinstance(self._step, TrainStep)  # with a group of workers
+            assert isinstance(self._step, TrainStep)  # runs with a group of workers have one
             self._step.request_stop(stop)
         steps = range(self.global_step, self.global_step + self._steps_per_execution)
         result = self._step(*map(self._run.plan.rates.schedule, steps))
@@ -344,7 +344,7 @@ class Training:
     def _check_results(self, step: int, values: Sequence[StepValues]) -> None:
         """Ends the run after an interrupt, or after steps with a loss that is not finite."""
         self._last = values[-1]
-        if self._last.worker:  # synchronous steps are counted when launched
+        if self._last.worker:  # synchronous steps are counted when they are launched
             self.global_step += 1
         self._check_stop(self._last)
         for number, step_values in enumerate(values, step - len(values) + 1):

@@ -35,7 +35,9 @@ def write_graph(flag: str, path: str, graph_def: Any) -> None:
 
 @contextmanager
 def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
-    """Appends the partitions of the function that the block calls to `partitions`, by device."""
+    """Appends to `partitions` the graph partitions, by device, of the function that the block
+    calls.
+    """
     tf.summary.trace_on(graph=True, profiler=False)
     # Discards earlier graphs, because in TensorFlow 2.21 trace_off does not stop collecting.
     _exported_metadata()
@@ -80,8 +82,8 @@ def _exported_metadata() -> bytes:
 
 # Data sent between the processes of a job in one call of a traced function.
 
-# The operations in a branch read its inputs from their devices. The branch operation itself moves
-# no data.
+# The operations in a branch read the inputs of the branch from their devices. The branch operation
+# sends no data.
 _BRANCHES = ("If", "StatelessIf")
 
 _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")

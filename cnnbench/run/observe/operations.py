@@ -174,7 +174,7 @@ def is_transfer(type: str) -> bool:
 
 
 def source(name: str) -> str:
-    """For the name of a copy, the operation whose result it copies; otherwise the name itself."""
+    """The operation whose result a copy copies. Other names are returned unchanged."""
     return _SENT.sub("", name)
 
 
@@ -182,8 +182,9 @@ class Rank(enum.IntEnum):
     """Rank of an operation. Each moment is attributed to the running operations of lowest rank."""
 
     COMPUTES = 0
-    # Collectives and copies between devices run concurrently with kernels and wait for other
-    # devices. They only get the time in which no computation runs (exposed communication).
+    # Collectives and copies between devices run at the same time as kernels, and wait for other
+    # devices. Only the time in which no computation runs is attributed to them (exposed
+    # communication).
     WAITS = 1
     OTHER = 2  # operations outside of the step
 
@@ -351,7 +352,8 @@ def _kernel_operation(event: XEvent) -> tuple[str, str] | None:
             # The outermost annotation is the operation.
             match = _ON_HOST.match(text)
             if match:
-                # Either end of a transfer may issue the copy, so both ends get the same type.
+                # The sender or the receiver of a transfer may start the copy, so both have the same
+                # type.
                 return match[1], _TRANSFER.sub(r"_\1Send", match[2])
             if match := _BY_NCCL.match(text):
                 return match[0], f"Nccl{match[1]}"

@@ -247,11 +247,11 @@ class Works:
         return str(outputs[0].dtype.name) if outputs else ""
 
     def graph(self) -> dict[str, int]:
-        """Number of operations in the partitions, by type."""
+        """Number of operations in the graph partitions, by type."""
         return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
 
     def _fused_product(self, name: str) -> Any:
-        """The product with which an operation, such as a ReLU, was fused."""
+        """The convolution or matrix product with which an operation, such as a ReLU, was fused."""
         waiting = [self._traced[name]] if name in self._traced else []
         while waiting:
             operation = waiting.pop()
@@ -262,7 +262,7 @@ class Works:
         return None
 
     def _is_to_kernel(self, name: str, plain: str, layer: str) -> bool:
-        """Whether a gradient is for the weights, not for the input of a layer."""
+        """Whether a gradient is the gradient of a layer's weights, not of its input."""
         if "BackpropFilter" in plain or plain == "BiasAddGrad":
             return True
         if "BackpropInput" in plain:
@@ -381,7 +381,7 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
     for layer, parts in products.items():
         of_layer = flops.get(layer, Flops())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
-            # In attention, both gradients of a product may be in the same part.
+            # In attention, both gradients of a product may belong to the same part.
             other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
             part = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
             if count and part is not None:

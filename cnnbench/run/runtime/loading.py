@@ -45,12 +45,12 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-# Native libraries: a filter of their standard error.
+# Filters the standard error of native libraries.
 
-# Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
+# Error 303 of cuInit means that no driver is installed. cnnbench reports this itself.
 _INFORMATIONAL = re.compile(
     r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$"
-    # The second line of a message on what a CPU can do.
+    # The second line of a message about the instruction sets of a CPU.
     r"|To enable the following instructions: .* rebuild TensorFlow)"
 )
 
@@ -80,7 +80,8 @@ def share_held_back_output() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """Holds back output to file descriptor 2, and writes what `select` returns at the end.
+    """Stores output to file descriptor 2. At the end of the block, writes the part that `select`
+    returns.
 
     `select` gets the text and the exception that ended the block, if any. Its result is written as
     notices. Nothing is held back if TF_CPP_MIN_LOG_LEVEL is 0, or if file descriptor 2 or a
@@ -122,7 +123,7 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
 
 
 def without_info_lines() -> contextlib.AbstractContextManager[None]:
-    """Omits informational lines. Warnings and errors are written at the end of the block."""
+    """Leaves out informational lines. Warnings and errors are written at the end of the block."""
     return filtered_stderr(_without_informational)
 
 
@@ -150,7 +151,7 @@ early_setup: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
 
 
 def load_tensorflow() -> Any:
-    """Imports TensorFlow by `quick_import`.
+    """Imports TensorFlow within `quick_import`.
 
     Raises:
       BenchmarkError: TensorFlow is missing, broken or too old.
@@ -196,7 +197,7 @@ def _note_variables() -> None:
 
 @contextlib.contextmanager
 def quick_import() -> Iterator[None]:
-    """Makes an import of TensorFlow in the block take half the time.
+    """Makes an import of TensorFlow in the block twice as fast.
 
     Keras is not imported, nor are scikit-learn, Matplotlib and pandas, which Keras imports.
     TensorFlow imports Keras at the first use of ``tf.keras``. Garbage collection is disabled in the
@@ -230,7 +231,9 @@ def untested_notices(tf: Any) -> tuple[str, ...]:
 
 
 def watch_early_import() -> None:
-    """Makes an import of TensorFlow by a plug-in faster; filters its output and times it."""
+    """If a plug-in imports TensorFlow: makes the import faster, filters its output and measures
+    its time.
+    """
     if _PACKAGE not in sys.modules and not any(
         isinstance(finder, _Finder) for finder in sys.meta_path
     ):
@@ -238,7 +241,7 @@ def watch_early_import() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds TensorFlow once, with the other finders, and measures the time of its loader."""
+    """Finds TensorFlow with the other finders, once, and measures how long its loader takes."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

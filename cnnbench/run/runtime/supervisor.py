@@ -151,7 +151,7 @@ def leave(code: int) -> NoReturn:
 
 
 def end_with(parent: int) -> None:
-    """Lets the kernel kill this process when its parent, or the thread that forked it, ends."""
+    """Makes the kernel kill this process when its parent, or the thread that forked it, ends."""
     if sys.platform == "linux":
         import ctypes
 
@@ -166,7 +166,7 @@ def supervised(
     longest_step: Callable[[], float] = lambda: 0.0,
     retries: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Continues in a child; the calling process waits for the child and ends in the same way.
+    """Forks and continues in the child. The calling process waits for it and ends in the same way.
 
     Forks only within `forks_allowed`, and once. `prepare` is called before each fork, and shares
     memory with the child. The parent calls the other functions: `longest_step` returns the seconds
@@ -182,7 +182,7 @@ def supervised(
 
 
 def watched() -> None:
-    """Continues in a child, before plug-ins or NumPy are loaded and long before a measurement.
+    """Forks and continues in the child, before plug-ins and NumPy are loaded.
 
     OpenBLAS, which NumPy uses, ends the process if there is too little memory. Forks only within
     `forks_allowed`, and once. A command that measures in this process has set `state.measuring`,
@@ -208,7 +208,7 @@ def _go_on_in_child(
     from cnnbench.run.runtime.loading import share_held_back_output
 
     parent = os.getpid()
-    # Before the fork: a signal must not end the parent while the child lives.
+    # Done before the fork, because a signal must not end the parent while the child is alive.
     waited_for = {*SIGNALS, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     while True:
@@ -257,7 +257,7 @@ def _end_like_child(
     held_back: str,
     lost: Callable[[NativeDeathError | None], None],
 ) -> NoReturn:
-    """Ends this process in the same way as its child, whose death it reports."""
+    """Ends this process in the same way as its child has ended, and reports the child's death."""
     if announced is None:
         sys.stderr.write(library_lines(held_back))
         if status is not None and os.environ.get(GUARDED):
@@ -298,7 +298,7 @@ class _NativeLog:
     """
 
     def __init__(self) -> None:
-        """Must be called before the fork."""
+        """Creates the pipe. It must be created before the process forks."""
         self._out, self._in = os.pipe()
         # Marks the end of the log, because processes of the child may outlive it.
         self._mark = os.urandom(16)
@@ -318,7 +318,9 @@ class _NativeLog:
         self._thread.start()
 
     def end(self) -> str:
-        """Returns the last part of the log of a child that has ended; all of it is forwarded."""
+        """Forwards the rest of the log of a child that has ended. Returns the last part of the
+        log.
+        """
         os.write(self._in, self._mark)
         self._thread.join()
         return self._last.decode(errors="replace")
@@ -335,7 +337,7 @@ class _NativeLog:
                 rest = b""
             with contextlib.suppress(OSError):  # The reader may have closed the pipe.
                 text = lines.decode(errors="backslashreplace")
-                # A parent that leaves the report to another process reports no reason.
+                # If another process reports the reason, this parent does not report it.
                 hides = not os.environ.get(GUARDED)
                 os.write(2, library_lines(text, hides_openblas=hides).encode())
 
@@ -343,7 +345,7 @@ class _NativeLog:
 def _wait(
     child: int, link: int, waited_for: set[signal.Signals], longest_step: Callable[[], float] | None
 ) -> tuple[int | None, int | None]:
-    """Waits for the end of a child, forwards signals to it, and kills it if they do not end it.
+    """Waits for the end of a child. Forwards signals to it, and kills it if they do not end it.
 
     Returns the exit code that the child has announced, if any, and its wait status. The status is
     None if the child was killed, or if a library let a signal end it. Without `longest_step`, the
@@ -425,7 +427,7 @@ LONGEST_STEPS = 3
 
 
 class Doing(str, enum.Enum):
-    """What a process waits for. The values complete the sentence "waits for ..."."""
+    """What a process is waiting for. The values complete the sentence "waits for ..."."""
 
     START = "the first step"
     INPUT = "its input"
@@ -482,7 +484,7 @@ class ProcessProgress(NamedTuple):
 
 
 class StallDetector:
-    """Measures the time without progress; `limit` is that of `time_limit`."""
+    """Measures the time without progress. For `limit`, see `time_limit`."""
 
     def __init__(self, read_progress: Callable[[], ProcessProgress], limit: float) -> None:
         self._read_progress = read_progress

@@ -176,7 +176,9 @@ class TrainStep:
         return self._inputs.wait_seconds
 
     def request_stop(self, reason: float) -> None:
-        """Makes the next step inform all workers why the run ends (`StepResult.stop`)."""
+        """Makes the next step inform all workers of the reason why the run ends
+        (`StepResult.stop`).
+        """
         assert self._stop is not None
         self._stop.assign(reason)
 
@@ -291,7 +293,7 @@ class TrainStep:
         return result._replace(skipped=skipped, staleness=staleness)
 
     def _earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
-        """A pass of a step before its last pass. Only adds its results."""
+        """Builds a pass before the last pass of a step. It only adds its results."""
         assert self._sums is not None
         last, self._pass = self._pass, number
         self._sums.add(self._all_towers(batches, self.loss_scale.factor(), None))
@@ -382,7 +384,9 @@ class TrainStep:
             return by_name, [tf.identity(part) for part in parts if part is not None]
 
     def _scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
-        """Sums of loss and metrics over this step's towers, and the request to stop, if any."""
+        """Sums of the loss and the metrics over this step's towers, and the request to stop, if
+        there is one.
+        """
         columns = [[tower.loss for tower in towers]]
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
         with tf.device(self._devices[0]), tf.name_scope("sums"):
@@ -420,7 +424,8 @@ _RETRY_SECONDS = 0.05
 
 
 class CoordinatedStep(TrainStep):
-    """A `TrainStep` with a counter and a `CoordinatedInput`, which reads the number of its worker.
+    """A `TrainStep` with a counter, and with a `CoordinatedInput` that reads the number of its
+    worker.
 
     Random draws depend on the number of the worker and on the count of updates.
     """
@@ -439,7 +444,7 @@ class CoordinatedStep(TrainStep):
 
     @property
     def input_wait_seconds(self) -> float:
-        """Mean time of workers' waiting for batches."""
+        """Mean time for which workers waited for batches."""
         return self._waited / len(self._inputs.devices)
 
     def resume(self, global_step: int) -> None:
@@ -481,7 +486,9 @@ class CoordinatedStep(TrainStep):
             time.sleep(_RETRY_SECONDS)
 
     def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
-        """`StepResult` and the wait for input as one float64 tensor, which is one message."""
+        """`StepResult` and the time of waiting for input in one float64 tensor, so that one
+        message is sent.
+        """
         result = self._step(rate)._replace(worker=self._inputs.worker())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
         scalars["waited"] = self._inputs.waited

@@ -220,12 +220,14 @@ class Optimizer:
             )
 
     def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedDecay) -> None:
-        """Lets `decay` run later updates of these variables. `spec` must be that of SGD."""
+        """From now on, `decay` runs the updates of these variables. `spec` must be the spec of
+        SGD.
+        """
         self._fused_decay = decay
         self._decayed = {variable.ref() for variable in variables}
 
     def decay(self, variables: Iterable[tf.Variable], factor: float) -> None:
-        """Lets later updates of these variables apply weight decay. `spec` must be decoupled."""
+        """From now on, updates of these variables apply weight decay. `spec` must be decoupled."""
         self._decay.update({variable.ref(): factor for variable in variables})
 
     def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
@@ -233,7 +235,7 @@ class Optimizer:
         return dict(self._slots)
 
     def shared_variables(self) -> dict[str, list[tf.Variable]]:
-        """Scalars that belong to a group, not to a variable: one per group, by name."""
+        """Scalars that belong to a group of variables: one scalar per group, by name."""
         return {name: [group[name] for group in self._groups] for name in self._bases}
 
     def apply_gradients(
@@ -376,7 +378,7 @@ class Updater:
         sums: Sequence[tf.Tensor],
         rate: tf.Tensor,
     ) -> tuple[list[Any], tf.Tensor | None, list[tf.Tensor]]:
-        """Operations of the update, `StepResult.skipped`, and `sums` of the whole job.
+        """Returns the operations of the update, `StepResult.skipped`, and `sums` of the whole job.
 
         The gradients contain the loss scale `factor`. `sums` are float32 scalars, sums over this
         step's towers. `rate` includes the factor of the plan.
@@ -450,7 +452,8 @@ class Updater:
         return columns
 
     def before_reduction(self, column: Column) -> Column:
-        """The column, with the towers' L2 gradients added if the plan adds them here.
+        """The column. The L2 gradients of the towers are added, if the plan adds them before the
+        reduction.
 
         Otherwise, a weight that only affects its L2 loss gets zeros.
         """
@@ -459,7 +462,7 @@ class Updater:
         if self._plan.deferred:
             return column.mapped(self._devices, self._with_decay)
         if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
-            return column  # the reduction replaces None by zeros with the correct shape
+            return column  # the reduction replaces None by zeros of the correct shape
         return column.mapped(
             self._devices,
             lambda gradient, variable: tf.zeros(variable.shape) if gradient is None else gradient,
@@ -510,7 +513,7 @@ class Readers:
         home = _cpu_task(variable.device)
         if home is None:
             return gradient
-        # Operations without a task run in the calling process, which has no variables of a ps.
+        # Operations without a task run in the calling process. It stores no variables of a ps task.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
         readers = [reader for reader in of_variable if _cpu_task(reader.device) in near]
@@ -522,7 +525,7 @@ class Readers:
 
 
 def signals(operations: Sequence[Any], device: str) -> list[Any]:
-    """Control dependencies for a device, so that each other device sends it one signal."""
+    """Control dependencies for a device. Each other device sends it only one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
     return [tf.group(*operations)]  # creates one operation per device

@@ -41,7 +41,7 @@ _instances: defaultdict[int, Iterator[int]] = defaultdict(lambda: itertools.coun
 
 @register("collective")
 class Collective:
-    """One CollectiveReduce operation on each device, inside a traced function only.
+    """One CollectiveReduce operation on each device. Works only in a traced function.
 
     On each device, at most `IN_FLIGHT` reductions run at the same time, in the order of tracing.
     The order is the same on all devices, and a reduction depends only on earlier reductions, so
@@ -73,7 +73,7 @@ class Collective:
             self._hint = "ring"
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; every device of this process gets its own copy of the sum."""
+        """See `Algorithm.__call__`. Every device of this process gets its own copy of the sum."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
 

@@ -18,7 +18,7 @@ class CopyToOneDevice:
         self._context = context
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; all devices share the sum."""
+        """See `Algorithm.__call__`. All devices share the sum."""
         devices = self._context.devices
         with tf.device(self._context.cpu_device or devices[index % len(devices)]):
             total = add_up(tensors)

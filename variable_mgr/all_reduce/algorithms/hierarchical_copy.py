@@ -15,13 +15,14 @@ from cnnbench.variable_mgr.gradients import add_up
 _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
 
 
-# Positions of the main device of each half, which adds, and of the members of each half.
+# Positions of the main device of each half, which adds the values, and of the members of each half.
 _Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]"
 
 
 @register("hierarchical_copy")
 class HierarchicalCopy:
-    """Tensor i is added on two main devices, one in each half, which rotate with i.
+    """Adds each tensor on two main devices, one in each half. The main devices rotate with the
+    tensors.
 
     Each main device adds the values of its half. The first main device adds the two sums and copies
     the total to the second one. Each half copies from its own main device. So only one value per
@@ -34,7 +35,7 @@ class HierarchicalCopy:
         self._trees = _trees(len(context.devices), context.network_topology)
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; the devices of a half share the sum."""
+        """See `Algorithm.__call__`. The devices of a half share the sum."""
         (first, second), halves = self._trees[index % len(self._trees)]
         mains = self._devices[first], self._devices[second]
         sums = []

@@ -17,7 +17,7 @@ _reductions = itertools.count()
 
 @register("nccl")
 class Nccl:
-    """One NcclAllReduce operation on each GPU; every result must be used, as with collectives.
+    """One NcclAllReduce operation on each GPU. As with collectives, every result must be used.
 
     TensorFlow has no kernel for bfloat16. Such a tensor is sent as float32, which represents every
     bfloat16 number exactly but doubles the bytes.
@@ -31,7 +31,7 @@ class Nccl:
         self._devices = context.devices
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; every GPU gets its own copy of the sum."""
+        """See `Algorithm.__call__`. Every GPU gets its own copy of the sum."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
         dtype = tensors[0].dtype
@@ -51,7 +51,7 @@ class Nccl:
 
 
 def kernel_exists() -> bool:
-    """Whether this TensorFlow has the kernel.
+    """Whether this TensorFlow contains the kernel of NcclAllReduce.
 
     It requests a kernel on the CPU, which does not exist. The error message lists the kernels that
     do.

@@ -12,7 +12,7 @@ from cnnbench.variable_mgr.gradients import add_up
 
 
 def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    """Groups of devices for the shards of one tensor; together they use all devices.
+    """Groups of devices for the shards of one tensor. Together, the groups use all devices.
 
     As in tf_cnn_benchmarks, group g begins with device g and takes every k-th device, where k is
     the number of groups. After the last device, it continues with the first. For example, "abcde"

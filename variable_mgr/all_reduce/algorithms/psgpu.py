@@ -8,5 +8,5 @@ from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 
 @register("psgpu")
 def shuffle_over_devices(context: ReduceContext) -> Shuffle:
-    """Sums shards on the devices themselves."""
+    """Sums shards on the devices that have the values."""
     return Shuffle(context, context.devices)

@@ -31,7 +31,7 @@ class RecursiveHalvingDoubling:
         self._chunks = min(self._power, context.memories)
 
     def order(self, index: int = 0) -> list[str]:
-        """The devices by rank for tensor `index`; rank r completes chunk r."""
+        """The devices by rank for tensor `index`. Rank r completes the sum of chunk r."""
         first = index % len(self._ranks)
         return [*self._ranks[first:], *self._ranks[:first]]
 

@@ -27,7 +27,7 @@ class DoubleBinaryTree:
         self._trees = min(2, context.memories)
 
     def device(self, chunk: int, place: int, index: int = 0) -> str:
-        """The device at a place, 1..n, of the tree of a chunk of tensor `index`."""
+        """The device at a place (1..n) in the tree of a chunk of tensor `index`."""
         tree = (chunk + index) % 2
         devices = self._context.devices
         return devices[(place - 1 - tree + index // 2) % len(devices)]
@@ -38,7 +38,7 @@ class DoubleBinaryTree:
         cut = Cut(tensors[0], self._trees * self._context.shards)
         parts = dict(zip(devices, cut.chunks(tensors, devices), strict=True))
         count = len(devices)
-        # Children before their parents.
+        # Children come before their parents.
         upwards = sorted(range(1, count + 1), key=_level)
         root = upwards[-1]
         sums = []

@@ -1,4 +1,6 @@
-"""Sections of a report, whose functions yield nothing if the records have no content for them."""
+"""Sections of a report. The function of a section yields nothing if the records have no content
+for it.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def build(
     answers: Sequence[Answer] = (),
     first: Sequence[Section] = (),
 ) -> Report:
-    """Makes all sections with content. The default title names the models.
+    """Creates all sections that have content. The default title contains the names of the models.
 
     Of many configurations most sections show the newest, see `ReportSubject.bounded`.
 

@@ -99,7 +99,7 @@ def _costs(row: StrategyRow) -> Row:
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
-    """For each comparison, the fastest modes among those with equal weights."""
+    """For each comparison, the fastest of the modes that have equal weights."""
     for title, document in titled(results):
         alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]
         known = [row for row in alike or document.rows if row.mode != ONE_TOWER]
@@ -113,7 +113,9 @@ def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
 
 
 def _fastest(measured: Sequence[StrategyRow]) -> tuple[str, str]:
-    """The fastest modes (several if their intervals overlap), and a tone."""
+    """The answer: the fastest modes, several if their intervals overlap; and its tone (good or
+    neutral).
+    """
     fewest = min((row.processes for row in measured), default=ProcessValues.FEWEST)
     if fewest < ProcessValues.FEWEST:
         text = f"{count(fewest, 'process', 'processes')} of a mode cannot show which one is fastest"
@@ -134,7 +136,9 @@ def _fastest(measured: Sequence[StrategyRow]) -> tuple[str, str]:
 
 
 def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
-    """Comparisons with titles: network, batch and devices, and the time if titles are equal."""
+    """Comparisons with their titles: network, batch and devices. Equal titles also contain the
+    time.
+    """
     return timed_names((work_text(document), document) for document in results.strategies)
 
 
@@ -219,7 +223,7 @@ def proofs(results: ReportSubject) -> Iterable[Answer]:
 
 
 def tune_verdict(document: TuneDocument) -> tuple[str, str]:
-    """The outcome of a search and its tone."""
+    """The outcome of a search as text, and its tone: good, bad or neutral."""
     pairs = count(document.pairs, "pair", "pairs")
     if document.verdict == FASTER:
         gain = percent(document.gain)
@@ -331,7 +335,7 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
 
 
 def verdict(results: ReportSubject) -> Answer:
-    """Answer with the comparison's outcome and its worst configurations."""
+    """The answer with the outcome of the comparison and its worst configurations."""
     comparison = results.comparison
     if comparison is None:
         hint = "--baseline=RECORDS judges these records against others"
@@ -346,7 +350,7 @@ def verdict(results: ReportSubject) -> Answer:
     if comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
-        outcome = ""  # The answer contains this result.
+        outcome = ""  # The answer already contains this result.
     details = (*lines[1:], outcome, *_worst(comparison), *_means(comparison))
     return Answer(name, lines[0], tone, tuple(filter(None, details)))
 
@@ -413,7 +417,7 @@ def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
 
 
 def explanation(results: ReportSubject) -> Iterable[Content]:
-    """The answer, its causes, the largest rows as a chart and all of them as a table."""
+    """The answer, its causes, the largest rows as a chart, and all rows as a table."""
     explained = None if results.comparison is None else results.comparison.explanation
     if explained is None:
         return

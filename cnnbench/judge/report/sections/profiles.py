@@ -145,7 +145,9 @@ def table_text(document: Roofline, title: str, most: int) -> str:
 
 
 def chart(roofline: Roofline, title: str) -> Lines:
-    """Chart with a point under the roof for every row with FLOPs. The longest rows are named."""
+    """Chart of the roofline, with a point for every row that has FLOPs. The longest rows have
+    names.
+    """
     rows = [row for row in roofline.rows if row.flops_per_byte is not None and row.seconds]
     rows.sort(key=_group)
     kinds = [*dict.fromkeys(row.kind for row in rows)]
@@ -278,7 +280,9 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
 
 
 def _times(profile: StepProfile) -> Iterable[Row]:
-    """For each kind, the median of its seconds in a step, and its share of the median step."""
+    """For each kind, the median of its seconds in a step, and this median as a share of the
+    median step.
+    """
     kinds, whole = grouped(profile.rows, activity), median(profile.step_seconds)
     for kind in ACTIVITIES:
         seconds = (row.seconds for row in kinds.get(kind, ()))

@@ -1,4 +1,4 @@
-"""Sections with one quantity: a row per configuration, a chart per network and data set.
+"""Sections about one quantity: a row per configuration, and a chart per network and data set.
 
 The last one has the fastest configuration of each network, against measured limits.
 """
@@ -49,7 +49,8 @@ _exact = functools.partial(percent, digits=2)
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A section about one value per run, as decorator of a function with the cells of a row.
+    """A report section with one value per run. It is the decorator of a function that returns the
+    cells of a row.
 
     The docstring of the function is the first paragraph, and its name is the key: a second table
     has the medians of the metrics that name this section.
@@ -72,7 +73,9 @@ class Quantity:
     def __call__(
         self, row: Callable[[RunGroup], Row]
     ) -> Callable[[ReportSubject], Iterable[Content]]:
-        """The section: remarks, a chart for each network and data set with values, the tables."""
+        """The section: remarks, a chart for each network and data set that has values, and the
+        tables.
+        """
 
         @functools.wraps(row)
         def contents(results: ReportSubject) -> Iterable[Content]:
@@ -161,14 +164,14 @@ def _median(
 
 
 def _pauses(known: Sequence[RunGroup]) -> Iterable[Text]:
-    """What median steps hide, a remark per configuration."""
+    """One remark per configuration about slow steps that the median step time does not show."""
     for group in known:
         if text := median_step_text(group.good, Policy.threshold):
             yield Text(f"{group.name}: {text}.", "unsure")
 
 
 def _requested_images(run: RunRecord) -> int | None:
-    """Images per step that a run with --find_batch_size asked for."""
+    """The number of images per step that was requested for a run with --find_batch_size."""
     batch = run.batch
     if batch is None or batch.requested_per_device is None:
         return None
@@ -275,8 +278,9 @@ def memory(group: RunGroup) -> Row:
     ),
 )
 def accuracy(group: RunGroup) -> Row:
-    """Accuracy is that of the last evaluation, losses those of the first and last timed step;
-    medians over processes. Losses on synthetic images only show that training works at all.
+    """The accuracy is from the last evaluation. The losses are from the first and the last timed
+    step. All values are medians over processes. Losses on synthetic images only show that training
+    works at all.
     """
     broken = sum(not all(map(math.isfinite, record.losses)) for record in group.good)
     text = f"not finite in {broken} of {len(group.good)}" if broken else ""
@@ -418,7 +422,7 @@ def reach(results: ReportSubject) -> Iterable[Content]:
 
 
 def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessValues:
-    """Images/sec of each process as a share of those by the roofline estimate."""
+    """Images/sec of each process, divided by the images/sec of the roofline estimate."""
     estimate = None if roofline is None else roofline.bound_images_per_sec
     values = (speed / estimate for speed in group.throughput.values) if estimate else ()
     return ProcessValues(tuple(values))

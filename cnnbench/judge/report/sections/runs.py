@@ -85,7 +85,9 @@ def steps(results: ReportSubject) -> Iterable[Content]:
 
 
 def _charts(group: RunGroup) -> tuple[Lines, Rows]:
-    """The steps of all processes, or of some at equal distances, in order and as distributions."""
+    """Charts of the steps, in order and as distributions. If there are many processes, some are
+    left out.
+    """
     timed = [(f"process {n}", run) for n, run in enumerate(group.good, start=1) if run.step_seconds]
     chosen = timed
     if len(timed) > _SHOWN:
@@ -121,7 +123,9 @@ def _series(name: str, record: RunRecord) -> ChartSeries:
 
 
 def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """At most `_POINTS` parts, each with the median and, if it stands out, the maximum."""
+    """At most `_POINTS` groups of steps, each with its median and, if it is much higher, its
+    maximum.
+    """
     size = math.ceil(len(points) / _POINTS)
     if size == 1:
         return tuple(points)
@@ -160,7 +164,7 @@ _HINTS = {
 
 
 def _row(group: RunGroup) -> Row:
-    """Numbers of the timed steps of all processes."""
+    """The table row with numbers from the timed steps of all processes."""
     steps = [1000 * seconds for record in group.good for seconds in record.step_seconds]
     middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
     return {
@@ -244,7 +248,7 @@ _USES: tuple[tuple[str, Axis, Callable[[ResourceUse], Sequence[float]]], ...] = 
 
 
 def _use_row(group: RunGroup) -> Row:
-    """Numbers of the samples of all processes: medians over the processes."""
+    """The table row with numbers from the samples of all processes: medians over the processes."""
     known = [run.resources for run in group.good if run.resources is not None]
 
     def middle(values: Iterable[float | None]) -> float | None:
@@ -386,8 +390,9 @@ _MOST_UNFOLDED = 12
 
 @docstring_first
 def reproduce(results: ReportSubject) -> Iterable[Content]:
-    """These commands, with these versions on an equal machine, measure it again; commits with a
-    plus had changes. Every process has its own command under Runs and commands.
+    """To measure the results again, run these commands with the same versions on a machine of the
+    same kind. A plus after a commit means uncommitted changes. The section Runs and commands
+    contains the command of every process.
     """
     software = grouped(_all_software(results), lambda row: (*row.values(),))
     if not software:
@@ -417,7 +422,7 @@ def _all_software(results: ReportSubject) -> Iterable[Row]:
 
 
 def _software(facts: Mapping[str, Any], subject: Subject) -> Row:
-    """Machine, versions and commits; "" where unknown."""
+    """Machine, versions and commits; "" for unknown values."""
     texts = {name: fact_text(value) for name, value in facts.items()}
     own = Subject(dirty=facts.get("git_dirty") is True, changes=texts.get("git_changes"))
     return {
@@ -437,7 +442,7 @@ def _commit(revision: str, state: Subject) -> TableCell:
 
 
 def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
-    """Subject and words of each command, number of its processes, and start time."""
+    """For each command: its subject, its words, the number of its processes, and its start time."""
     for title, document in titled(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for tuning in results.tunings:
@@ -572,7 +577,7 @@ def environment(results: ReportSubject) -> Iterable[Content]:
             "configuration": configuration,
             "run": record.run_id[:8],
         }
-        for name in unlike:  # records from elsewhere may have a fact of any name
+        for name in unlike:  # imported records may contain facts with any name
             row.setdefault(name, readable_fact(name, record.environment.get(name, "")))
         runs.append(row)
     which = newest_text(len(runs), len(described)) if runs else ""
@@ -580,7 +585,7 @@ def environment(results: ReportSubject) -> Iterable[Content]:
 
 
 def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
-    """Names of facts that affect speed and differ within a configuration."""
+    """Names of the facts that affect speed and differ between runs of the same configuration."""
     groups = [
         [run.environment for run in group.good if run.environment] for group in results.configured
     ]

@@ -165,7 +165,7 @@ _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One configuration on several numbers of devices, ascending.
+    """One configuration with different numbers of devices, in ascending order.
 
     Attributes:
       base: reference of the efficiency, on one device if possible.
@@ -179,14 +179,14 @@ class Curve:
 
     @property
     def points(self) -> list[tuple[float, float, RunGroup]]:
-        """Devices and images/sec of the base and of the members."""
+        """The number of devices and the images/sec of the base and of all members."""
         groups = dict.fromkeys((self.base, *self.members))
         return [
             (float(group.devices or 1), group.throughput.median or 0.0, group) for group in groups
         ]
 
     def efficiency(self, group: RunGroup) -> float | None:
-        """Images/sec per device relative to that of the base."""
+        """Images/sec per device, divided by the images/sec per device of the base."""
         speeds = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (group, self.base)]
         return speeds[0] / speeds[1] if all(speeds) else None
 
@@ -200,7 +200,7 @@ def curves(configured: Sequence[RunGroup], predictions: Sequence[Predictions] = 
         members.sort(key=lambda group: group.devices or 0)
         base = members[0]
         if base.devices != 1:
-            # All modes are equal on one device.
+            # On one device, all modes do the same.
             base = singles.get(_key(base, _AGGREGATION), base)
         if len({group.devices for group in (base, *members)}) > 1:
             predicted = _predicted(base, predictions)
@@ -211,7 +211,9 @@ def curves(configured: Sequence[RunGroup], predictions: Sequence[Predictions] = 
 def _predicted(
     base: RunGroup, predictions: Iterable[Predictions]
 ) -> Mapping[str, Mapping[int, float]]:
-    """`Curve.predicted`: a step of one device, and after it the fastest reduction."""
+    """`Curve.predicted`: the time of a step on one device plus the time of the fastest
+    reduction.
+    """
     speed = base.throughput.median
     images = next((record.batch.global_ for record in base.good if record.batch is not None), None)
     if not speed or not images or base.devices != 1 or base.work != "training":
@@ -313,7 +315,8 @@ def _references(drawn: Sequence[Curve], devices: Sequence[float]) -> list[ChartS
     first, speed, base = drawn[0].points[0]
     if any(curve.base is not base for curve in drawn) or first >= devices[-1]:
         return []
-    # On a logarithmic axis this is no straight line, so it has a point at each number of devices.
+    # On a logarithmic axis, this is not a straight line. Therefore it has a point at each number of
+    # devices.
     linear = tuple((many, speed * many / first) for many in devices)
     references = [ChartSeries(name="linear scaling", points=linear, reference=True)]
     for links, speeds in drawn[0].predicted.items():
