@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 _GPU_TRACKER = "TensorFlow 2 schedules GPU kernels itself; leave the flag out."
 _TENSORRT = "TensorFlow is built without TensorRT; use --freeze_when_forward_only and --precision."
-_SHARED_GPU = "Use --allow_growth to share a GPU between processes."
-_OPENMP = "TensorFlow's CPU kernels run on its own threads: use --num_intra_threads."
+_SHARED_GPU = "To share a GPU between processes, use --allow_growth."
+_OPENMP = "TensorFlow's CPU kernels run on TensorFlow's own threads; use --num_intra_threads."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,21 @@ class ObsoleteParams:
     """Flags without effect in TensorFlow 2. They are not part of ``Params``."""
 
     batch_group_size: int = flag(1, "Use --datasets_prefetch_buffer_size.")
-    use_datasets: bool = flag(True, "Leave out --data_dir to measure without input by tf.data.")
-    single_l2_loss_op: bool = flag(False, "Use --weight_decay=0 to measure without the L2 loss.")
-    use_tf_layers: bool = flag(True, "There is one way to build a network; leave it out.")
-    use_resource_vars: bool = flag(False, "Variables always are resource variables; leave it out.")
-    use_python32_barrier: bool = flag(False, "There is no producer thread; leave it out.")
-    compute_lr_on_cpu: bool = flag(False, "The host computes the learning rate; leave it out.")
-    sync_on_finish: bool = flag(False, "Every timed step is waited for in any case; leave it out.")
+    use_datasets: bool = flag(True, "To measure without input by tf.data, leave out --data_dir.")
+    single_l2_loss_op: bool = flag(False, "To measure without the L2 loss, use --weight_decay=0.")
+    use_tf_layers: bool = flag(
+        True, "There is only one way to build a network; leave the flag out."
+    )
+    use_resource_vars: bool = flag(
+        False, "Variables are always resource variables; leave the flag out."
+    )
+    use_python32_barrier: bool = flag(False, "There is no producer thread; leave the flag out.")
+    compute_lr_on_cpu: bool = flag(
+        False, "The host always computes the learning rate; leave the flag out."
+    )
+    sync_on_finish: bool = flag(
+        False, "cnnbench always waits for every timed step; leave the flag out."
+    )
     use_numa_affinity: bool = flag(False, "Start cnnbench under numactl --cpunodebind instead.")
     force_gpu_compatible: bool = flag(False, "Use --datasets_use_prefetch, which is on by default.")
     gpu_memory_frac_for_testing: float = flag(0.0, _SHARED_GPU, minimum=0)
@@ -73,27 +81,36 @@ class ObsoleteParams:
     rewriter_config: str | None = flag(None, "Use --noenable_optimizations to switch it off.")
     trt_mode: str = flag("", _TENSORRT, choices=("", "FP32", "FP16", "INT8"))
     trt_max_workspace_size_bytes: int = flag(4 << 30, _TENSORRT, maximum=2**63 - 1)
-    horovod_device: str = flag("", "Use --local_parameter_device for where gradients are reduced.")
-    flush_stdout: bool = flag(False, "Every line is flushed; leave it out.")
+    horovod_device: str = flag(
+        "", "To choose where gradients are reduced, use --local_parameter_device."
+    )
+    flush_stdout: bool = flag(False, "Every line is flushed at once; leave the flag out.")
     use_nccl: bool = flag(True, "Use --all_reduce_spec=nccl.")
-    use_multi_device_iterator: bool = flag(True, "Each device has its own copies; leave it out.")
-    use_data_sets: bool = flag(False, "Input always comes from tf.data; leave it out.")
+    use_multi_device_iterator: bool = flag(
+        True, "Each device has its own copies; leave the flag out."
+    )
+    use_data_sets: bool = flag(False, "Input always comes from tf.data; leave the flag out.")
     datasets_prefetch_threadpool_size: int = flag(1, "Use --datasets_num_private_threads.")
     enable_layout_optimizer: bool = flag(False, "Use --noenable_optimizations to switch it off.")
-    memory_optimization: str = flag("", "TensorFlow's graph optimizer decides; leave it out.")
+    memory_optimization: str = flag("", "TensorFlow's graph optimizer decides; leave the flag out.")
     gpu_pending_cap: int = flag(0, _GPU_TRACKER)
     num_omp_threads: int = flag(0, _OPENMP)
     result_storage: str | None = flag(None, "Use --result_json or --benchmark_log_dir.")
     pretrain_dir: str | None = flag(None, "Use --train_dir or --backbone_model_path.")
-    debugger: str | None = flag(None, "tfdbg is gone; a non-finite loss is reported at once.")
+    debugger: str | None = flag(
+        None, "TensorFlow 2 has no tfdbg. If the loss is not finite, the run reports it at once."
+    )
 
 
-_STDERR = "Every line that is not a result goes to stderr; redirect that: 2>FILE."
+_STDERR = (
+    "Every line that is not a result goes to standard error; to write these lines to a file, add "
+    "2>FILE."
+)
 _PDB = "Start python -m pdb -m cnnbench with the same flags."
 _PROFILING = "Start python -m cProfile -o FILE -m cnnbench with the same flags."
 _LEVELS = (
-    "Lines of cnnbench have no levels; TF_CPP_MIN_LOG_LEVEL=0 to 3 sets the level of TensorFlow's"
-    " lines."
+    "The lines of cnnbench have no levels. To set the level of TensorFlow's lines, set "
+    "TF_CPP_MIN_LOG_LEVEL to 0, 1, 2 or 3."
 )
 
 
@@ -113,7 +130,7 @@ class AbslParams:
     logtostderr: bool = flag(True, _STDERR)
     alsologtostderr: bool = flag(True, _STDERR)
     log_dir: str = flag("", _STDERR)
-    showprefixforinfo: bool = flag(False, "Lines have the prefix cnnbench: and no other.")
+    showprefixforinfo: bool = flag(False, 'The only prefix of lines is "cnnbench: ".')
     run_with_pdb: bool = flag(False, _PDB)
     pdb_post_mortem: bool = flag(False, _PDB)
     pdb: bool = flag(False, _PDB)

@@ -79,15 +79,15 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
 
     pairs: int = flag(
         16,
-        "Largest number of pairs; a verdict needs 6. With --resume, if not given: the number that "
-        "may settle it; alpha is not exceeded, however often.",
+        "Maximum number of pairs; a verdict needs 6. With --resume, if not given: the number that "
+        "probably gives a verdict. The error rate stays below alpha, however often you resume.",
         minimum=1,
         maximum=sides.MOST_PAIRS,
     )
     sequential: bool = flag(
         True,
-        "Stop at an interim analysis that is clear, or after which the pairs that are left have "
-        "hardly a chance of a verdict; off, run all pairs.",
+        "Stop at an interim analysis with a clear result, or if the remaining pairs would "
+        "probably give no verdict. If false, all pairs are run.",
     )
     burn_in: int = flag(
         1,
@@ -107,19 +107,20 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
     cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
     pairing: str = flag(
         "auto",
-        "How the two processes of a pair share their time: turns, both are alive and step in turn; "
-        "alternate, one runs after the other; auto, turns where they are possible.",
+        "How the two processes of a pair share the time. turns: both processes run, and they take "
+        "turns after a few steps. alternate: one process runs after the other. auto: turns if "
+        "possible.",
         choices=("alternate", "turns", "auto"),
     )
     aa: bool = flag(
         False,
         "Measure side A twice, to see how much runs of the same configuration differ. All pairs "
-        "are run; cnnbench compare and ab take the answer as --baseline_aa=DIR.",
+        "are run. cnnbench compare and ab can use the results: --baseline_aa=DIR.",
     )
     confirm: bool = flag(
         False,
-        "Measure again, in at most as many pairs, what would set exit code 1 because it is slower "
-        "or faster. The exit code is 1 only if both results agree, else 3.",
+        "If a difference of speed would set exit code 1, measure it again, with at most the same "
+        "number of pairs. The exit code is 1 only if both results agree, otherwise 3.",
     )
     explain: str = flag(
         "auto",

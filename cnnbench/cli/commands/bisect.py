@@ -69,8 +69,8 @@ class BisectFlags(sides.CampaignFlags):
     )
     build: str | None = flag(
         None,
-        "Shell command that is run in every worktree before it is measured, for --timeout at most; "
-        "where it fails, the commit is skipped.",
+        "Shell command that is run in every worktree before it is measured, for at most --timeout "
+        "seconds. If the command fails, the commit is skipped.",
     )
     python: str | None = flag(
         None,
@@ -95,8 +95,8 @@ class BisectFlags(sides.CampaignFlags):
     )
     explain: bool = flag(
         False,
-        "Profile the commit that was found and the one before it, and name the layers and causes "
-        "of the difference.",
+        "Profile the commit that was found and the commit before it, and name the layers and "
+        "causes of the difference.",
     )
     results: str = flag("bisect", "Where records, logs and the journal go.", path="folder")
 

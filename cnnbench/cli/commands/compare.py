@@ -27,8 +27,9 @@ class CompareFlags(JudgingFlags):
 
     paired: bool | None = flag(
         None,
-        "Compare run by run: pairs as cnnbench ab made them; of other records the i-th of BASE "
-        "with the i-th of NEW, by start. Not given: in pairs where the records name them.",
+        "Compare runs in pairs: the pairs of cnnbench ab. For other records, the i-th run of BASE "
+        "and the i-th run of NEW, by start time, are a pair. If not given: in pairs if the "
+        "records name pairs.",
     )
     quiet_conditions: str = quiet_flag()
 

@@ -80,8 +80,8 @@ class CompletionFlags:
 
     words: bool = flag(
         False,
-        "Read the words after cnnbench, one per line, and print what the last may be completed to, "
-        "with a tab and a line of help. The scripts call this.",
+        "Read the words after cnnbench, one per line, and print the possible completions of the "
+        "last word, each with a tab and a line of help. The scripts call this command.",
     )
 
 

@@ -61,15 +61,16 @@ class MakeImagenetFlags:
     validation_shards: int = flag(2, "Validation files.", minimum=1)
     validation_fraction: float = flag(
         0.1,
-        "Share of every class set aside for validation, unless DIR/validation exists.",
+        "Share of the images of each class that is used for validation, unless DIR/validation "
+        "exists.",
         minimum=0,
         below=1,
     )
-    seed: int = flag(1234, "Seed of the split and the order.")
+    seed: int = flag(1234, "Seed of the random split and order.")
     labels: str | None = flag(
         None,
-        "File with the class folders in order of their labels, one per line, each optionally "
-        "followed by the class in words; a first line background is label 0.",
+        "File with the class folders in the order of their labels, one per line. A name of the "
+        "class may follow. If the first line is background, it has label 0.",
         path="file",
     )
 
@@ -89,7 +90,7 @@ class MakeLibrispeechFlags:
 
     train_shards: int = flag(64, "Training files.", minimum=1)
     validation_shards: int = flag(8, "Validation files.", minimum=1)
-    validation: str = flag("test-clean", "Folder of SOURCE for validation.")
+    validation: str = flag("test-clean", "Folder in SOURCE with the validation data.")
     seed: int = flag(1234, "Seed of the order.")
 
 
@@ -99,9 +100,9 @@ class MakeRatingsFlags:
 
     negatives: int = flag(
         99,
-        "Number of different items drawn per user in validation, among which the last item must "
-        "rank; at most "
-        "the number that the user with most ratings has not rated.",
+        "Number of different unrated items that are drawn for each user in validation. The user's "
+        "last item is ranked among them. The maximum is the number of items that the user with "
+        "the most ratings has not rated.",
         minimum=1,
     )
     min_ratings: int = flag(20, "Users with fewer ratings are left out.", minimum=2)
@@ -113,13 +114,14 @@ class CheckFlags:
     """Flags of check."""
 
     data_name: str | None = flag(
-        None, "Data set; found out from the files if not given.", known=datasets
+        None, "Data set. If not given, it is inferred from the files.", known=datasets
     )
     plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
     dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
     num_classes: int | None = flag(
         None,
-        "Labels must be smaller. If not given: the number that the data set declares.",
+        "Labels must be smaller than this number. If not given, the number that the data set "
+        "declares is used.",
         minimum=1,
     )
 

@@ -36,17 +36,22 @@ class EnvFlags:
     )
     tensorflow: bool = flag(
         False,
-        "Load TensorFlow too, which takes seconds, for the facts about its build and the GPU "
-        "libraries that it loads to find GPUs.",
+        "Also load TensorFlow, which takes a few seconds, for facts about its build and about the "
+        "GPU libraries that it loads.",
     )
     check: bool = flag(
         False,
-        "Watch the machine and print what would distort a measurement now and what to do about "
-        "it. Give the flags of the run after --; docs/conditions.md explains what is checked.",
+        "Watch the machine, and print what would disturb a measurement now and how to avoid the "
+        "disturbance. Give the flags of the run after --. docs/conditions.md explains the checks.",
     )
-    seconds: float = flag(1.0, "With --check: how long to watch.", minimum=0.2, maximum=600)
+    seconds: float = flag(
+        1.0,
+        "With --check: number of seconds for which the machine is watched.",
+        minimum=0.2,
+        maximum=600,
+    )
     quiet_conditions: str = flag(
-        "", "With --check: conditions to leave out, such as load,steal, or all."
+        "", "With --check: conditions that are not reported, such as load,steal, or all."
     )
 
 

@@ -57,15 +57,23 @@ class ExplainFlags(JobFlags, sides.SideFlags):
     """Flags of the command."""
 
     rounds: int = flag(
-        3, "Processes of each side; from two on their spread is known.", minimum=1, maximum=100
+        3,
+        "Number of processes of each side. Two or more processes show how much processes differ.",
+        minimum=1,
+        maximum=100,
     )
     steps: int = flag(
-        20, "Profiled steps of each process, and as many without.", minimum=2, maximum=1000
+        20,
+        "Number of steps of each process with the profiler, and of steps without the profiler.",
+        minimum=2,
+        maximum=1000,
     )
     cool_down: float = flag_of(AbFlags, "cool_down")
     timeout: float = flag_of(AbFlags, "timeout")
     results: str | None = flag_of(AbFlags, "results")
-    rows: int = flag(10, "Rows to print, 0 for all; JSON has all of them.", minimum=0)
+    rows: int = flag(
+        10, "Number of rows to print; 0 prints all. JSON contains all rows.", minimum=0
+    )
     format: str = flag("table", "What to print.", choices=_FORMATS)
     output: str | None = output_flag("Write the output to this file; the table goes to stdout.")
 

@@ -69,8 +69,8 @@ class GateFlags(ab.AbFlags):
 
     init: str | None = flag(
         None,
-        "Write the files with which this CI system measures every change, with the flags behind "
-        "--, and measure nothing. Existing files are not replaced.",
+        "Write the files with which this CI system measures every change, using the flags after "
+        "--. Measure nothing. Existing files are not replaced.",
         choices=tuple(_CI_FILES),
     )
     results: str | None = flag_of(

@@ -73,49 +73,57 @@ class HistoryFlags:
     quiet_conditions: str = quiet_flag()
     metric: str = flag(
         "throughput",
-        "What to follow; docs/metrics.md explains the metrics.",
+        "Metric of the history; docs/metrics.md explains the metrics.",
         choices=HISTORY,
         checked_late=True,
     )
     by: str = flag(
         "commit",
-        "Definition of a point: commit (--result_label=commit=..., else that of the measured "
-        "repository, else cnnbench's own, else the day), day, run, or a label or fact of records.",
+        "What a point is: commit, day, run, or a label or fact of records. The commit is "
+        "--result_label=commit=..., otherwise the commit of the measured repository, otherwise "
+        "the commit of cnnbench. If no commit is known, the point is the day.",
     )
     model: str = flag(
         "",
-        "Only this network, or all-reduces of its gradients, or a pattern such as resnet*.",
+        "Only this network and all-reduces of its gradients. The value may be a pattern such as "
+        "resnet*.",
         known=all_names,
     )
-    configuration: str = flag("", "Only configurations with this in their names, or a pattern.")
-    machine: str = flag(
-        "", "Only machines with this in their own or their host's name, or a pattern."
+    configuration: str = flag(
+        "", "Only configurations whose names contain this text or match this pattern."
     )
-    since: str | None = flag(None, "Only runs from this day or time on, UTC.")
+    machine: str = flag(
+        "", "Only machines whose name or host name contains this text or matches this pattern."
+    )
+    since: str | None = flag(None, "Only runs since this day or time (UTC).")
     git: str | None = flag(
-        None, "Order commits as the repository in this folder does, not by time.", path="folder"
+        None,
+        "Use the order of the commits in the git repository in this folder, not their time.",
+        path="folder",
     )
     threshold: float | None = flag(
         None,
-        "Smallest relevant step, in per cent (points, for accuracies); if not given, that of the "
-        "metric in docs/metrics.md, such as 3 for throughput.",
+        "Smallest relevant step, in per cent (for accuracies, in percentage points). If not "
+        "given, the threshold of the metric in docs/metrics.md is used, such as 3 for throughput.",
         minimum=0.0,
         below=1000.0,
     )
     rules: str | None = flag_of(JudgingFlags, "rules")
-    last: int = flag(20, "Points listed per series, 0 for all.", minimum=0)
+    last: int = flag(
+        20, "Number of points that are listed for each series; 0 lists all.", minimum=0
+    )
     format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
     output: str | None = output_flag("Write the output to this file.")
     plot: str | None = flag(
         None,
-        "Draw the series into this file: .html, a page in itself, .svg, .png or .pdf; or the page "
-        "without its charts as .md.",
+        "Draw the series into this file. .html: a single page with all charts. .svg, .png or "
+        ".pdf: the charts. .md: the page without charts.",
         path="file",
     )
     commit_url: str = flag(
         "",
-        "Address of a commit with {commit} in its place, such as "
-        "https://github.com/OWNER/REPO/commit/{commit}: points of a page lead to it.",
+        "Address of a commit, with {commit} in place of its hash, such as "
+        "https://github.com/OWNER/REPO/commit/{commit}. Points of a page link to this address.",
     )
     fail_on: tuple[str, ...] | None = fail_on_flag(
         "What sets exit code 1, comma-separated: step or slower, a regression that has not been "

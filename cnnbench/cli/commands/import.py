@@ -53,7 +53,7 @@ class ImportFlags:
     results: str | None = flag(None, "Folder for the records; required.", path="folder")
     label: str = flag(
         "",
-        "Labels of the records, as of --result_label: commit=... is the measured commit.",
+        "Labels of the records, in the form of --result_label. commit=... is the measured commit.",
         fault=record_text_fault,
     )
     reader: str = flag(
@@ -62,7 +62,9 @@ class ImportFlags:
         "lines.",
         known=_readers,
     )
-    strict: bool = flag(False, "Refuse files with lines that are not understood; write nothing.")
+    strict: bool = flag(
+        False, "If a file has a line that cannot be understood, refuse the file and write nothing."
+    )
     dry_run: bool = flag(False, "List the files and runs without importing them.")
     quiet_conditions: str = quiet_flag()
 

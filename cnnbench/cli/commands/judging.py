@@ -47,16 +47,16 @@ class JudgingFlags:
 
     threshold: float | None = flag(
         None,
-        "Smallest relevant change, in per cent, of throughput and other metrics without a "
-        "threshold of their own; 3 if not given.",
+        "Smallest relevant change in per cent, for throughput and other metrics without a "
+        "separate threshold; 3 if not given.",
         minimum=0.0,
         below=1000.0,
     )
     alpha: float | None = flag(
         None,
-        "Two-sided level of the tests of throughput, or of all metrics of --metrics together, over "
-        "all configurations of runs and all-reduces; 0.04 if not given. Other metrics, and a "
-        "single metric with a threshold of its own, have the level 0.01.",
+        "Two-sided significance level of the tests of throughput, or of all metrics in --metrics "
+        "together, for all configurations of runs and all-reduces together; 0.04 if not given. "
+        "Other metrics, and a single metric with a separate threshold, have the level 0.01.",
         above=0.0,
         below=1.0,
     )
@@ -72,12 +72,13 @@ class JudgingFlags:
     )
     allow_different: str = flag(
         "",
-        "Facts that may differ, comma-separated: a flag, a fact of the environment, a pattern "
-        "such as env_TF_*, or a group: tensorflow, machine, gpu, model, environment_variables.",
+        "Facts that may differ, comma-separated: flags, facts of the environment, patterns such "
+        "as env_TF_*, or groups: tensorflow, machine, gpu, model, environment_variables.",
     )
     allow_changed_work: bool = flag(
         False,
-        "A network of other FLOPs or parameters, or another batch, is shown and is no regression.",
+        "Different FLOPs, parameters or batch sizes of a network are shown, but do not count as a "
+        "regression.",
     )
     fail_on: tuple[str, ...] | None = fail_on_flag(
         "What sets exit code 1, comma-separated; slower,changed if not given, without changed if "
@@ -90,7 +91,9 @@ class JudgingFlags:
         f"{FILE} in the current folder, else of [tool.cnnbench] of {PROJECT} (docs/rules.md).",
     )
     baseline_aa: str | None = flag(
-        None, "Runs of an A/A measurement; their spread raises the threshold.", path="folder"
+        None,
+        "Runs of an A/A measurement. The larger their differences, the larger the threshold.",
+        path="folder",
     )
     format: str = flag("table", "What to print.", choices=_FORMATS)
     output: str | None = output_flag("Write the output to this file; the table goes to stdout.")

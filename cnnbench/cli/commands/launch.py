@@ -82,9 +82,11 @@ started; 130 interrupted: the chief's record holds what was measured.
 class JobFlags:
     """Flags for the processes of a job. All commands that run jobs accept them."""
 
-    workers: int = flag(1, "Processes with towers.", minimum=1, maximum=256)
-    ps: int = flag(0, "Parameter servers.", minimum=0, maximum=256)
-    controller: bool = flag(False, "Start a process that drives the workers.")
+    workers: int = flag(1, "Number of worker processes, which have towers.", minimum=1, maximum=256)
+    ps: int = flag(0, "Number of parameter servers.", minimum=0, maximum=256)
+    controller: bool = flag(
+        False, "Start a controller, which is a process that runs the steps of all workers."
+    )
 
     @property
     def layout(self) -> JobLayout:
@@ -102,31 +104,33 @@ class LaunchFlags(JobFlags):
     """Flags of the command."""
 
     towers: int | None = flag(
-        None, "Towers of each worker: its --num_gpus.", minimum=1, maximum=1024
+        None, "Number of towers of each worker (its --num_gpus).", minimum=1, maximum=1024
     )
     affinity: bool = flag(False, "Divide the processors among the processes.")
     log_dir: str | None = flag(
         None,
-        "Folder for a log per process; one that is removed after a success if not given.",
+        "Folder for one log per process. If not given, a temporary folder, which is removed after "
+        "a success.",
         path="folder",
     )
     scaling: tuple[int, ...] = flag(
         (),
-        "Numbers of workers, comma-separated: run a job of each, and one process without "
-        "exchange, and print how speed grows.",
+        "Numbers of workers, comma-separated. Run one job for each number, and one process "
+        "without gradient exchange, and print how the speed grows.",
         minimum=1,
         maximum=256,
     )
     scaling_kind: str = flag(
         "weak",
-        "What stays the same in all jobs: the batch of a device (weak), or the global batch, that "
-        "of one worker or --global_batch_size (strong).",
+        "What is equal in all jobs: the batch size per device (weak), or the global batch size "
+        "(strong), which is the batch size of one worker or --global_batch_size.",
         choices=(WEAK, STRONG),
         lower=True,
     )
     repeats: int = flag(
         1,
-        "Runs of each, in turn; from 2 on the table has the range of the efficiency.",
+        "Number of runs of each job, in turn. With 2 or more, the table shows the range of the "
+        "efficiency.",
         minimum=1,
         maximum=1000,
     )
@@ -134,8 +138,9 @@ class LaunchFlags(JobFlags):
     resume: bool = flag_of(CampaignFlags, "resume")
     link: str | None = flag(
         None,
-        "Link between the processes, to predict the same by the cost model, as of cnnbench "
-        "allreduce --predict: a preset such as tcp25, or alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
+        "Link between the processes. The cost model of cnnbench allreduce --predict then predicts "
+        "the same jobs. The value is a preset such as tcp25, or "
+        "alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
     )
     output: str | None = output_flag("Write the table to this .csv file.")
     plot: str | None = flag_of(OutputFlags, "plot")

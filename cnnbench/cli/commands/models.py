@@ -33,7 +33,7 @@ class ModelsFlags:
     dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
     format: str = flag(
         "table",
-        "What to print; csv and json have all digits.",
+        "What to print. csv and json contain all digits.",
         choices=("table", "csv", "json"),
     )
     quiet_conditions: str = quiet_flag()

@@ -64,7 +64,7 @@ class ReportFlags:
     )
     format: str = flag("html", "What to write.", choices=(*FORMATS, "csv"))
     table: str = flag("configurations", "Table of the CSV file.", choices=tuple(TABLES))
-    title: str = flag("", "Title of the page; the models if empty.")
+    title: str = flag("", "Title of the page. If empty, the names of the models.")
     baseline: str | None = flag(
         None, "Records to compare with, as cnnbench compare does.", path="file"
     )

@@ -53,14 +53,20 @@ _STEPS, _WARM_UP = 10, 5
 class RooflineFlags:
     """Flags of the command."""
 
-    rows: int = flag(25, "Rows to print, 0 for all; files have all of them.", minimum=0)
-    csv: str | None = flag(None, "Write the rows to this file, all digits.", path="file")
+    rows: int = flag(
+        25, "Number of rows to print; 0 prints all. Files contain all rows.", minimum=0
+    )
+    csv: str | None = flag(None, "Write the rows to this file, with all digits.", path="file")
     output: str | None = output_flag("Write the table to this file.")
     json: str | None = flag(
-        None, "Write rows, sums, rates and the record to this file, also for reports.", path="file"
+        None,
+        "Write rows, sums, rates and the record to this file. Reports can read the file.",
+        path="file",
     )
     plot: str | None = flag(
-        None, "Draw them under the roof into this file: .svg, .png or .pdf.", path="file"
+        None,
+        "Draw the roofline chart with all rows into this file: .svg, .png or .pdf.",
+        path="file",
     )
 
 

@@ -65,15 +65,16 @@ _CHECKOUT = (
 class CampaignFlags:
     """Flags for running the processes of a campaign and storing their records."""
 
-    timeout: float = flag(1800.0, "Seconds for each process.", above=0)
+    timeout: float = flag(1800.0, "Time limit of each process, in seconds.", above=0)
     seed: int | None = flag(
         None,
-        "Seed of the random order; random if not given, with --resume that of --results.",
+        "Seed of the random order. If not given, a random seed; with --resume, the seed in "
+        "--results.",
         minimum=0,
     )
     results: str | None = flag(
         None,
-        "Where records, logs and the journal go; COMMAND-DATE-TIME if not given.",
+        "Folder for records, logs and the journal. If not given, COMMAND-DATE-TIME.",
         path="folder",
     )
     resume: bool = flag(
@@ -96,8 +97,8 @@ class CampaignFlags:
 class SideFlags:
     """Flags that define a side."""
 
-    a: str = flag("", "Flags of side A only, as one shell word.")
-    b: str = flag("", "Flags of side B only, as one shell word.")
+    a: str = flag("", "Flags for side A only, as one shell word.")
+    b: str = flag("", "Flags for side B only, as one shell word.")
     a_python: str | None = flag(
         None, "Interpreter of side A that has cnnbench installed.", path="file"
     )

@@ -59,19 +59,19 @@ class StrategiesFlags(OutputFlags, sides.CampaignFlags):
 
     modes: str = flag(
         "",
-        "Modes of --variable_update to measure, with commas; if not given, all that work in one "
-        "process with the flags given.",
+        "Modes of --variable_update to measure, comma-separated. If not given, all modes that "
+        "work in one process with the given flags.",
     )
     rounds: int = flag(
         3,
-        "Processes of each mode; from 6 on the table has 95 % intervals.",
+        "Number of processes of each mode. With 6 or more, the table has 95 % intervals.",
         minimum=1,
         maximum=1000,
     )
     weights_steps: int = flag(
         3,
-        "Steps after which weights and optimizer slots are compared, in a separate process for "
-        "each mode, at a learning rate of 1e-6; 0 compares none.",
+        "Number of steps after which weights and optimizer slots are compared, in a separate "
+        "process for each mode, with a learning rate of 1e-6. With 0, nothing is compared.",
         minimum=0,
     )
     weights_tolerance: float | None = flag(

@@ -71,16 +71,18 @@ class SweepFlags(CampaignFlags):
     )
     repeats: int | None = flag(
         None,
-        "Processes per configuration; the suite's if not given, which are by default as many as "
-        "verdicts need.",
+        "Number of processes per configuration. If not given, the number in the suite, or as many "
+        "processes as verdicts need.",
         minimum=1,
         maximum=1000,
     )
     timeout: float | None = flag(  # type: ignore[assignment]
-        None, "Seconds for each process; the suite's if not given.", above=0
+        None,
+        "Time limit of each process, in seconds. If not given, the time limit in the suite.",
+        above=0,
     )
     max_batch_search: bool = flag(
-        False, "Find the largest batch size that fits, in every configuration."
+        False, "Find the largest batch size that fits into memory, in every configuration."
     )
     list: bool = flag(False, "List the configurations and run nothing.")
     dry_run: bool = flag(

@@ -76,21 +76,22 @@ class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
 
     minutes: float = flag(
         30.0,
-        "Approximate time of the whole search, in minutes. With --resume more may be given: the "
-        "search continues where its time was up.",
+        "Approximate time of the whole search, in minutes. With --resume, you may give more "
+        "minutes, and the search continues from where it stopped.",
         above=0.0,
         maximum=MOST_MINUTES,
     )
     space: str | None = flag(
         None,
-        "YAML file in the format of suites (docs/sweep.md), an entry for each group of flags that "
-        "are tried with each other; by default a space that suits the given flags.",
+        "YAML file in the format of suites (docs/sweep.md), with one entry for each group of "
+        "flags whose values are combined. If not given, the search uses flags that are suitable "
+        "for the given flags.",
         path="file",
     )
     allow: str = flag(
         "",
-        "Settings that may vary although they change the training, comma-separated: precision, "
-        "batch_size, consistency, gradient_reduction.",
+        "Settings that may vary, although they change the result of the training, "
+        "comma-separated: precision, batch_size, consistency, gradient_reduction.",
         known=lambda: ALLOWABLE,
     )
     threshold: float = flag(
@@ -109,7 +110,7 @@ class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
         "alternate, one runs after the other; auto, turns where they are possible.",
     )
     write_flagfile: str | None = flag(
-        None, "Write the flags found to this file, which --flagfile=FILE reads.", path="file"
+        None, "Write the best flags to this file, for --flagfile=FILE.", path="file"
     )
 
 

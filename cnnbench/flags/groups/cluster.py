@@ -17,7 +17,7 @@ class ClusterParams:
 
     job_name: str = flag(
         "",
-        "Job of this process; empty when there is one process only.",
+        "Job of this process, such as worker or ps. Empty if there is only one process.",
         choices=("", "ps", "worker", "controller"),
         part=RunPart.TASK,
     )
@@ -45,8 +45,8 @@ class ClusterParams:
     )
     cluster_ps: int = _discovery(
         0,
-        "How many of the processes that --cluster=slurm, kubernetes or mpi numbers are parameter "
-        "servers: the last ones.",
+        "Number of parameter servers among the processes with --cluster=slurm, kubernetes or mpi. "
+        "The last processes are the parameter servers.",
         minimum=0,
         maximum=65535,
     )
@@ -59,9 +59,9 @@ class ClusterParams:
     )
     stall_timeout: int = flag(
         600,
-        "Seconds without a step, or three times the longest step so far, after which the job ends "
-        "and names the process that is stuck; the first step, evaluations and checkpoints have ten "
-        "times as many. 0: never.",
+        "If no step ends within this many seconds, or within three times the longest step so far, "
+        "the job ends and names the process that hangs. The first step, evaluations and "
+        "checkpoints may take ten times as long. With 0, there is no limit.",
         minimum=0,
         maximum=604800,
         role=Role.JOB,
@@ -75,6 +75,6 @@ class ClusterParams:
     server_protocol: str = flag("grpc", "Protocol between the processes.")
     cross_replica_sync: bool = flag(
         True,
-        "Workers wait for one another in every step; off, they train asynchronously.",
+        "Workers wait for each other in every step. If false, they train asynchronously.",
         only_with="job_name: there are no other workers to wait for",
     )

@@ -34,20 +34,21 @@ class DataParams:
 
     data_dir: str | None = flag(
         None,
-        "Folder with the data set; without it, synthetic images are used.",
+        "Folder with the data set. If not given, synthetic images are used.",
         path="folder or URL",
         role=Role.PLACE,
     )
     data_name: str | None = flag(
         None,
-        "Data set: imagenet, cifar10, coco, librispeech, ratings, or what a plug-in registers. If"
-        " not given, inferred from the path of --data_dir or the files there; without --data_dir,"
-        " the data set of --model, or imagenet if the model has several.",
+        "Data set: imagenet, cifar10, coco, librispeech, ratings, or a name that a plug-in "
+        "registers. If not given, the data set is inferred from the path of --data_dir or from "
+        "its files. Without --data_dir, the data set of --model is used, or imagenet if the model "
+        "has several.",
         known=datasets,
     )
     dataset_plugin: str | None = flag(
         None,
-        "As --plugin, for a file that registers data sets.",
+        "The same as --plugin, for a file that registers data sets.",
         path="file",
         role=Role.PLUGIN,
     )
@@ -55,8 +56,9 @@ class DataParams:
     # Flags for reading and preprocessing examples.
     resize_method: str = _reading(
         "bilinear",
-        "How ImageNet images are resized, in training and in evaluations; round_robin "
-        "takes the first four in turn, image by image, crop cuts a piece out without resizing.",
+        "How ImageNet images are resized, in training and in evaluations. round_robin uses the "
+        "first four methods in turn, one for each image. crop cuts out a part of the image "
+        "without resizing.",
         choices=RESIZE_METHODS,
         only_with=_IMAGE,
     )
@@ -72,55 +74,63 @@ class DataParams:
     )
     augment: str = _reading(
         "none",
-        "Change training images at random: trivialaugment makes one change of random strength,"
-        " randaugment two of strength 9 of 10, both out of 14 (docs/data.md lists them).",
+        "Change training images at random. trivialaugment makes one change of random strength. "
+        "randaugment makes two changes of strength 9 of 10. Both choose from 14 changes "
+        "(docs/data.md lists them).",
         choices=("none", "randaugment", "trivialaugment"),
     )
     mixup_alpha: float = _mixing(
         0.0,
-        "Mix each training image with another one of its batch, and their labels in the same shares"
-        " (mixup). The shares are drawn from Beta(X, X). 0 mixes none; with --cutmix_alpha, half of"
-        " the images are mixed in each way.",
+        "Mix each training image with another image of its batch, and their labels in the same "
+        "shares (mixup). The shares are drawn from Beta(X, X). With 0, no images are mixed. With "
+        "--cutmix_alpha, half of the images are mixed in each way.",
     )
     cutmix_alpha: float = _mixing(
         0.0,
-        "Replace a rectangle of each training image by that of another one of its batch, and mix"
-        " their labels by area (CutMix). The areas are drawn from Beta(X, X). 0 replaces none.",
+        "Replace a rectangle of each training image by the same rectangle of another image of its "
+        "batch, and mix their labels by area (CutMix). The areas are drawn from Beta(X, X). With "
+        "0, nothing is replaced.",
     )
-    fuse_decode_and_crop: bool = _reading(True, "Decode only the part of a JPEG that is kept.")
+    fuse_decode_and_crop: bool = _reading(
+        True, "Decode only the part of a JPEG that the crop keeps."
+    )
     jpeg_fancy_upscaling: bool = _reading(
         True,
-        "Interpolate the colour of JPEGs that store it at a lower resolution (4:2:0), as in "
-        "tf_cnn_benchmarks; without, pixels are repeated, which is faster and less exact.",
+        "Interpolate the colour of JPEGs that store colour at a lower resolution (4:2:0), as in "
+        "tf_cnn_benchmarks. If false, pixels are repeated, which is faster and less exact.",
     )
     input_preprocessor: str = _reading(
         "default",
-        "Preparation of the images; official_models_imagenet is that of TensorFlow's official "
-        "ResNets: shorter side to 256 and the centre in evaluations, channel means subtracted.",
+        "Preparation of the images. official_models_imagenet prepares images like TensorFlow's "
+        "official ResNets: the channel means are subtracted, and in evaluations the shorter side "
+        "is resized to 256 and the centre is used.",
         choices=PREPROCESSORS,
     )
     ml_perf: bool = _reading(
         False,
-        "Prepare ImageNet images as MLPerf asks: subtract the channel means, do not scale, "
-        "crop without bounding boxes.",
+        "Prepare ImageNet images as MLPerf requires: subtract the channel means, do not scale the "
+        "values, and crop without bounding boxes.",
         only_with=_IMAGE,
     )
     datasets_use_prefetch: bool = _tunable(
         True, "Copy the next batch to its device while the current step runs."
     )
     datasets_prefetch_buffer_size: int = _tunable(
-        1, "Batches kept ready for each device.", minimum=1, maximum=MOST_BUFFERED
+        1,
+        "Number of batches that are kept ready for each device.",
+        minimum=1,
+        maximum=MOST_BUFFERED,
     )
     multi_device_iterator_max_buffer_size: int = _tunable(
         1,
-        "Batches kept ready in host memory for each device.",
+        "Number of batches that are kept ready in host memory for each device.",
         minimum=1,
         maximum=MOST_BUFFERED,
     )
     datasets_num_private_threads: int | None = flag(
         None,
-        "Threads of the input pipeline; 0 shares TensorFlow's own, chosen by the number of "
-        "cores if not given.",
+        "Threads of the input pipeline. With 0, the pipeline shares TensorFlow's own threads. If "
+        "not given, the number depends on the number of cores.",
         minimum=0,
         maximum=MOST_THREADS,
         part=RunPart.READING | RunPart.TUNABLE | RunPart.THREADS,
@@ -130,23 +140,30 @@ class DataParams:
         False, "Keep the encoded records in memory after the first pass."
     )
     datasets_repeat_cached_sample: bool = _reading(
-        False, "Read one record and repeat it for ever, to exclude the disk from the measurement."
+        False,
+        "Read one record and repeat it without end, to exclude the disk from the measurement.",
     )
     datasets_parallel_interleave_cycle_length: int | None = _tunable(
-        None, "Files read at once; 10 if not given.", minimum=1, maximum=MOST_THREADS
+        None,
+        "Number of files that are read at the same time; 10 if not given.",
+        minimum=1,
+        maximum=MOST_THREADS,
     )
     datasets_parallel_interleave_prefetch: int | None = _tunable(
         None,
-        "Records read ahead of need from every open file.",
+        "Number of records that are read in advance from every open file.",
         minimum=0,
         maximum=MOST_BUFFERED,
     )
     datasets_sloppy_parallel_interleave: bool = _reading(
-        False, "Let a slow file be overtaken: faster, but the order changes from run to run."
+        False,
+        "Do not wait for a slow file: records of other files come first. Faster, but the "
+        "order of the records changes from run to run.",
     )
     on_bad_record: str = _reading(
         "fail",
-        "What a record that cannot be used does: end the run, or be skipped, counted and named; "
-        "skip is for data sets of TFRecords. A file that is cut off is refused in either case.",
+        "What happens if a record cannot be used. fail: the run ends. skip: the record is "
+        "skipped, counted and named (only for data sets of TFRecords). A file that is cut off is "
+        "always refused.",
         choices=("fail", "skip"),
     )

@@ -17,27 +17,28 @@ class ModelParams:
 
     model: str = flag(
         "trivial",
-        "Network to run; `cnnbench models` lists them. keras:NAME is one of keras.applications, "
-        "such as keras:ResNet50V2, and keras:FILE.keras one that model.save wrote.",
+        "Network to run; `cnnbench models` lists all networks. keras:NAME is a network of "
+        "keras.applications, such as keras:ResNet50V2. keras:FILE.keras is a network that "
+        "model.save wrote.",
         known=all_names,
     )
     model_plugin: str | None = flag(
         None,
-        "As --plugin, for a file that registers models.",
+        "The same as --plugin, for a file that registers models.",
         path="file",
         role=Role.PLUGIN,
     )
     image_size: int | None = flag(
         None,
-        "Height and width of the images in pixels. If not given: the size of the model. A network "
-        "whose layers do not take the size refuses it.",
+        "Height and width of the images in pixels. If not given, the image size of the model is "
+        "used. The flag is refused if the layers of the network do not support the size.",
         minimum=1,
         maximum=LARGEST_IMAGE,
     )
     num_classes: int | None = flag(
         None,
-        "Number of outputs of the network. Labels must be smaller. If not given: the number of the "
-        "data set, of which ImageNet and CIFAR-10 leave one output unused.",
+        "Number of outputs of the network. Labels must be smaller than this number. If not given, "
+        "the number of the data set is used. With ImageNet and CIFAR-10, one output is unused.",
         minimum=1,
         maximum=2**20,
     )
@@ -47,41 +48,44 @@ class ModelParams:
     )
     keras_layers: str = flag(
         "fused",
-        "With a Keras model: batch norm, convolutions and dense layers by the operations of the "
-        "other networks here (fused) or by Keras' own (own); the losses are the same.",
+        "Operations of batch norms, convolutions and dense layers of a Keras model. fused: the "
+        "operations that cnnbench uses in its own networks. own: the operations of Keras. The "
+        "losses are the same.",
         choices=("fused", "own"),
         lower=True,
     )
     backbone_model_path: str | None = flag(
         None,
-        "Checkpoint, or folder of checkpoints, of a network trained before whose layers are the "
-        "backbone of --model: training starts from them. A checkpoint in --train_dir comes first.",
+        "Checkpoint, or folder of checkpoints, of a trained network whose layers are the backbone "
+        "of --model. Training starts from the weights of these layers. If --train_dir contains a "
+        "checkpoint, that checkpoint is used instead.",
         path="file or URL",
         role=Role.PLACE,
         part=RunPart.UPDATE,
     )
     recompute: str = flag(
         "none",
-        "With blocks, a training step stores only the inputs of the network's blocks. The backward "
-        "pass computes the values inside them again: less memory, more time, the same losses. "
-        "Networks without blocks refuse it.",
+        "With blocks, a training step stores only the inputs of the network's blocks. The "
+        "backward pass computes the values inside the blocks again: less memory, more time, the "
+        "same losses. The flag is refused for networks without blocks.",
         choices=("none", "blocks"),
         lower=True,
     )
     precision: str = flag(
         "fp32",
-        "Number format of activations and gradients; batch norm, softmax and loss are fp32 in all, "
-        "variables and optimizer slots too without --fp16_vars. int8 is for --forward_only with "
-        "--freeze_when_forward_only on a CPU: convolutions compute in 8-bit integers, the rest in "
-        "fp32.",
+        "Number format of activations and gradients. Batch norm, softmax and loss are always "
+        "computed in fp32. Variables and optimizer slots are stored in fp32, except with "
+        "--fp16_vars. int8 is for --forward_only with --freeze_when_forward_only on a CPU: "
+        "convolutions compute in 8-bit integers, other layers in fp32.",
         choices=("fp32", "fp16", "bf16", "int8"),
         lower=True,
     )
     use_fp16: bool = flag(False, "Old name of --precision=fp16.")
     fp16_loss_scale: float | None = _loss_scale(
         None,
-        "With fp16: factor on the loss before gradients are taken and divided out of them "
-        "afterwards; 128 for every model if not given. The first one, if it is automatic.",
+        "With fp16: the loss is multiplied by this factor before gradients are computed, and the "
+        "gradients are divided by it afterwards. If not given, the factor is 128 for every model. "
+        "With --fp16_enable_auto_loss_scale, this is the first factor.",
         above=0,
         # Within these bounds, the factor and its inverse are normal float32 numbers.
         fault=lambda scale: (
@@ -95,12 +99,14 @@ class ModelParams:
     )
     fp16_enable_auto_loss_scale: bool = _loss_scale(
         False,
-        "With fp16: skip steps whose gradients are not finite and halve the loss scale; double "
-        "it after --fp16_inc_loss_scale_every_n good steps in a row.",
+        "With fp16: if the gradients of a step are not finite, skip the step and halve the loss "
+        "scale. After --fp16_inc_loss_scale_every_n consecutive steps with finite gradients, "
+        "double the loss scale.",
     )
     fp16_inc_loss_scale_every_n: int = _loss_scale(
         1000,
-        "With --fp16_enable_auto_loss_scale: good steps in a row after which the scale doubles.",
+        "With --fp16_enable_auto_loss_scale: number of consecutive steps with finite gradients "
+        "after which the loss scale doubles.",
         minimum=1,
         only_with=("precision=fp16", "fp16_enable_auto_loss_scale"),
     )

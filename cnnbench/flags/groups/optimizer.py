@@ -93,12 +93,14 @@ class OptimizerParams:
         checked_late=True,
     )
     init_learning_rate: float | None = _schedule(
-        None, "Learning rate to start from; the model's own schedule if not given.", minimum=0
+        None,
+        "First learning rate. If not given, the learning rate schedule of the model is used.",
+        minimum=0,
     )
     piecewise_learning_rate_schedule: PiecewiseSchedule | None = flag(
         None,
-        "Learning rates and the epochs at which they change, LR0;E1;LR1;...;En;LRn: "
-        "0.3;10;0.2;25;0.1 is 0.3 for ten epochs, 0.2 until epoch 25, then 0.1.",
+        "Learning rates and the epochs at which they change. For example, 0.3;10;0.2;25;0.1 means "
+        "0.3 for ten epochs, 0.2 until epoch 25, then 0.1. In general: LR0;E1;LR1;...;En;LRn.",
         parser=parse_piecewise,
         part=RunPart.UPDATE | RunPart.LEARNING_RATE,
     )
@@ -112,34 +114,34 @@ class OptimizerParams:
     )
     num_learning_rate_warmup_epochs: float = _schedule(
         0.0,
-        "Epochs over which the learning rate rises linearly from 0; only with "
+        "Number of epochs in which the learning rate rises linearly from 0. Only with "
         "--init_learning_rate or --piecewise_learning_rate_schedule.",
         minimum=0,
     )
     resnet_base_lr: float | None = _schedule(
         None,
-        "Learning rate at a global batch of 256, for models whose own schedule follows the batch "
-        "size; 0.128 for the ImageNet ResNets if not given.",
+        "Learning rate for a global batch of 256, for models whose schedule is proportional to "
+        "the batch size. If not given, 0.128 for the ImageNet ResNets.",
         minimum=0,
     )
     label_smoothing: float = _update(
         0.0,
-        "Share of every label that the training loss spreads evenly over all classes; for models "
-        "whose loss is the softmax cross entropy.",
+        "Share of each label that the training loss distributes evenly over all classes. Only for "
+        "models whose loss is the softmax cross entropy.",
         minimum=0,
         maximum=1,
     )
     gradient_clip: float | None = flag(
         None,
-        "Clip every element of the reduced gradients to within plus and minus this.",
+        "Clip every element of the reduced gradients to the range from -N to N.",
         above=0,
         part=RunPart.UPDATE | RunPart.CLIPPING,
     )
     ema_decay: float = flag(
         0.0,
-        "Keep a moving average of every weight: after an update, average = N average + (1 - N) "
-        "weight. It starts with the first weights. Evaluations and --export_dir use the averages, "
-        "and checkpoints hold both. 0 keeps none.",
+        "Compute a moving average of every weight: after an update, average = N average + (1 - N) "
+        "weight. The first average is the initial weight. Evaluations and --export_dir use the "
+        "averages. Checkpoints contain weights and averages. With 0, there are no averages.",
         minimum=0,
         below=1,
         only_with="not input_only: no network is built",

@@ -39,20 +39,21 @@ class OutputParams:
 
     display_every: int | Duration = flag(
         10,
-        "Steps between two lines of progress, or the time after which the next step prints one.",
+        "Number of steps between two step lines, or the time after which the next step prints a "
+        "line.",
         minimum=1,
         role=Role.DISPLAY,
     )
     display_perf_ewma: float | None = _display(
         None,
-        "Weight of the newest step in the printed speed (moving average). If not given, all steps"
-        " have the same weight.",
+        "Weight of the newest step in the printed speed (a moving average). If not given, all "
+        "steps have the same weight.",
         minimum=0,
         maximum=1,
     )
     progress: str = _display(
         "auto",
-        "Live progress line on stderr; auto shows it on terminals only.",
+        "Live progress line on standard error. auto shows the line only on terminals.",
         choices=("auto", "on", "off"),
     )
     result_json: str | None = _output(
@@ -63,19 +64,21 @@ class OutputParams:
     )
     result_label: str | None = _note(
         None,
-        "Labels of the run in its record, as key=value,key=value; cnnbench history makes "
-        "a point of each commit=... .",
+        "Labels of the run in its record, as key=value,key=value. cnnbench history shows one "
+        "point for each label commit=... .",
         fault=labels.record_text_fault,
     )
     quiet_conditions: str = _display(
         "",
-        "Names of warnings not to print, comma-separated (docs/conditions.md lists them); all "
-        "stands for the measuring conditions. The record contains them nevertheless.",
+        "Names of warnings that are not printed, comma-separated (docs/conditions.md lists the "
+        "names). all means all warnings about measuring conditions. The record still contains "
+        "these warnings.",
         fault=_fault_of_conditions,
     )
     train_dir: str | None = flag(
         None,
-        "Folder for checkpoints: resumed from and saved to when training, read by --eval.",
+        "Folder for checkpoints. A training resumes from the newest checkpoint in the folder and "
+        "saves new checkpoints there. --eval reads them.",
         path="folder or URL",
         fault=_fault_of_checkpoints,
         role=Role.PLACE,
@@ -88,12 +91,14 @@ class OutputParams:
         path="folder or URL",
     )
     save_model_secs: int = _saving(
-        0, "Seconds between two checkpoints; 0 saves at the end only.", minimum=0
+        0,
+        "Seconds between two checkpoints. With 0, a checkpoint is saved only at the end.",
+        minimum=0,
     )
     save_model_steps: int | None = _saving(None, "Global steps between two checkpoints.", minimum=1)
     max_ckpts_to_keep: int = flag(
         5,
-        "Newest checkpoints to keep; 0 keeps all.",
+        "Number of newest checkpoints that are kept. With 0, all checkpoints are kept.",
         minimum=0,
         role=Role.UNTIMED,
         part=RunPart.CHECKPOINTS,
@@ -107,35 +112,38 @@ class OutputParams:
     )
     summary_verbosity: int = flag(
         0,
-        "Event files for TensorBoard, into --train_dir and --eval_dir: 1 scalars, 2 also a "
-        "histogram of every gradient, 3 also one of every variable, and images; 0 none.",
+        "Event files for TensorBoard in --train_dir and --eval_dir. 0: none. 1: scalars. 2: also "
+        "a histogram of every gradient. 3: also a histogram of every variable, and images.",
         minimum=0,
         maximum=3,
     )
     save_summaries_steps: int = flag(
         0,
-        "Global steps between two summaries of the training; 0 for none.",
+        "Global steps between two summaries of the training. With 0, no summaries are written.",
         minimum=0,
         only_with=("summary_verbosity", "train_dir"),
     )
     trace_file: str = _profile(
         "",
-        "Profile one warm-up step, the last but one, and write a trace for chrome://tracing or "
+        "Profile the last but one step of the warm-up, and write a trace for chrome://tracing or "
         "ui.perfetto.dev to this file (JSON, compressed if the name ends in .gz).",
         path="file",
     )
     use_chrome_trace_format: bool = flag(
         True,
-        "Off, --trace_file names a folder for tensorboard --logdir instead.",
+        "If false, --trace_file names a folder for tensorboard --logdir.",
         only_with="trace_file",
     )
     tfprof_file: str | None = _profile(
-        None, "Profile the same step and write its operations by time to this file.", path="file"
+        None,
+        "Profile the same step as --trace_file, and write its operations, sorted by time, to "
+        "this file.",
+        path="file",
     )
     profile_layers: str | None = _profile(
         None,
-        "Profile the same step and write time, memory and FLOPs of every layer to these files, "
-        "comma-separated: a table to .txt or .csv, a plot to .svg, .png or .pdf.",
+        "Profile the same step as --trace_file, and write time, memory and FLOPs of every layer "
+        "to these files (comma-separated): a table to .txt or .csv, a plot to .svg, .png or .pdf.",
         path="file",
     )
     profile_json: str | None = _profile(
@@ -147,28 +155,30 @@ class OutputParams:
     )
     profile_steps: int = flag(
         20,
-        "Steps that --profile_json profiles, at most all of the warm-up but its first.",
+        "Number of steps that --profile_json profiles, at most all steps of the warm-up except "
+        "the first one.",
         minimum=1,
         role=Role.UNTIMED,
         only_with="profile_json",
     )
     graph_file: str | None = _profile(
         None,
-        "Write the traced graph of the step to this file, as text if the name ends in txt, else "
-        "binary (GraphDef).",
+        "Write the traced graph of the step to this file, as text if the name ends in txt, "
+        "otherwise as a binary GraphDef.",
         path="file",
     )
     partitioned_graph_file_prefix: str | None = _profile(
         None,
-        "Write the graph of every device, as TensorFlow optimized and partitioned it in the first "
-        "warm-up step, to files PREFIX0, PREFIX1, ...; a suffix stays at the end, and txt means "
-        "text.",
+        "Write the graph of every device to the files PREFIX0, PREFIX1, ..., as TensorFlow "
+        "optimized and partitioned it in the first warm-up step. A suffix of the prefix becomes "
+        "the suffix of the files; files that end in txt contain text.",
         path="file prefix",
     )
     benchmark_log_dir: str | None = _output(
         None,
-        "Folder for the log of TensorFlow's official models: benchmark_run.log, about the run, and "
-        "metric.log, a JSON object per printed row and evaluation, to which runs add.",
+        "Folder for logs in the format of TensorFlow's official models: benchmark_run.log "
+        "describes the run, and metric.log contains one JSON object for each printed row and "
+        "evaluation. Runs append to metric.log.",
         path="folder",
     )
     benchmark_test_id: str | None = _note(

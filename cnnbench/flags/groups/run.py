@@ -46,15 +46,15 @@ class RunParams:
     eval_interval_secs: int = flag(
         0,
         "With --eval: seconds between two searches for a new checkpoint. Each new checkpoint is "
-        "evaluated, and the run ends after the training in --train_dir has ended. 0 evaluates "
-        "once.",
+        "evaluated. The run ends after the training in --train_dir has ended. With 0, the run "
+        "evaluates once.",
         minimum=0,
         only_with="eval",
     )
     eval_timeout_secs: int = flag(
         0,
-        "With --eval_interval_secs: end if there is no new checkpoint for this many seconds. 0 "
-        "waits without limit for the end of the training.",
+        "With --eval_interval_secs: end the run if there is no new checkpoint for this many "
+        "seconds. With 0, the run waits without limit for the end of the training.",
         minimum=0,
         only_with="eval_interval_secs",
     )
@@ -70,13 +70,14 @@ class RunParams:
     )
     eval_during_training_at_specified_steps: tuple[int, ...] = _evaluating(
         (),
-        "Pause training after each of these global steps (comma-separated), evaluate, and go on.",
+        "Pause training after each of these global steps (comma-separated), evaluate, and "
+        "continue.",
         minimum=1,
     )
     eval_during_training_at_specified_epochs: tuple[float, ...] = _evaluating(
         (),
         "Pause training after each of these epochs (comma-separated, fractions allowed), "
-        "evaluate, and go on.",
+        "evaluate, and continue.",
         above=0,
     )
     stop_at: StopAt | None = flag(
@@ -97,7 +98,7 @@ class RunParams:
     collect_eval_results_async: bool = flag(
         False,
         "Compute metrics that need all examples of an evaluation (mean average precision, error "
-        "and hit rates) in a process of their own while the run goes on.",
+        "and hit rates) in a separate process while the run continues.",
     )
     input_only: bool = _work(
         False,
@@ -107,13 +108,13 @@ class RunParams:
     )
     forward_only: bool = _work(
         False,
-        "Measure inference: run the network forward and nothing else; on GPUs then up to 100 more "
-        "batches one at a time, for the latency.",
+        "Measure inference: run only the forward pass of the network. On GPUs, up to 100 more "
+        "batches follow, one at a time, to measure the latency.",
     )
     freeze_when_forward_only: bool = flag(
         False,
-        "With --forward_only: fold the variables into the graph as constants, at most 2 GiB for "
-        "all devices together. Not with --train_dir.",
+        "With --forward_only: store the variables in the graph as constants, at most 2 GiB for "
+        "all devices together. Cannot be used with --train_dir.",
         only_with="forward_only",
     )
     print_training_accuracy: bool = flag(
@@ -121,53 +122,56 @@ class RunParams:
     )
     batch_size: int = flag(
         0,
-        "Images per step and device (not global); 0 takes the model's own.",
+        "Images per step and device (not the global batch). With 0, the batch size of the model "
+        "is used.",
         minimum=0,
         maximum=MOST_IMAGES,
         part=RunPart.BATCH,
     )
     global_batch_size: int = flag(
         0,
-        "Images of an update over all devices and passes, instead of --batch_size for each; 0 "
-        "takes --batch_size.",
+        "Images of one update, on all devices and in all passes together. Replaces --batch_size, "
+        "which is per device. With 0, --batch_size is used.",
         minimum=0,
         maximum=MOST_IMAGES,
         part=RunPart.BATCH,
     )
     find_batch_size: bool = flag(
         False,
-        "If memory runs out, try again in a new process with half the batch, until it fits. The "
-        "record says how many images were asked for, and how many were used. Only for cnnbench "
-        "run, in one process.",
+        "If memory runs out, try again in a new process with half the batch size, until the batch "
+        "fits. The record contains the requested batch size and the batch size that was used. "
+        "Only for cnnbench run, in one process.",
         role=Role.NOTE,  # The record's batch_size is the size that was used.
     )
     gradient_accumulation_steps: int = flag(
         1,
-        "Batches per device of an update: gradients of so many passes are added before they are "
-        "exchanged and applied once. A step is an update; --batch_size is the batch of a pass.",
+        "Passes of one update: each device computes the gradients of this number of batches and "
+        "adds them before they are exchanged and applied once. A step is an update, and "
+        "--batch_size is the batch size of a pass.",
         minimum=1,
         maximum=MOST_IMAGES,
         part=RunPart.UPDATE,
     )
     steps_per_execution: int = flag(
         1,
-        "Steps in one call of the host, in a loop of the traced function. Times are measured per "
-        "call and recorded as the mean of its steps. --num_batches and the warm-up are rounded up "
-        "to whole calls; checkpoints, evaluations, lines and conditions to stop wait for the end "
-        "of a call.",
+        "Steps of one call by the host, in a loop of the traced function. The time of each call "
+        "is measured, and the record contains the mean time of its steps. --num_batches and the "
+        "warm-up are rounded up to whole calls. Checkpoints, evaluations, step lines and "
+        "conditions to stop wait for the end of a call.",
         minimum=1,
         maximum=1_000_000,
         part=RunPart.TUNABLE,
     )
     eval_batch_size: int = flag(
         0,
-        "Images per evaluation step and device; 0 takes --batch_size.",
+        "Images per evaluation step and device. With 0, --batch_size is used.",
         minimum=0,
         maximum=MOST_IMAGES,
     )
     num_batches: int | None = _length(
         None,
-        "Steps to time, warm-up not counted; 100 if neither this nor --num_epochs is given.",
+        "Number of timed steps, without the warm-up; 100 if neither --num_batches nor "
+        "--num_epochs is given.",
         minimum=1,
     )
     num_epochs: float | None = _length(
@@ -181,62 +185,67 @@ class RunParams:
         above=0,
     )
     num_eval_batches: int | None = flag(
-        None, "Steps of one evaluation; as --num_batches if not given.", minimum=1
+        None, "Steps of one evaluation. If not given, --num_batches is used.", minimum=1
     )
     num_eval_epochs: float | None = flag(
         None,
-        "Passes over the validation set in one evaluation; as --num_epochs if not given.",
+        "Passes over the validation set in one evaluation. If not given, --num_epochs is used.",
         above=0,
     )
     num_warmup_batches: int | None = _warm_up(
         None,
-        "Steps to run before timing starts; the larger of 10 and "
-        "5 * autotune_threshold squared if not given.",
+        "Number of steps before timing starts. If not given: 10, or 5 * autotune_threshold "
+        "squared if this is larger.",
         minimum=0,
     )
     warmup: str = _warm_up(
         "fixed",
-        "How long to warm up: fixed runs --num_warmup_batches steps; auto runs at least as many "
-        "and goes on until step times are steady or --max_warmup_batches are done.",
+        "Length of the warm-up. fixed: --num_warmup_batches steps. auto: at least "
+        "--num_warmup_batches steps, until step times are steady or --max_warmup_batches steps "
+        "are done.",
         choices=("fixed", "auto"),
         only_with="not eval: it has no warm-up",
     )
     max_warmup_batches: int = _warm_up(
         200,
-        "With --warmup=auto: steps after which timing starts even if step times are not steady.",
+        "With --warmup=auto: number of steps after which timing starts even if step times are not "
+        "steady.",
         minimum=20,
         only_with=("not eval: it has no warm-up", "warmup=auto"),
     )
     autotune_threshold: int | None = flag(
         None,
-        "Times cuDNN tries every algorithm before it settles; exported as TF_AUTOTUNE_THRESHOLD.",
+        "Number of times that cuDNN tries each algorithm before it chooses one; exported as "
+        "TF_AUTOTUNE_THRESHOLD.",
         minimum=0,
     )
     tf_random_seed: int = flag(
         1234,
-        "Seed of everything random: initial values, dropout, synthetic data, shuffling.",
+        "Seed of all random numbers: initial values, dropout, synthetic data and shuffling.",
         minimum=0,
         maximum=2**31 - 1,
         role=Role.SEED,
     )
     allow_nonfinite: bool = flag(
         False,
-        "Keep measuring when the loss becomes infinite or NaN instead of failing.",
+        "If the loss becomes infinite or NaN, continue the run. Without this flag, the run fails.",
         only_with="not eval: it ends for no loss",
     )
     plugin: tuple[str, ...] = flag(
         (),
-        "Python file that registers networks, data sets, modes, all-reduce algorithms, optimizers, "
-        "schedules or metrics of your own; it is loaded before flags are checked. May be repeated.",
+        "Python file that registers your own networks, data sets, modes, all-reduce algorithms, "
+        "optimizers, schedules or metrics. The file is loaded before flags are checked. May be "
+        "repeated.",
         path="file",
         repeated=True,
         role=Role.PLUGIN,
     )
     check_replica_consistency: int = flag(
         0,
-        "Compare the copies of every variable and optimizer slot on all devices bit by bit, before "
-        "the first step and after every N global steps, outside of their times; copies that differ "
-        "end the run with exit code 4. 0 never compares.",
+        "Compare the copies of every variable and optimizer slot on all devices bit by bit, "
+        "before the first step and after every N global steps. Step times do not include the "
+        "comparison. If copies differ, the run ends with exit code 4. With 0, copies are never "
+        "compared.",
         minimum=0,
         role=Role.UNTIMED,
         part=RunPart.UPDATE,

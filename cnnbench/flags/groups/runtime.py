@@ -30,20 +30,21 @@ class RuntimeParams:
 
     device: str = flag(
         "auto",
-        "Compute device; auto takes GPUs if TensorFlow sees any, else the CPU.",
+        "Compute device. auto uses GPUs if TensorFlow finds any, otherwise the CPU.",
         choices=("auto", "cpu", "gpu"),
         lower=True,
     )
     num_gpus: int = flag(
         1,
-        "Number of compute devices, logical CPU devices included.",
+        "Number of compute devices, including logical CPU devices.",
         minimum=1,
         maximum=1024,
         checked_late=True,
     )
     gpu_indices: str = flag(
         "",
-        "Numbers of the GPUs to use in ring order, comma-separated; 0,1,2,... if empty.",
+        "Numbers of the GPUs to use, in the order of the ring, comma-separated. If empty: "
+        "0,1,2,...",
         fault=_fault_of_indices,
         role=Role.ITEMS,
         part=RunPart.GPU | RunPart.TUNABLE,
@@ -61,7 +62,7 @@ class RuntimeParams:
     )
     data_format: str = _tunable(
         "auto",
-        "Layout of images inside the network; auto is NCHW on GPUs and NHWC on the CPU.",
+        "Layout of images in the network. auto is NCHW on GPUs and NHWC on the CPU.",
         choices=("auto", "NHWC", "NCHW"),
     )
     conv_gradients: str = _tunable(
@@ -76,64 +77,65 @@ class RuntimeParams:
     )
     num_intra_threads: int | None = flag(
         None,
-        "Threads within one operation; 0 lets TensorFlow choose. If not given: 1 on GPUs; on the "
-        "CPU, TensorFlow's choice, or 1 if there are several devices, at least as many as cores, "
-        "and --num_inter_threads is not given either.",
+        "Threads of one operation. With 0, TensorFlow chooses. If not given: 1 on GPUs. On the "
+        "CPU, TensorFlow chooses; but if there are several devices, at least as many as cores, "
+        "and --num_inter_threads is not given, the value is 1.",
         minimum=0,
         maximum=MOST_THREADS,
         part=RunPart.THREADS | RunPart.TUNABLE,
     )
     num_inter_threads: int = flag(
         0,
-        "Threads across operations; 0 lets TensorFlow choose, or uses one per core if "
-        "--num_intra_threads becomes 1 on the CPU.",
+        "Threads that run operations at the same time. With 0, TensorFlow chooses; if "
+        "--num_intra_threads becomes 1 on the CPU, there is one thread per core.",
         minimum=0,
         maximum=MOST_THREADS,
         part=RunPart.THREADS | RunPart.TUNABLE,
     )
     gpu_thread_mode: str = _gpu(
         "gpu_private",
-        "Host threads that feed GPUs: private to each GPU, shared by the GPUs, or TensorFlow's "
-        "global ones.",
+        "Host threads that launch operations on GPUs: separate threads for each GPU, threads "
+        "shared by all GPUs, or TensorFlow's global threads.",
         choices=("global", "gpu_private", "gpu_shared"),
         lower=True,
     )
     per_gpu_thread_count: int = _gpu(
         0,
-        "Threads of a GPU's pool; 0 means 2. Not with --gpu_thread_mode=global.",
+        "Number of threads of each GPU; 0 means 2. Cannot be used with --gpu_thread_mode=global.",
         minimum=0,
         maximum=MOST_THREADS,
     )
     allow_growth: bool | None = _gpu(
-        None, "Take GPU memory as it is needed; TensorFlow's own default if not given."
+        None, "Allocate GPU memory when it is needed. If not given, TensorFlow's default applies."
     )
     use_unified_memory: bool | None = _gpu(
-        None, "Let GPU memory overflow into host memory; TensorFlow's own default if not given."
+        None, "Use host memory if GPU memory is full. If not given, TensorFlow's default applies."
     )
-    winograd_nonfused: bool = _gpu(True, "Let cuDNN use the non-fused Winograd algorithms.")
-    batchnorm_persistent: bool = _gpu(True, "Let cuDNN use its persistent batch-norm kernels.")
-    xla: bool = _tunable(False, "Let XLA compile the clusters of operations it finds.")
+    winograd_nonfused: bool = _gpu(True, "Allow cuDNN to use non-fused Winograd algorithms.")
+    batchnorm_persistent: bool = _gpu(True, "Allow cuDNN to use its persistent batch-norm kernels.")
+    xla: bool = _tunable(False, "XLA compiles the clusters of operations that it finds.")
     xla_compile: bool = _tunable(
-        False, "Compile every device's whole forward and backward pass with XLA, or fail."
+        False,
+        "Compile the whole forward and backward pass of every device with XLA. If this is "
+        "impossible, the run fails.",
     )
     xla_cache_dir: str | None = flag(
         None,
         "Folder in which XLA stores compiled programs, so that later runs of the same step start "
-        "faster. Use it only on machines with the same processor, and let nobody else write to "
-        "it.",
+        "faster. Use a folder only on machines with the same processor, and make sure that nobody "
+        "else can write to the folder.",
         path="folder",
         role=Role.PLACE,
         part=RunPart.TUNABLE,
         only_with="xla_compile,xla",
     )
-    enable_optimizations: bool = _tunable(
-        True, "Let TensorFlow's graph optimizer rewrite the step."
-    )
+    enable_optimizations: bool = _tunable(True, "TensorFlow's graph optimizer rewrites the step.")
     peak_flops: float | None = flag(
         None,
-        "Peak FLOP/s in the precision of the run, for the share reached (MFU) in the record: "
-        "of one GPU, or of the whole CPU whatever --num_gpus is; 312e12 are 312 TFLOP/s. 0 leaves "
-        "the share out, and with it the second or two that measuring a CPU takes.",
+        "Peak FLOP/s in the precision of the run, of one GPU or of the whole CPU (for any "
+        "--num_gpus). For example, 312e12 means 312 TFLOP/s. From this value, cnnbench computes "
+        "which share of the peak the run reached (MFU). With 0, the record has no MFU, and "
+        "cnnbench does not measure the peak of a CPU, which takes one or two seconds.",
         minimum=0,
         # Smaller values are probably GFLOP/s or TFLOP/s by mistake.
         fault=lambda peak: (

@@ -26,21 +26,21 @@ class StrategyParams:
     )
     bytes_per_pack: int = _reduction(
         0,
-        "Bytes of gradients that ring and auto, and nccl between workers, join into a pack; 0 for "
-        "all in one.",
+        "Bytes of gradients that ring and auto, and nccl between workers, join to one pack. With "
+        "0, all gradients are one pack.",
         minimum=0,
     )
     num_packs: int = _reduction(
         1,
-        "Packs into which hierarchical_copy and nccl of mirrored_strategy join all gradients; 0 "
-        "for no packing.",
+        "Number of packs to which hierarchical_copy and nccl of mirrored_strategy join all "
+        "gradients. With 0, gradients are not packed.",
         minimum=0,
         only_with="cross_device_ops=hierarchical_copy,cross_device_ops=nccl",
     )
     input_distribution: str = flag(
         "towers",
-        "What copies training batches of --data_dir to the devices: cnnbench, as in every mode, or "
-        "the strategy.",
+        "Who copies training batches of --data_dir to the devices: cnnbench, as in all other "
+        "modes, or the strategy.",
         choices=("towers", "strategy"),
         part=RunPart.TUNABLE,
         only_with=_DISTRIBUTED,
@@ -60,12 +60,12 @@ class StrategyParams:
     )
     input_replication: str = _distribution(
         "per_worker",
-        "With --input_sharding=manual: one pipeline for all devices, or one for each, which reads "
-        "everything and keeps its device's batches.",
+        "With --input_sharding=manual: one pipeline for all devices, or one pipeline for each "
+        "device, which reads all data and keeps the batches of the device.",
         choices=("per_worker", "per_replica"),
     )
     prefetch_on_device: bool | None = _distribution(
         None,
-        "With --input_distribution=strategy: batches wait on the devices, not on the host; by "
-        "default with per_worker.",
+        "With --input_distribution=strategy: batches are kept ready on the devices, not on the "
+        "host. This is the default with per_worker.",
     )

@@ -49,32 +49,33 @@ class VariableUpdateParams:
     )
     variable_mgr_plugin: str | None = flag(
         None,
-        "As --plugin, for a file that registers modes of --variable_update.",
+        "The same as --plugin, for a file that registers modes of --variable_update.",
         path="file",
         role=Role.PLUGIN,
     )
     local_parameter_device: str = flag(
         "gpu",
-        "Place of the variables in parameter_server, of the updated variables in "
-        "distributed_replicated, and of the sums in copy, which replicated uses without "
-        "--all_reduce_spec: on the compute devices (gpu, whatever --device is) or on the host "
-        "(cpu). Ignored by other algorithms.",
+        "gpu: the compute devices (also if --device=cpu). cpu: the host. Place of the variables "
+        "with parameter_server, of the updated variables with distributed_replicated, and of the "
+        "sums of the algorithm copy, which replicated uses without --all_reduce_spec. Other "
+        "algorithms ignore this flag.",
         choices=("cpu", "gpu"),
         lower=True,
         part=RunPart.TUNABLE,
     )
     ps_strategy: str = flag(
         "greedy_bytes",
-        "How variables go to the tasks of --ps_hosts: each to the one with the fewest bytes so "
-        "far, or in turn.",
+        "How variables are divided among the tasks of --ps_hosts: each variable to the task with "
+        "the fewest bytes so far, or to the tasks in turn.",
         choices=PS_STRATEGIES,
         only_with="ps_hosts",
     )
     variable_caching: str = flag(
         "none",
-        "With --ps_hosts: copy every variable that a step reads once for each device that "
-        "computes with it (consumer), or once for each worker, to its CPU (cpu), where its devices "
-        "share it. none leaves it to TensorFlow, which sends a value to each device once.",
+        "With --ps_hosts: how often a step copies a variable from its ps task. consumer: once for "
+        "each device that computes with it. cpu: once for each worker, to the CPU of the worker, "
+        "whose devices share the copy. none: TensorFlow decides, and sends a value once to each "
+        "device.",
         choices=CACHING_POLICIES,
         only_with="ps_hosts",
     )
@@ -85,22 +86,23 @@ class VariableUpdateParams:
     )
     bn_stats: str = _update(
         "first",
-        "Batch norm with several devices. Each device normalises by the moments of its batch, "
-        "and the "
-        "moving averages are of the first device or the mean of all; sync normalises by the "
-        "moments of all batches.",
+        "Batch norm with several devices. With sync, all devices normalise with the mean and "
+        "variance of all batches. Otherwise each device uses the mean and variance of its own "
+        "batch, and the moving averages are the averages of the first device, or the mean over "
+        "all devices.",
         choices=("first", "mean", "sync"),
     )
     variable_consistency: str = _aggregation(
         "strong",
-        "relaxed applies the gradients of the step before, so that the all-reduce need not end "
-        "within its step; the first step applies zeros.",
+        "With relaxed, each step applies the gradients of the previous step, so that the "
+        "all-reduce can continue during the next step. The first step applies zeros.",
         choices=("strong", "relaxed"),
     )
     staged_vars: bool = _update(
         False,
-        "With parameter_server: a step computes with the values that the step before read, so that "
-        "copying them to the devices overlaps with that step; gradients are one step late.",
+        "With parameter_server: each step uses the variable values that the previous step read. "
+        "Therefore the values are copied to the devices during the previous step, and gradients "
+        "are one step late.",
     )
     all_reduce_spec: AllReduceSpec | None = flag(
         None,
@@ -115,8 +117,8 @@ class VariableUpdateParams:
     )
     all_reduce_group_size: int = _algorithm(
         0,
-        "Consecutive devices that form a group of a two-level algorithm; 0 for the devices of "
-        "one process.",
+        "Number of consecutive devices that form a group of a two-level algorithm. With 0, the "
+        "devices of each process form one group.",
         minimum=0,
     )
     communication_hint: str = _aggregation(
@@ -128,8 +130,8 @@ class VariableUpdateParams:
     )
     all_reduce_share_memory: bool = _aggregation(
         True,
-        "CPU devices of one process hand each other tensors by reference, and all-reduce "
-        "algorithms skip unnecessary copies. If false, each device is treated as if it had "
+        "CPU devices of one process pass tensors to each other by reference, and all-reduce "
+        "algorithms omit unnecessary copies. If false, each device is treated as if it had "
         "separate memory, so that a CPU runs the same copies as GPUs.",
         only_with="not device=gpu: GPUs never share memory",
     )
@@ -140,7 +142,9 @@ class VariableUpdateParams:
         only_with="not all_reduce_spec",
     )
     network_topology: str = _aggregation(
-        "dgx1", "Topology that hierarchical copies are laid out for.", choices=("dgx1", "gcp_v100")
+        "dgx1",
+        "Topology of the GPUs for which hierarchical copies are arranged.",
+        choices=("dgx1", "gcp_v100"),
     )
     gradient_repacking: int = _aggregation(
         0,
@@ -158,33 +162,38 @@ class VariableUpdateParams:
     )
     compact_gradient_transfer: bool = _aggregation(
         True,
-        "With --precision=fp16 or bf16: send gradients between devices in 16 bits too.",
+        "With --precision=fp16 or bf16: also send gradients between devices in 16 bits.",
         only_with="not precision=fp32",
     )
     agg_small_grads_max_bytes: int = _aggregation(
         0,
-        "Join gradients of up to this many bytes before reducing them; 0 for none.",
+        "Join gradients of at most this many bytes before they are reduced. With 0, they are not "
+        "joined.",
         minimum=0,
         only_with="not agg_small_grads_max_group=1",
     )
     agg_small_grads_max_group: int = _aggregation(
         10,
-        "Most small gradients to join into one.",
+        "Maximum number of small gradients that are joined to one tensor.",
         minimum=1,
         only_with="agg_small_grads_max_bytes",
     )
     allreduce_merge_scope: int = _aggregation(
         1,
-        "Consecutive gradients whose reductions share a name scope in profiles. Each is still "
-        "reduced individually; --gradient_repacking and --agg_small_grads_max_bytes join them.",
+        "Number of consecutive gradients whose reductions have the same name scope in profiles. "
+        "Each gradient is still reduced separately. To join gradients, use --gradient_repacking "
+        "or --agg_small_grads_max_bytes.",
         minimum=1,
     )
     sparse_to_dense_grads: bool = _aggregation(
         False,
-        "Turn sparse gradients into dense ones before they are reduced. The update is the same "
-        "either way.",
+        "Convert sparse gradients to dense gradients before they are reduced. The update is the "
+        "same with and without this flag.",
         only_with="not variable_consistency=relaxed: all gradients are dense",
     )
     iters_per_step: int = flag(
-        5, "For cnnbench allreduce only: reductions chained in one call.", minimum=1
+        5,
+        "For cnnbench allreduce only: number of reductions in one call, each of which uses "
+        "the result of the previous one.",
+        minimum=1,
     )

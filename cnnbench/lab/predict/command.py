@@ -63,27 +63,28 @@ class PredictParams:
 
     predict: bool = flag(
         False,
-        "Measure nothing; predict from a cost model how the reduction of --model scales. "
-        "Needs --link.",
+        "Measure nothing. Predict with a cost model how the time of reducing the gradients of "
+        "--model grows with the number of devices. Needs --link.",
     )
     devices: str = flag(
         "8..16384",
-        "Numbers of devices to predict for: 8,12,16, or 8..16384 for 8 and its doubles.",
+        "Numbers of devices of the prediction, such as 8,12,16, or 8..1024 for 8, 16, 32, ..., "
+        "1024.",
     )
     link: str | None = flag(
         None,
-        "Link of every device: a preset such as nvlink3, pcie4, tcp100, roce100, hdr, or "
-        "alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE_ADDED], or a preset "
-        "with some of these changed, as in hdr,alpha=5e-6.",
+        "Link of every device: a preset such as nvlink3, pcie4, tcp100, roce100 or hdr; "
+        "alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_ADDED_BYTE]; or a preset "
+        "with changed values, as in hdr,alpha=5e-6.",
     )
     inter_link: str | None = flag(
         None,
-        "Link that the devices of a node share towards other nodes, as --link; --link is then "
-        "the link within a node.",
+        "Link between nodes, which all devices of a node share, in the form of --link. With this "
+        "flag, --link is the link within a node.",
     )
     devices_per_node: int = flag(
         8,
-        "With --inter_link: consecutive devices that share a node.",
+        "With --inter_link: number of consecutive devices that form a node.",
         minimum=1,
         only_with="inter_link",
     )
@@ -92,7 +93,7 @@ class PredictParams:
     )
     record: str | None = flag(
         None,
-        "Run record of one device, to take the mean step time and the batch size from.",
+        "Run record of one device, from which the mean step time and the batch size are read.",
         path="file",
     )
     batch_size: int | None = flag(
@@ -108,7 +109,8 @@ class PredictParams:
     )
     plot_devices: int | None = flag(
         None,
-        "Number of devices in the plot of time over size; if not given, the largest of --devices.",
+        "Number of devices in the plot of time over size. If not given, the largest number in "
+        "--devices.",
         minimum=2,
         only_with="plot",
     )
