@@ -21,16 +21,16 @@ import pytest
 from cnnbench.base.files import read_json
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.side import Side, benchmark_command, check, refuse_flags
-from cnnbench.campaigns.processes.campaign import Campaign, headline
+from cnnbench.campaigns.ab.side import Side, benchmark_command, refuse_flags, resolve_flags
+from cnnbench.campaigns.processes.campaign import Campaign, main_result_text
 from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags.declare import words
+from cnnbench.flags.declare import split_words
 from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records
-from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.codec import Document
-from cnnbench.records.files import write_whole
+from cnnbench.records.files import write_atomically
 from cnnbench.records.run import RunRecord
 
 _LOG_LINES = 15
@@ -93,7 +93,9 @@ class Result:
         """Writes all records into one file, to compare later ones with; replaces it."""
         document = BaselineDocument(records=self.records).to_dict()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(Path(path).resolve(), (json.dumps(document, indent=1) + "\n").encode("ascii"))
+        write_atomically(
+            Path(path).resolve(), (json.dumps(document, indent=1) + "\n").encode("ascii")
+        )
 
 
 class Bench:
@@ -166,7 +168,7 @@ class Bench:
             log = path.with_suffix(".log")
             self._reporter.started(number, processes, label, left)
             (ended,) = campaign.run([benchmark_command(side, path, log)], limit)
-            outcome, left = ended.message or headline(ended.record), ended.seconds
+            outcome, left = ended.message or main_result_text(ended.record), ended.seconds
             left *= processes - number
             self._reporter.ended(number, processes, label, outcome, ended.seconds, left)
             if ended.status != "ok":
@@ -219,8 +221,8 @@ class Bench:
             assert not isinstance(baseline, Result)
             result.save(self._root / baseline)
         base, label = self._baseline(baseline)
-        allowed = words(",".join(allow_different))
-        check_facts(allowed, (*base, *result.records))
+        allowed = split_words(",".join(allow_different))
+        check_fact_names(allowed, (*base, *result.records))
         comparison = compare_records(
             base,
             result.records,
@@ -274,7 +276,7 @@ def _check(side: Side, processes: int) -> RunSummary:
             refuse_flags(
                 side, ("train_dir",), "each process would resume what the one before has left"
             )
-    return check(side)
+    return resolve_flags(side)
 
 
 def _saved(path: Path) -> tuple[RunRecord, ...] | None:

@@ -47,7 +47,7 @@ Gradients = Callable[[Any], tuple[Any, Any]]
 _STEP = [1, 1, 1, 1]
 
 
-class Convolution(NamedTuple):
+class ConvolutionShape(NamedTuple):
     """Properties of a convolution that determine which form is fastest.
 
     Attributes:
@@ -95,7 +95,7 @@ class Forms(NamedTuple):
 LIBRARY = Forms()
 
 
-def _eigen_avx2(shape: Convolution) -> Forms:
+def _fastest_forms_eigen_avx2(shape: ConvolutionShape) -> Forms:
     """The forms that are fastest with Eigen and AVX2, measured on 2 cores of an AMD EPYC.
 
     Each number is a speedup: the CPU time of TensorFlow's gradient divided by that of the form.
@@ -123,8 +123,10 @@ def _eigen_avx2(shape: Convolution) -> Forms:
     return Forms(to_images="turned", to_kernel="exchanged" if exchanged else "library")
 
 
-def _onednn_avx2(shape: Convolution) -> Forms:
-    """The forms that are fastest with oneDNN and AVX2, measured in float32 as in `_eigen_avx2`.
+def _fastest_forms_onednn_avx2(shape: ConvolutionShape) -> Forms:
+    """The forms that are fastest with oneDNN and AVX2.
+
+    They were measured in float32, as in `_fastest_forms_eigen_avx2`.
 
     The speedup of products is 1.2 to 1.6, and 0.8 to 1.0 below 32 filters. Turned convolutions take
     0.85 to 1.05 times as long as TensorFlow's gradient. Exchanged convolutions are up to 1.2 times
@@ -134,7 +136,7 @@ def _onednn_avx2(shape: Convolution) -> Forms:
     return Forms(to_kernel="product" if gains else "library")
 
 
-def _onednn_avx512(shape: Convolution) -> Forms:
+def _fastest_forms_onednn_avx512(shape: ConvolutionShape) -> Forms:
     """The forms that are fastest with oneDNN and AVX-512, measured with whole steps of ResNet-50.
 
     The steps were alternated, with batch size 8 on 2 cores. In a bfloat16 step, products for 1 x 1
@@ -149,16 +151,16 @@ def _onednn_avx512(shape: Convolution) -> Forms:
     return Forms(to_kernel="patches" if patched else "library")
 
 
-FORMS: Mapping[str, Callable[[Convolution], Forms]] = {
-    "eigen-avx2": _eigen_avx2,
-    "onednn-avx2": _onednn_avx2,
-    "onednn-avx512": _onednn_avx512,
+FORMS: Mapping[str, Callable[[ConvolutionShape], Forms]] = {
+    "eigen-avx2": _fastest_forms_eigen_avx2,
+    "onednn-avx2": _fastest_forms_onednn_avx2,
+    "onednn-avx512": _fastest_forms_onednn_avx512,
 }
 """Functions that select forms; the keys are the kernel names of `cnnbench.machine.cpu.kernels`.
 """
 
 
-class Products:
+class CpuProducts:
     """Computes convolutions in NHWC and dense layers in the fastest forms for one kernel library.
 
     Args:
@@ -179,13 +181,15 @@ class Products:
           padding: "SAME" or "VALID".
         """
         how: dict[str, Any] = {"strides": strides, "padding": padding}
-        shape = Convolution(
+        shape = ConvolutionShape(
             *(tuple(kernel.shape[:2]), tuple(images.shape[1:3]), images.shape[3], kernel.shape[3]),
             *(padding, 8 * images.dtype.size, (strides[1], strides[2])),
         )
         forms = self._forms(shape) if self._forms else LIBRARY
         if forms.output == "product":
-            product = tf.linalg.matmul(_rows(images), tf.reshape(kernel, kernel.shape[2:]))
+            product = tf.linalg.matmul(
+                _flatten_to_rows(images), tf.reshape(kernel, kernel.shape[2:])
+            )
             return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
 
         def convolution(images: Any, kernel: Any) -> tuple[Any, Gradients]:
@@ -194,9 +198,9 @@ class Products:
                 to_images, to_kernel = _TO_IMAGES[forms.to_images], _TO_KERNEL[forms.to_kernel]
                 return to_images(*arguments, **how), to_kernel(*arguments, **how)
 
-            return tf.raw_ops.Conv2D(input=images, filter=kernel, **how), _named_after_layer(
-                gradients
-            )
+            return tf.raw_ops.Conv2D(
+                input=images, filter=kernel, **how
+            ), _name_gradients_after_layer(gradients)
 
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
 
@@ -216,7 +220,9 @@ class Products:
                 whole = [-1, rows * down, columns * right, channels]
                 return tf.reshape(tf.pad(pixels, around), whole)[:, :height, :width]
 
-            return tf.nn.max_pool2d(images, 1, stride, "VALID"), _named_after_layer(gradient)
+            return tf.nn.max_pool2d(images, 1, stride, "VALID"), _name_gradients_after_layer(
+                gradient
+            )
 
         if not self._inserts_zeros:
             return tf.nn.max_pool2d(images, 1, stride, "VALID")
@@ -234,7 +240,7 @@ class Products:
                 to_rows = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
                 return to_rows, tf.linalg.matmul(rows, upstream, transpose_a=True)
 
-            return tf.linalg.matmul(rows, kernel), _named_after_layer(gradients)
+            return tf.linalg.matmul(rows, kernel), _name_gradients_after_layer(gradients)
 
         return cast(Any, tf.custom_gradient(product))(rows, kernel)
 
@@ -246,7 +252,7 @@ _LARGE = 1 << 18
 # Forms of the gradients: functions of images, kernel and upstream gradient.
 
 
-def _library_to_images(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _image_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     shape = images.shape if images.shape.is_fully_defined() else tf.shape(images)
     return tf.raw_ops.Conv2DBackpropInput(
         input_sizes=shape, filter=kernel, out_backprop=upstream, **how
@@ -265,7 +271,7 @@ def _turned(images: Any, kernel: Any, upstream: Any, strides: list[int], padding
         taps, last = -(-side // stride), (before + image - 1) // stride
         zeros.append((taps - 1 - before // stride, last + 1 - size))
         starts.append(before % stride)
-    gradient = _convolved(upstream, _turned_kernel(kernel, stride), zeros)
+    gradient = _convolve_padded(upstream, _turned_kernel(kernel, stride), zeros)
     if stride == 1:
         return gradient
     (down, right), (height, width) = starts, images.shape[1:3]
@@ -290,13 +296,15 @@ def _turned_kernel(kernel: Any, stride: int) -> Any:
     return tf.reshape(parts, [*taps, filters, stride * stride * channels])
 
 
-def _library_to_kernel(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _kernel_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     return tf.raw_ops.Conv2DBackpropFilter(
         input=images, filter_sizes=kernel.shape, out_backprop=upstream, **how
     )
 
 
-def _exchanged(images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str) -> Any:
+def _kernel_gradient_by_conv(
+    images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
+) -> Any:
     height, width = kernel.shape[:2]
     zeros = []
     for image, side, stride in zip(images.shape[1:3], (height, width), strides[1:3], strict=True):
@@ -304,17 +312,19 @@ def _exchanged(images: Any, kernel: Any, upstream: Any, strides: list[int], padd
         zeros.append((before, max(0, (size - 1) * stride + side - before - image)))
     by_channel = tf.transpose(images, [3, 1, 2, 0])
     by_pixel = tf.transpose(upstream, [1, 2, 0, 3])
-    gradient = tf.transpose(_convolved(by_channel, by_pixel, zeros, strides), [1, 2, 0, 3])
+    gradient = tf.transpose(_convolve_padded(by_channel, by_pixel, zeros, strides), [1, 2, 0, 3])
     # Rows and columns of the images that no window reaches add taps.
     return gradient if strides == _STEP else gradient[:height, :width]
 
 
-def _product(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
-    product = tf.linalg.matmul(_rows(images), _rows(upstream), transpose_a=True)
+def _kernel_gradient_by_product(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+    product = tf.linalg.matmul(
+        _flatten_to_rows(images), _flatten_to_rows(upstream), transpose_a=True
+    )
     return tf.reshape(product, kernel.shape)
 
 
-def _patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _kernel_gradient_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     """Concatenates the 3 x 3 neighbourhood of each pixel in the channels, and multiplies once."""
     height, width = images.shape[1:3]
     padded = tf.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
@@ -323,16 +333,16 @@ def _patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
         for down in range(3)
         for right in range(3)
     ]
-    return _product(tf.concat(windows, axis=3), kernel, upstream)
+    return _kernel_gradient_by_product(tf.concat(windows, axis=3), kernel, upstream)
 
 
 _TO_IMAGES: Mapping[str, Callable[..., Any]] = {
-    "library": _library_to_images,
+    "library": _image_gradient_by_library,
     "turned": _turned,
 }
 _TO_KERNEL: Mapping[str, Callable[..., Any]] = {
-    **{"library": _library_to_kernel, "exchanged": _exchanged},
-    **{"product": _product, "patches": _patches},
+    **{"library": _kernel_gradient_by_library, "exchanged": _kernel_gradient_by_conv},
+    **{"product": _kernel_gradient_by_product, "patches": _kernel_gradient_by_patches},
 }
 
 
@@ -344,7 +354,7 @@ def _along(image: int, side: int, stride: int, padding: str) -> tuple[int, int]:
     return size, max(0, (size - 1) * stride + side - image) // 2
 
 
-def _convolved(
+def _convolve_padded(
     images: Any, kernel: Any, zeros: list[tuple[int, int]], dilations: list[int] = _STEP
 ) -> Any:
     """A convolution with stride 1 of images to which zeros are added.
@@ -362,18 +372,18 @@ def _convolved(
     )
 
 
-def _rows(x: Any) -> Any:
+def _flatten_to_rows(x: Any) -> Any:
     return tf.reshape(x, [-1, x.shape[3]])
 
 
-def _named_after_layer(gradients: Gradients) -> Gradients:
+def _name_gradients_after_layer(gradients: Gradients) -> Gradients:
     """Gives a gradient's operations the name of its layer, as TensorFlow does for its own
     gradients.
     """
     path = "/".join(filter(None, ["gradient_tape", tf.get_current_name_scope()]))
 
-    def named(upstream: Any) -> tuple[Any, Any]:
+    def named_gradients(upstream: Any) -> tuple[Any, Any]:
         with tf.name_scope(f"{path}/"):
             return gradients(upstream)
 
-    return named
+    return named_gradients

@@ -36,19 +36,19 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
     pairs = tf.reshape(tf.stack([blank, letters], axis=2), [-1, 2 * letters.shape[1]])
     states = tf.concat([pairs, blank[:, :1]], axis=1)
     number = tf.range(states.shape[1])
-    ahead = _States(states, number == 0, classes - 1)
+    ahead = _TranscriptStates(states, number == 0, classes - 1)
     # The same recursion backwards, from the last blank of a transcript to the first.
-    behind = _States(states[:, ::-1], number[::-1] == 2 * length[:, None], classes - 1)
+    behind = _TranscriptStates(states[:, ::-1], number[::-1] == 2 * length[:, None], classes - 1)
 
     @tf.custom_gradient
     def loss(logits: Any) -> tuple[Any, Callable[[Any], Any]]:
         log_probs = tf.transpose(tf.nn.log_softmax(logits), [1, 0, 2])
-        log_total, alphas = _forward(ahead, behind, log_probs, frames)
+        log_total, alphas = _forward_log_probs(ahead, behind, log_probs, frames)
         impossible = log_total < _NEVER / 2
 
         def gradient(upstream: Any) -> Any:
             factor = tf.where(impossible, 0.0, upstream)[:, None]
-            derivative = _backward(ahead, behind, log_probs, frames, alphas)
+            derivative = _backward_gradients(ahead, behind, log_probs, frames, alphas)
             return tf.transpose(derivative * factor, [1, 0, 2])
 
         return tf.where(impossible, 0.0, -log_total), gradient
@@ -56,7 +56,7 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
     return loss(logits)
 
 
-class _States:
+class _TranscriptStates:
     """The states of transcripts, ``[batch, states]``, in the order in which alignments visit them.
 
     `start` is the log probability of each state before the first frame; only state `first` is
@@ -81,16 +81,18 @@ class _States:
             tf.exp(x - top) + tf.exp(shifted - top) + tf.exp(shifted_by_two - top)
         )
 
-    def emitted(self, log_probs: Any) -> Any:
+    def emission_log_probs(self, log_probs: Any) -> Any:
         """The log probability that the network assigns, in a frame, to the class of each state."""
         return tf.gather(log_probs, self.classes, batch_dims=1)
 
 
-def _forward(ahead: _States, behind: _States, log_probs: Any, frames: Any) -> tuple[Any, Any]:
+def _forward_log_probs(
+    ahead: _TranscriptStates, behind: _TranscriptStates, log_probs: Any, frames: Any
+) -> tuple[Any, Any]:
     """Log probabilities of transcripts, and of states by frame (relative to the largest one)."""
 
     def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
-        following = ahead.next(alpha) + ahead.emitted(log_probs[frame])
+        following = ahead.next(alpha) + ahead.emission_log_probs(log_probs[frame])
         largest = tf.reduce_max(following, axis=1, keepdims=True)
         there = (frame < frames)[:, None]
         alpha = tf.where(there, following - largest, alpha)
@@ -107,11 +109,13 @@ def _forward(ahead: _States, behind: _States, log_probs: Any, frames: Any) -> tu
     return total[:, 0] + tf.reduce_logsumexp(alpha + ends, axis=1), alphas
 
 
-def _backward(ahead: _States, behind: _States, log_probs: Any, frames: Any, alphas: Any) -> Any:
+def _backward_gradients(
+    ahead: _TranscriptStates, behind: _TranscriptStates, log_probs: Any, frames: Any, alphas: Any
+) -> Any:
     """Gradients of the losses with respect to the logits, ``[frames, batch, classes]``."""
     one_hot = tf.one_hot(ahead.classes, log_probs.shape[2])
 
-    def step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
+    def frame_step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
         log_probs_here = log_probs[frame]
         reached = behind.next(beta)
         # Softmax normalises the probabilities of the states in this frame, so that the sum is 1.
@@ -119,11 +123,11 @@ def _backward(ahead: _States, behind: _States, log_probs: Any, frames: Any, alph
         of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)
         there = (frame < frames)[:, None]
         gradient = tf.where(there, tf.exp(log_probs_here) - of_classes, 0.0)
-        following = reached + behind.emitted(log_probs_here)
+        following = reached + behind.emission_log_probs(log_probs_here)
         following -= tf.reduce_max(following, axis=1, keepdims=True)
         return frame - 1, tf.where(there, following, beta), gradients.write(frame, gradient)
 
     count = log_probs.shape[0]
     gradients = tf.TensorArray(tf.float32, count, element_shape=log_probs.shape[1:])
     start = (count - 1, behind.start, gradients)
-    return tf.while_loop(lambda frame, *_: frame >= 0, step, start)[2].stack()
+    return tf.while_loop(lambda frame, *_: frame >= 0, frame_step, start)[2].stack()

@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cnnbench.errors import UsageError
-from cnnbench.models.model import Model, outputs_of
+from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import (
     MASTER_BYTES,
     BatchNormLayer,
-    LayerWork,
+    LayerFlopsAndMemory,
     ModelSpec,
+    SlidingWindow,
     VariableSpec,
-    Window,
-    of_role,
-    resolve,
+    elements_of_role,
+    resolve_sizes,
 )
 
 # Estimates are multiplied by this factor because the allocator cannot reuse fragmented memory. The
@@ -30,7 +30,7 @@ _UNUSED = 1.15
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Shaped:
+class ShapedValue:
     """A value with a known shape and unknown content. Two values with equal shapes are not equal.
 
     `differentiated` says whether gradients flow through the value, which is true if it depends on a
@@ -41,7 +41,7 @@ class Shaped:
     differentiated: bool = False
 
 
-class _Operation(NamedTuple):
+class _NetworkOperation(NamedTuple):
     """An operation of a network.
 
     Attributes:
@@ -50,20 +50,20 @@ class _Operation(NamedTuple):
       flops: FLOPs of the forward pass for one example.
     """
 
-    result: Shaped
-    inputs: Sequence[Shaped]
-    needed: Sequence[Shaped]
+    result: ShapedValue
+    inputs: Sequence[ShapedValue]
+    needed: Sequence[ShapedValue]
     stores: bool
     flops: int
 
 
-def _recomputed_flops(operations: Sequence[_Operation]) -> int:
+def _recomputed_flops(operations: Sequence[_NetworkOperation]) -> int:
     """FLOPs of the operations of a block that its backward pass repeats.
 
     It repeats only operations on whose results a gradient depends, such as all but the last
     convolution of a block in ResNet v2.
     """
-    needed: set[Shaped] = set()
+    needed: set[ShapedValue] = set()
     flops = 0
     for operation in reversed(operations):
         needed.update(operation.needed)
@@ -73,7 +73,7 @@ def _recomputed_flops(operations: Sequence[_Operation]) -> int:
     return flops
 
 
-class Flops(NamedTuple):
+class FlopCounts(NamedTuple):
     """FLOPs for one example: forward pass, gradients of inputs, and gradients of kernels.
 
     For a product of two values without weights, `kernels` is for the gradient of the second value.
@@ -96,9 +96,9 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     outputs.
     """
     num_classes = model.num_classes or num_classes
-    net = _forward(model, num_classes, training=True)
+    net = _run_with_shapes(model, num_classes, training=True)
     # Operations that only run in training are not part of the forward pass.
-    alone = _forward(model, num_classes, training=False) if net.auxiliaries else net
+    alone = _run_with_shapes(model, num_classes, training=False) if net.auxiliaries else net
     only_outside = set(alone.variables) - set(net.variables)
     if only_outside:
         raise UsageError(
@@ -118,17 +118,19 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     )
 
 
-def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, Flops]:
+def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, FlopCounts]:
     """FLOPs per example for each layer and scope of a network, in the order of `Model.build`.
 
     The FLOPs of a scope do not include layers and scopes inside it. The outermost scope is "".
     Without `training`, gradients and operations that only run in training are not included.
     """
-    scopes = _forward(model, num_classes, training=training).scope_flops
-    return scopes if training else {name: Flops(scope.forward) for name, scope in scopes.items()}
+    scopes = _run_with_shapes(model, num_classes, training=training).scope_flops
+    return (
+        scopes if training else {name: FlopCounts(scope.forward) for name, scope in scopes.items()}
+    )
 
 
-def innermost(path: Sequence[str], scopes: Collection[str]) -> str:
+def innermost_scope(path: Sequence[str], scopes: Collection[str]) -> str:
     """The longest of `scopes` that is a prefix of a name-scope path; "" if there is none.
 
     TensorFlow numbers a scope that is entered again, as ``dense_1``.
@@ -153,11 +155,13 @@ def bytes_per_image(
 
     With `recomputes`, training stores only the inputs of blocks (`Network.block`).
     """
-    values = _forward(model, spec.num_classes, training=training, recomputes=recomputes).peak
+    values = _run_with_shapes(
+        model, spec.num_classes, training=training, recomputes=recomputes
+    ).peak
     return round(_UNUSED * value_bytes * values)
 
 
-def _forward(
+def _run_with_shapes(
     model: Model, num_classes: int, *, training: bool, recomputes: bool = False
 ) -> ShapeNetwork:
     net = ShapeNetwork(model, num_classes, training=training, recomputes=recomputes)
@@ -165,7 +169,7 @@ def _forward(
     return net
 
 
-class ShapeNetwork(Network[Shaped]):
+class ShapeNetwork(Network[ShapedValue]):
     """Runs `Model.build` to compute its shapes, variables, FLOPs and memory.
 
     As in TensorFlow, a training step stores the values that the backward pass needs: the inputs of
@@ -184,46 +188,48 @@ class ShapeNetwork(Network[Shaped]):
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
         self._model = model
-        self.elements = resolve(model.elements, model, num_classes)
+        self.elements = resolve_sizes(model.elements, model, num_classes)
         self.forward_flops = 0
         self.training_flops = 0
-        self.scope_flops: dict[str, Flops] = {"": Flops()}
+        self.scope_flops: dict[str, FlopCounts] = {"": FlopCounts()}
         self.flattened: dict[str, tuple[int, int, int]] = {}
         self.peak = 0
         self.recomputed_flops: int | None = None
         self._recomputes = recomputes and training
-        self._operations: list[_Operation] = []  # since the start of the current block
-        self._values: set[Shaped] = set()  # values that the current block may use
+        self._operations: list[_NetworkOperation] = []  # since the start of the current block
+        self._values: set[ShapedValue] = set()  # values that the current block may use
         self._counted = 0  # forward FLOPs of these operations
         self._stored = 0
-        self._stored_values: set[Shaped] = set()
-        self._read_values: set[Shaped] = set()  # variables, and views of variables
+        self._stored_values: set[ShapedValue] = set()
+        self._read_values: set[ShapedValue] = set()  # variables, and views of variables
         # For each view, the value with which it shares a buffer.
-        self._buffers: dict[Shaped, Shaped] = {}
+        self._buffers: dict[ShapedValue, ShapedValue] = {}
 
     def forward(self) -> None:
         """Runs the body. Call it once."""
-        features = of_role(self.elements, "feature")
-        outputs_of(self._model, self, {element.name: Shaped(element.sizes) for element in features})
+        features = elements_of_role(self.elements, "feature")
+        build_checked_outputs(
+            self._model, self, {element.name: ShapedValue(element.sizes) for element in features}
+        )
 
-    def shape(self, x: Shaped) -> tuple[int, ...]:
+    def shape(self, x: ShapedValue) -> tuple[int, ...]:
         """Shape without batch."""
         return x.shape
 
     def _count(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
-        counted = Flops(flops, flops * inputs_differentiated, flops * weights)
+        counted = FlopCounts(flops, flops * inputs_differentiated, flops * weights)
         self.forward_flops += flops
         self.training_flops += counted.training
         scope = "/".join(self._scopes)
         before = self.scope_flops[scope]
-        self.scope_flops[scope] = Flops(*map(operator.add, before, counted))
+        self.scope_flops[scope] = FlopCounts(*map(operator.add, before, counted))
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        self.scope_flops.setdefault("/".join(self._scopes), Flops())
+        self.scope_flops.setdefault("/".join(self._scopes), FlopCounts())
         return contextlib.nullcontext()
 
-    def _read(self, spec: VariableSpec) -> Shaped:
-        value = Shaped(spec.shape, spec.trainable)
+    def _read(self, spec: VariableSpec) -> ShapedValue:
+        value = ShapedValue(spec.shape, spec.trainable)
         self._read_values.add(value)
         self._values.add(value)
         return value
@@ -231,12 +237,12 @@ class ShapeNetwork(Network[Shaped]):
     def _value(
         self,
         shape: tuple[int, ...],
-        *inputs: Shaped,
+        *inputs: ShapedValue,
         keeps: str = "",
         extra: int = 0,
         drawn: bool = False,
         trained: bool = False,
-    ) -> Shaped:
+    ) -> ShapedValue:
         """Creates the result of an operation, and updates the stored values and the peak memory.
 
         Args:
@@ -245,10 +251,10 @@ class ShapeNetwork(Network[Shaped]):
           drawn: whether these further values are random, so that they do not depend on the inputs.
           trained: whether the operation has trainable variables.
         """
-        y = Shaped(shape, trained or any(x.differentiated for x in inputs))
-        self._check_inside(inputs)
+        y = ShapedValue(shape, trained or any(x.differentiated for x in inputs))
+        self._check_inside_block(inputs)
         inputs = tuple(x for x in inputs if x not in self._read_values)
-        needed: tuple[Shaped, ...] = ()
+        needed: tuple[ShapedValue, ...] = ()
         stores = False
         if y.differentiated and self.training:
             needed = inputs if "x" in keeps else ()
@@ -260,7 +266,7 @@ class ShapeNetwork(Network[Shaped]):
         self.peak = max(self.peak, self._stored + current + (0 if self.training else extra))
         return y
 
-    def _keep(self, values: Sequence[Shaped]) -> None:
+    def _keep(self, values: Sequence[ShapedValue]) -> None:
         """Adds an operation's values to the values that are stored until the backward pass."""
         for value in values:
             buffer = self._buffers.get(value, value)
@@ -268,7 +274,7 @@ class ShapeNetwork(Network[Shaped]):
                 self._stored_values.add(buffer)
                 self._stored += math.prod(value.shape)
 
-    def _check_inside(self, inputs: Sequence[Shaped]) -> None:
+    def _check_inside_block(self, inputs: Sequence[ShapedValue]) -> None:
         """Raises UsageError if a block uses a value from outside, which would get no gradient."""
         if self._in_block and not self._values.issuperset(inputs):
             raise UsageError(
@@ -278,17 +284,17 @@ class ShapeNetwork(Network[Shaped]):
 
     def _record(
         self,
-        result: Shaped,
-        inputs: Sequence[Shaped],
-        needed: Sequence[Shaped] = (),
+        result: ShapedValue,
+        inputs: Sequence[ShapedValue],
+        needed: Sequence[ShapedValue] = (),
         stores: bool = False,
     ) -> None:
         """Adds an operation to the current block, with the FLOPs since the previous operation."""
         self._values.add(result)
         flops, self._counted = self.forward_flops - self._counted, self.forward_flops
-        self._operations.append(_Operation(result, inputs, needed, stores, flops))
+        self._operations.append(_NetworkOperation(result, inputs, needed, stores, flops))
 
-    def _block(self, body: Callable[..., Shaped], xs: Sequence[Shaped]) -> Shaped:
+    def _block(self, body: Callable[..., ShapedValue], xs: Sequence[ShapedValue]) -> ShapedValue:
         self._operations, self._values, self._counted = [], set(xs), self.forward_flops
         if self._recomputes:
             self._keep([x for x in xs if x not in self._read_values])
@@ -301,8 +307,14 @@ class ShapeNetwork(Network[Shaped]):
         return y
 
     def _conv(
-        self, x: Shaped, kernel: Shaped, window: Window, filters: int, *, depthwise: bool = False
-    ) -> Shaped:
+        self,
+        x: ShapedValue,
+        kernel: ShapedValue,
+        window: SlidingWindow,
+        filters: int,
+        *,
+        depthwise: bool = False,
+    ) -> ShapedValue:
         if window.explicit:
             (top, bottom), (left, right) = window.zeros
             height, width, channels = x.shape
@@ -310,83 +322,94 @@ class ShapeNetwork(Network[Shaped]):
         self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
         return self._value((*window.output, filters), x, keeps="x", trained=True)
 
-    def _bias_add(self, x: Shaped, bias: Shaped) -> Shaped:
+    def _bias_add(self, x: ShapedValue, bias: ShapedValue) -> ShapedValue:
         return self._value(x.shape, x, trained=True)
 
-    def _batch_norm(self, x: Shaped, layer: BatchNormLayer) -> Shaped:
+    def _batch_norm(self, x: ShapedValue, layer: BatchNormLayer) -> ShapedValue:
         return self._value(x.shape, x, keeps="x", trained=True)
 
-    def _matmul(self, x: Shaped, kernel: Shaped, units: int) -> Shaped:
+    def _matmul(self, x: ShapedValue, kernel: ShapedValue, units: int) -> ShapedValue:
         image = self._buffers.get(x, x).shape
         if len(x.shape) == 1 and len(image) == 3:
             self.flattened[self.variables[-1].name] = image
         self._count(2 * math.prod(x.shape[:-1]) * math.prod(kernel.shape), x.differentiated)
         return self._value((*x.shape[:-1], units), x, keeps="x", trained=True)
 
-    def _elementwise(self, kind: Elementwise, x: Shaped) -> Shaped:
+    def _elementwise(self, kind: Elementwise, x: ShapedValue) -> ShapedValue:
         keeps = "x" if kind in ("swish", "gelu") else "y"
         # GELU with the error function stores the function's argument, its value and a product.
         extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
         return self._value(x.shape, x, keeps=keeps, extra=extra)
 
-    def _pool(self, kind: Literal["max", "avg"], x: Shaped, window: Window) -> Shaped:
+    def _pool(
+        self, kind: Literal["max", "avg"], x: ShapedValue, window: SlidingWindow
+    ) -> ShapedValue:
         return self._value((*window.output, x.shape[2]), x, keeps="xy" if kind == "max" else "")
 
-    def _spatial_mean(self, x: Shaped) -> Shaped:
+    def _spatial_mean(self, x: ShapedValue) -> ShapedValue:
         return self._value(x.shape[2:], x)
 
-    def _dropout(self, x: Shaped, keep: float, index: int) -> Shaped:
+    def _dropout(self, x: ShapedValue, keep: float, index: int) -> ShapedValue:
         # Dropout stores a mask of one byte for each value.
         return self._value(x.shape, x, extra=math.prod(x.shape) // 4, drawn=True)
 
-    def _drop_path(self, x: Shaped, keep: float, index: int, by_progress: bool) -> Shaped:
+    def _drop_path(self, x: ShapedValue, keep: float, index: int, by_progress: bool) -> ShapedValue:
         return self._value(x.shape, x)
 
     def _combine(
-        self, kind: Literal["add", "multiply"], x: Shaped, y: Shaped, shape: tuple[int, ...]
-    ) -> Shaped:
+        self,
+        kind: Literal["add", "multiply"],
+        x: ShapedValue,
+        y: ShapedValue,
+        shape: tuple[int, ...],
+    ) -> ShapedValue:
         return self._value(shape, x, y, keeps="x" if kind == "multiply" else "")
 
-    def _concat(self, xs: Sequence[Shaped]) -> Shaped:
+    def _concat(self, xs: Sequence[ShapedValue]) -> ShapedValue:
         channels = sum(x.shape[-1] for x in xs)
         return self._value((*xs[0].shape[:-1], channels), *xs)
 
-    def _pad_channels(self, x: Shaped, before: int, after: int) -> Shaped:
+    def _pad_channels(self, x: ShapedValue, before: int, after: int) -> ShapedValue:
         height, width, channels = x.shape
         return self._value((height, width, before + channels + after), x)
 
-    def _reshape(self, x: Shaped, shape: tuple[int, ...]) -> Shaped:
-        view = Shaped(shape, x.differentiated)
-        self._check_inside([x])
+    def _reshape(self, x: ShapedValue, shape: tuple[int, ...]) -> ShapedValue:
+        view = ShapedValue(shape, x.differentiated)
+        self._check_inside_block([x])
         self._record(view, [x])
         if x in self._read_values:
             self._read_values.add(view)
         self._buffers[view] = self._buffers.get(x, x)
         return view
 
-    def _transpose(self, x: Shaped, order: tuple[int, ...]) -> Shaped:
+    def _transpose(self, x: ShapedValue, order: tuple[int, ...]) -> ShapedValue:
         return self._value(tuple(x.shape[axis] for axis in order), x)
 
-    def _split(self, x: Shaped, parts: int) -> list[Shaped]:
+    def _split(self, x: ShapedValue, parts: int) -> list[ShapedValue]:
         shape = (*x.shape[:-1], x.shape[-1] // parts)
         return [self._value(shape, x) for _ in range(parts)]
 
     def _layer_norm(
-        self, x: Shaped, gamma: VariableSpec, beta: VariableSpec, epsilon: float
-    ) -> Shaped:
+        self, x: ShapedValue, gamma: VariableSpec, beta: VariableSpec, epsilon: float
+    ) -> ShapedValue:
         # Stores the input minus the mean, and this difference divided by the standard deviation.
         extra = 2 * math.prod(x.shape)
         return self._value(x.shape, x, keeps="x", extra=extra, trained=True)
 
     def _attention(
-        self, query: Shaped, key: Shaped, value: Shaped, heads: int, bias: Shaped | None
-    ) -> Shaped:
+        self,
+        query: ShapedValue,
+        key: ShapedValue,
+        value: ShapedValue,
+        heads: int,
+        bias: ShapedValue | None,
+    ) -> ShapedValue:
         # Two products: query times key, attention weights times value. No factor is a variable.
         product = 2 * math.prod(query.shape) * key.shape[-2]
         scored = query.differentiated or key.differentiated
         self._count(product, query.differentiated, weights=key.differentiated)
         if bias is not None:
-            self._check_inside([bias])
+            self._check_inside_block([bias])
             scored = scored or bias.differentiated
         self._count(product, scored, weights=value.differentiated)
         # The attention weights of all heads, and the inputs split into heads. The bias is shared by
@@ -395,10 +418,12 @@ class ShapeNetwork(Network[Shaped]):
         by_head = sum(math.prod(tensor.shape) for tensor in (query, key, value))
         return self._value(query.shape, query, key, value, extra=weights + by_head, trained=scored)
 
-    def _embedding(self, ids: Shaped, table: Shaped) -> Shaped:
+    def _embedding(self, ids: ShapedValue, table: ShapedValue) -> ShapedValue:
         return self._value((*ids.shape, table.shape[1]), ids, trained=True)
 
-    def _recurrent(self, x: Shaped, cell: Cell, weights: Sequence[Shaped], reverse: bool) -> Shaped:
+    def _recurrent(
+        self, x: ShapedValue, cell: Cell, weights: Sequence[ShapedValue], reverse: bool
+    ) -> ShapedValue:
         tokens, (units, gates) = x.shape[0], weights[1].shape
         self._count(2 * tokens * math.prod(weights[0].shape), x.differentiated)
         self._count(2 * tokens * math.prod(weights[1].shape), True)
@@ -409,17 +434,17 @@ class ShapeNetwork(Network[Shaped]):
     def _apply(
         self,
         function: Callable[..., Any],
-        xs: Sequence[Shaped],
+        xs: Sequence[ShapedValue],
         shape: tuple[int, ...],
-        flops: int | LayerWork,
-    ) -> Shaped:
-        if isinstance(flops, LayerWork):
+        flops: int | LayerFlopsAndMemory,
+    ) -> ShapedValue:
+        if isinstance(flops, LayerFlopsAndMemory):
             for layer, counts in flops.layers.items():
-                self.scope_flops[layer] = flops_of_layer = Flops(*counts)
+                self.scope_flops[layer] = flops_of_layer = FlopCounts(*counts)
                 self.forward_flops += flops_of_layer.forward
                 self.training_flops += flops_of_layer.training
             self.peak = max(self.peak, flops.kept if self.training else flops.forward)
-            return Shaped(shape, True)
+            return ShapedValue(shape, True)
         differentiated = any(x.differentiated for x in xs)
         # Each of the two gradients of a product needs as many FLOPs as the product. A function
         # without a trainable input has no gradients.

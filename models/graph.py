@@ -16,17 +16,17 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
-from cnnbench.models.cpu_products import Products
-from cnnbench.models.model import Model, outputs_of
+from cnnbench.models.cpu_products import CpuProducts
+from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import (
     BatchNormLayer,
-    LayerWork,
+    LayerFlopsAndMemory,
+    SlidingWindow,
     VariableSpec,
-    Window,
-    by_name,
-    of_role,
-    resolve,
+    elements_of_role,
+    resolve_sizes,
+    values_by_name,
 )
 
 # Batch moments, and batch normalisation with the moments of all towers' batches.
@@ -75,13 +75,13 @@ def synchronised_batch_norm(
     rank = len(x.shape)
     axes = [axis for axis in range(rank) if axis != channels_at % rank]
     mean, variance, towers = synchronise(name, *tf.nn.moments(precise, axes))
-    y = normalised(precise, mean, variance, scale, offset, epsilon, channels_at)
+    y = normalise_channels(precise, mean, variance, scale, offset, epsilon, channels_at)
     count = tf.cast(towers * tf.size(x) // offset.shape[0], tf.float32)
     factor = count / tf.maximum(count - 1.0, 1.0) if unbiased else 1.0
     return tf.cast(y, x.dtype), mean, variance * factor
 
 
-def normalised(
+def normalise_channels(
     x: Tensor,
     mean: Tensor,
     variance: Tensor,
@@ -105,7 +105,7 @@ def normalised(
 # Attention and recurrent layers in TensorFlow.
 
 
-def attend(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> Any:
+def multi_head_attention(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> Any:
     """Weighted means of the values for all heads, concatenated: ``[b, ..., n, c]``.
 
     Args:
@@ -114,19 +114,19 @@ def attend(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> An
     """
     *groups, tokens, channels = query.shape[1:]
     width = channels // heads
-    scaled = _by_head(query * width**-0.5, heads)
-    scores = tf.linalg.matmul(scaled, _by_head(key, heads), transpose_b=True)
+    scaled = _split_heads(query * width**-0.5, heads)
+    scores = tf.linalg.matmul(scaled, _split_heads(key, heads), transpose_b=True)
     if bias is not None:
         grouped = tf.reshape(scores, [-1, *groups, *scores.shape[1:]])
         scores = tf.reshape(grouped + bias, [-1, *scores.shape[1:]])
     # Softmax is computed in float32: a sum of many 16-bit exponentials has only two correct digits.
     precise = tf.cast(scores, tf.float32) if scores.dtype.size == 2 else scores
     shares = tf.cast(tf.nn.softmax(precise), query.dtype)
-    mixed = tf.linalg.matmul(shares, _by_head(value, heads))
+    mixed = tf.linalg.matmul(shares, _split_heads(value, heads))
     return tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, *groups, tokens, channels])
 
 
-def _by_head(x: Any, heads: int) -> Any:
+def _split_heads(x: Any, heads: int) -> Any:
     """Splits channels into heads: ``[b, ..., n, c]`` to ``[b * ..., heads, n, c / heads]``."""
     tokens, channels = x.shape[-2:]
     return tf.transpose(tf.reshape(x, [-1, tokens, heads, channels // heads]), [0, 2, 1, 3])
@@ -138,7 +138,7 @@ Step = Callable[[Any, States, Any], States]
 FORGET_BIAS = 1.0  # An LSTM without this bias learns long-range dependencies more slowly.
 
 
-def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:
+def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:
     """Runs a cell on sequences ``[n, tokens, c]``, starting with zero state.
 
     Args:
@@ -181,7 +181,7 @@ def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any
     return tf.transpose(outputs.stack(), [1, 0, 2])
 
 
-def _gru(projected: Any, states: States, product: Any) -> States:
+def _gru_step(projected: Any, states: States, product: Any) -> States:
     update, reset, candidate = tf.split(projected, 3, axis=1)
     to_update, to_reset, to_candidate = tf.split(product, 3, axis=1)
     update = tf.sigmoid(update + to_update)
@@ -189,17 +189,17 @@ def _gru(projected: Any, states: States, product: Any) -> States:
     return (update * states[0] + (1.0 - update) * candidate,)
 
 
-def _lstm(projected: Any, states: States, product: Any) -> States:
+def _lstm_step(projected: Any, states: States, product: Any) -> States:
     take, forget, candidate, put = tf.split(projected + product, 4, axis=1)
     memory = tf.sigmoid(forget + FORGET_BIAS) * states[1] + tf.sigmoid(take) * tf.tanh(candidate)
     return tf.sigmoid(put) * tf.tanh(memory), memory
 
 
-def _rnn(projected: Any, states: States, product: Any) -> States:
+def _rnn_step(projected: Any, states: States, product: Any) -> States:
     return (tf.tanh(projected + product),)
 
 
-_STEPS: dict[Cell, Step] = {"gru": _gru, "lstm": _lstm, "rnn": _rnn}
+_STEPS: dict[Cell, Step] = {"gru": _gru_step, "lstm": _lstm_step, "rnn": _rnn_step}
 
 
 # The interpreter that runs a model's body with TensorFlow tensors.
@@ -226,7 +226,7 @@ _ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
 }
 
 
-class _Convolution(NamedTuple):
+class _FoldableConvolution(NamedTuple):
     """A convolution, and a function that repeats it with a new kernel [height, width, in, out]."""
 
     result: Tensor
@@ -235,7 +235,7 @@ class _Convolution(NamedTuple):
     scope: str
 
     @property
-    def pays(self) -> bool:
+    def saves_time(self) -> bool:
         """Whether folding batch norm into the kernel saves time.
 
         TensorFlow itself fuses a convolution with batch norm and ReLU, but not with the addition at
@@ -294,7 +294,9 @@ class GraphNetwork(Network[Tensor]):
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
         self._model = model
-        self._features = of_role(resolve(model.elements, model, num_classes), "feature")
+        self._features = elements_of_role(
+            resolve_sizes(model.elements, model, num_classes), "feature"
+        )
         self.updates: list[StateUpdate] = []
         self._reader = read
         self._channels_first = data_format == "NCHW"
@@ -303,11 +305,13 @@ class GraphNetwork(Network[Tensor]):
         self.compute_dtype = tf.as_dtype(compute_dtype)
         self._seed = seed
         self._training_steps = training_steps
-        self._products = Products(conv_gradients) if on_cpu and training else None
+        self._products = CpuProducts(conv_gradients) if on_cpu and training else None
         self._synchronise = synchronise
         self._recomputes = recomputes and training
         self._folds = fold_batch_norm and on_cpu and not training
-        self._convolution: _Convolution | None = None  # the last convolution that was created
+        self._convolution: _FoldableConvolution | None = (
+            None  # the last convolution that was created
+        )
         self._unbatched: set[Any] = set()  # References to values without batch dimension.
         self._subsampled: dict[tuple[Any, tuple[int, int]], Tensor] = {}
         outer = tf.get_current_name_scope()
@@ -328,7 +332,7 @@ class GraphNetwork(Network[Tensor]):
           default, they are logits ``[n, num_classes]``. The outputs in `auxiliaries` have the same
           form.
         """
-        values = by_name(self._features, "feature", features)
+        values = values_by_name(self._features, "feature", features)
         received = {}
         for element in self._features:
             shape = tuple(values[element.name].shape[1:])
@@ -338,27 +342,31 @@ class GraphNetwork(Network[Tensor]):
                     f"not {shape}"
                 )
             received[element.name] = (
-                self.receive(values[element.name]) if element.is_real else values[element.name]
+                self.convert_feature(values[element.name])
+                if element.is_real
+                else values[element.name]
             )
         # AutoGraph is not needed, because `Model.build` uses only Python loops.
-        build = tf.autograph.experimental.do_not_convert(outputs_of)
+        build = tf.autograph.experimental.do_not_convert(build_checked_outputs)
         outputs = build(self._model, self, received)
-        self.auxiliaries = [(self.hand_out(head), weight) for head, weight in self.auxiliaries]
-        return self.hand_out(outputs)
+        self.auxiliaries = [
+            (self.convert_outputs(head), weight) for head, weight in self.auxiliaries
+        ]
+        return self.convert_outputs(outputs)
 
-    def receive(self, value: Tensor) -> Tensor:
+    def convert_feature(self, value: Tensor) -> Tensor:
         """Converts a real-valued feature to the compute dtype and the network's layout."""
         rows = _cast(value, self.compute_dtype)
         if len(value.shape) != 4:
             return rows
-        laid_out = self._lay_out(rows)
+        laid_out = self._to_compute_layout(rows)
         self._inputs[laid_out.ref()] = rows
         return laid_out
 
-    def hand_out(self, outputs: Any) -> Any:
+    def convert_outputs(self, outputs: Any) -> Any:
         """Converts outputs of the model: real numbers to float32, image-like values to NHWC."""
         if isinstance(outputs, Mapping):
-            return {name: self.hand_out(value) for name, value in outputs.items()}
+            return {name: self.convert_outputs(value) for name, value in outputs.items()}
         value = self._to_nhwc(outputs)
         return _cast(value, tf.float32) if value.dtype.is_floating else value
 
@@ -373,7 +381,7 @@ class GraphNetwork(Network[Tensor]):
 
     # Layout ------------------------------------------------------------------------------
 
-    def _lay_out(self, x: Tensor) -> Tensor:
+    def _to_compute_layout(self, x: Tensor) -> Tensor:
         return tf.transpose(x, _TO_NCHW) if self._channels_first else x
 
     def _to_nhwc(self, x: Tensor) -> Tensor:
@@ -383,12 +391,12 @@ class GraphNetwork(Network[Tensor]):
             return x
         return tf.transpose(x, _TO_NHWC)
 
-    def _per_dimension(self, vertical: Any, horizontal: Any, other: Any) -> list[Any]:
+    def _values_per_dimension(self, vertical: Any, horizontal: Any, other: Any) -> list[Any]:
         if self._channels_first:
             return [other, other, vertical, horizontal]
         return [other, vertical, horizontal, other]
 
-    def _channels_at(self, x: Tensor) -> int:
+    def _channel_axis_of(self, x: Tensor) -> int:
         image_like = len(x.shape) == 4 and x.ref() not in self._unbatched
         return self._channel_axis if image_like else -1
 
@@ -403,25 +411,31 @@ class GraphNetwork(Network[Tensor]):
 
     def _read(self, spec: VariableSpec) -> Tensor:
         value = self._reader(spec, tf.as_dtype(spec.dtype or self.compute_dtype))
-        return self._keep_unbatched(value)
+        return self._mark_unbatched(value)
 
-    def _keep_unbatched(self, value: Tensor) -> Tensor:
+    def _mark_unbatched(self, value: Tensor) -> Tensor:
         self._unbatched.add(value.ref())
         return value
 
     # Layers ------------------------------------------------------------------------------
 
     def _conv(
-        self, x: Tensor, kernel: Tensor, window: Window, filters: int, *, depthwise: bool = False
+        self,
+        x: Tensor,
+        kernel: Tensor,
+        window: SlidingWindow,
+        filters: int,
+        *,
+        depthwise: bool = False,
     ) -> Tensor:
         grouped = depthwise or kernel.shape[2] != self.shape(x)[2]
         products = None if grouped or self._channels_first else self._products
         if products is not None and window.size == (1, 1):
             pixels = self._subsample(products, x, window)
             return products.conv(pixels, kernel, [1, 1, 1, 1], "SAME")
-        strides = self._per_dimension(*window.stride, 1)
+        strides = self._values_per_dimension(*window.stride, 1)
         if window.explicit:
-            x = tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
+            x = tf.pad(x, self._values_per_dimension(*window.zeros, (0, 0)))
         if products is not None:
             return products.conv(x, kernel, strides, window.padding)
         operation = tf.raw_ops.DepthwiseConv2dNative if depthwise else tf.raw_ops.Conv2D
@@ -438,10 +452,10 @@ class GraphNetwork(Network[Tensor]):
 
         y = convolve(kernel)
         if self._folds:
-            self._convolution = _Convolution(y, kernel, convolve, scope)
+            self._convolution = _FoldableConvolution(y, kernel, convolve, scope)
         return y
 
-    def _subsample(self, products: Products, x: Tensor, window: Window) -> Tensor:
+    def _subsample(self, products: CpuProducts, x: Tensor, window: SlidingWindow) -> Tensor:
         """Every stride-th row and column; shared by the first two convolutions of a block."""
         if window.stride == (1, 1):
             return x
@@ -456,15 +470,15 @@ class GraphNetwork(Network[Tensor]):
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         last = self._convolution
-        if last is not None and last.result is x is self._unseen and last.pays:
-            return self._folded(last, layer)
+        if last is not None and last.result is x is self._unseen and last.saves_time:
+            return self._fold_batch_norm(last, layer)
 
         def value(spec: VariableSpec) -> Tensor:
             return self._reader(spec, tf.float32)
 
         offset = value(layer.beta)
         scale = None if layer.gamma is None else value(layer.gamma)
-        epsilon, channels_at = layer.settings.epsilon, self._channels_at(x)
+        epsilon, channels_at = layer.settings.epsilon, self._channel_axis_of(x)
         image_like = len(x.shape) == 4
         if self.training and self._synchronise is not None:
             y, mean, variance = synchronised_batch_norm(
@@ -475,7 +489,7 @@ class GraphNetwork(Network[Tensor]):
                 synchronise=self._synchronise,
                 unbiased=layer.settings.unbiased,
             )
-            self._follow(layer, mean, variance)
+            self._update_moving_averages(layer, mean, variance)
             return y
         averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
         if not self.training and offset.shape[0] % 4:
@@ -483,7 +497,9 @@ class GraphNetwork(Network[Tensor]):
             # the fused operation raises an error for these numbers of channels, although its kernel
             # supports them in inference.
             precise = _cast(x, tf.float32)
-            y = normalised(precise, averages[0], averages[1], scale, offset, epsilon, channels_at)
+            y = normalise_channels(
+                precise, averages[0], averages[1], scale, offset, epsilon, channels_at
+            )
             return _cast(y, x.dtype)
         # Tokens become a column: some batch norms of cuDNN support at most 65,535 examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
@@ -502,21 +518,23 @@ class GraphNetwork(Network[Tensor]):
             if not layer.settings.unbiased:
                 count = tf.cast(tf.size(x) // offset.shape[0], tf.float32)
                 variance *= (count - 1.0) / count
-            self._follow(layer, fused.batch_mean, variance)
+            self._update_moving_averages(layer, fused.batch_mean, variance)
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
 
-    def _follow(self, layer: BatchNormLayer, mean: Tensor, variance: Tensor) -> None:
+    def _update_moving_averages(
+        self, layer: BatchNormLayer, mean: Tensor, variance: Tensor
+    ) -> None:
         """Adds the updates of the moving averages by the moments of a batch."""
         decay = layer.settings.decay
         self.updates.append(StateUpdate(layer.mean, mean, decay))
         self.updates.append(StateUpdate(layer.variance, variance, decay))
 
-    def _folded(self, convolution: _Convolution, layer: BatchNormLayer) -> Tensor:
+    def _fold_batch_norm(self, convolution: _FoldableConvolution, layer: BatchNormLayer) -> Tensor:
         """Replaces batch norm by a scaled kernel and a bias.
 
         TensorFlow fuses a ReLU or an addition that follows.
         """
-        factor, offset = self._as_factor(layer)
+        factor, offset = self._batch_norm_factor_and_offset(layer)
         kernel = convolution.kernel
         # The kernel is [h, w, in, out]; if depthwise, [h, w, in, outputs per input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
@@ -526,7 +544,7 @@ class GraphNetwork(Network[Tensor]):
             )
             return self._bias_add(y, _cast(offset, self.compute_dtype))
 
-    def _as_factor(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
+    def _batch_norm_factor_and_offset(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
         """Batch norm with moving averages, as a factor and an offset for each channel."""
         factor = tf.math.rsqrt(self._reader(layer.variance, tf.float32) + layer.settings.epsilon)
         if layer.gamma is not None:
@@ -545,7 +563,7 @@ class GraphNetwork(Network[Tensor]):
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
         return _ELEMENTWISE[kind](x)
 
-    def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
+    def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: SlidingWindow) -> Tensor:
         pool = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
         return pool(x, window.size, window.stride, window.padding, data_format=self._format)
 
@@ -585,7 +603,7 @@ class GraphNetwork(Network[Tensor]):
         operation = tf.add if kind == "add" else tf.multiply
         unbatched = [value.ref() in self._unbatched for value in (x, y)]
         if all(unbatched):
-            return self._keep_unbatched(operation(x, y))
+            return self._mark_unbatched(operation(x, y))
         rank = len(shape)
         return operation(self._align(x, unbatched[0], rank), self._align(y, unbatched[1], rank))
 
@@ -596,10 +614,10 @@ class GraphNetwork(Network[Tensor]):
             return x
         padded = (1,) * (rank - len(shape)) + shape
         y = tf.reshape(x, [-1, *padded])
-        return self._lay_out(y) if rank == 3 else y
+        return self._to_compute_layout(y) if rank == 3 else y
 
     def _concat(self, xs: Sequence[Tensor]) -> Tensor:
-        return tf.concat(xs, self._channels_at(xs[0]))
+        return tf.concat(xs, self._channel_axis_of(xs[0]))
 
     def _pad_channels(self, x: Tensor, before: int, after: int) -> Tensor:
         padding = [(0, 0)] * 4
@@ -681,26 +699,26 @@ class GraphNetwork(Network[Tensor]):
 
     def _reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         if x.ref() in self._unbatched:
-            return self._keep_unbatched(tf.reshape(x, shape))
-        return self._like_images(tf.reshape(self._to_nhwc(x), [-1, *shape]))
+            return self._mark_unbatched(tf.reshape(x, shape))
+        return self._to_image_layout(tf.reshape(self._to_nhwc(x), [-1, *shape]))
 
     def _transpose(self, x: Tensor, order: tuple[int, ...]) -> Tensor:
         if x.ref() in self._unbatched:
-            return self._keep_unbatched(tf.transpose(x, order))
+            return self._mark_unbatched(tf.transpose(x, order))
         y = tf.transpose(self._to_nhwc(x), [0, *(axis + 1 for axis in order)])
-        return self._like_images(y)
+        return self._to_image_layout(y)
 
-    def _like_images(self, x: Tensor) -> Tensor:
-        return self._lay_out(x) if len(x.shape) == 4 else x
+    def _to_image_layout(self, x: Tensor) -> Tensor:
+        return self._to_compute_layout(x) if len(x.shape) == 4 else x
 
     def _split(self, x: Tensor, parts: int) -> list[Tensor]:
-        values: list[Tensor] = tf.split(x, parts, self._channels_at(x))
-        return [self._keep_unbatched(y) for y in values] if x.ref() in self._unbatched else values
+        values: list[Tensor] = tf.split(x, parts, self._channel_axis_of(x))
+        return [self._mark_unbatched(y) for y in values] if x.ref() in self._unbatched else values
 
     def _layer_norm(
         self, x: Tensor, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> Tensor:
-        axis = self._channels_at(x)
+        axis = self._channel_axis_of(x)
         precise = _cast(x, tf.float32) if x.dtype.size == 2 else x
         shape = [1] * len(x.shape)
         shape[axis] = gamma.size
@@ -714,15 +732,15 @@ class GraphNetwork(Network[Tensor]):
     ) -> Tensor:
         if bias is not None and bias.ref() not in self._unbatched:
             raise UsageError("attention bias must be made of variables, without the batch")
-        return attend(query, key, value, heads, bias)
+        return multi_head_attention(query, key, value, heads, bias)
 
     def _embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         if not ids.dtype.is_integer:
             raise UsageError(f"embedding takes integers, not {ids.dtype.name}")
-        return self._like_images(tf.gather(table, self._to_nhwc(ids)))
+        return self._to_image_layout(tf.gather(table, self._to_nhwc(ids)))
 
     def _recurrent(self, x: Tensor, cell: Cell, weights: Sequence[Tensor], reverse: bool) -> Tensor:
-        return recurrence(x, cell, weights, reverse)
+        return run_recurrent_cell(x, cell, weights, reverse)
 
     # Functions of the model's own --------------------------------------------------------
 
@@ -731,14 +749,14 @@ class GraphNetwork(Network[Tensor]):
         function: Callable[..., Any],
         xs: Sequence[Tensor],
         shape: tuple[int, ...],
-        flops: int | LayerWork,
+        flops: int | LayerFlopsAndMemory,
     ) -> Tensor:
         result = function(*(self._to_nhwc(x) for x in xs))
         unbatched = all(x.ref() in self._unbatched for x in xs)
         made_shape = tuple(result.shape if unbatched else result.shape[1:])
         if made_shape != shape:
             raise UsageError(f"apply declared the shape {shape} but its function made {made_shape}")
-        return self._keep_unbatched(result) if unbatched else self._like_images(result)
+        return self._mark_unbatched(result) if unbatched else self._to_image_layout(result)
 
 
 def _cast(x: Tensor, dtype: Any) -> Tensor:

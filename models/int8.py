@@ -3,9 +3,9 @@
 Inputs and results of convolutions, and of max pooling between them, are 8-bit integers. Kernels are
 quantised symmetrically around 0, with one scale for each output channel. Activations have one
 scale. Their range starts at 0 if no value is negative; otherwise it is symmetric (B. Jacob et al.,
-arXiv:1712.05877). `calibrate` measures the ranges of activations by running examples in float32.
-Values outside the ranges are clipped. Batch norm, bias and ReLU are fused with the convolution
-before them. All other layers compute in float32.
+arXiv:1712.05877). `record_value_ranges` measures the ranges of activations by running examples in
+float32. Values outside the ranges are clipped. Batch norm, bias and ReLU are fused with the
+convolution before them. All other layers compute in float32.
 
 The kernels are from oneDNN and need constant weights. Kernels that add a residual in integers
 (`QuantizedConv2DWithBiasSumAndReluAndRequantize`) are not used, because they crash in TensorFlow
@@ -26,7 +26,7 @@ import tensorflow as tf
 from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise
-from cnnbench.models.spec import BatchNormLayer, Window
+from cnnbench.models.spec import BatchNormLayer, SlidingWindow
 
 Tensor = Any  # tf.Tensor; TensorFlow has no type annotations.
 Range: TypeAlias = "tuple[float, float]"  # Minimum and maximum of values.
@@ -48,7 +48,7 @@ class Calibration:
     in_8_bits: int = 0
 
 
-def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
+def record_value_ranges(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
     """Runs a network eagerly on examples in float32 and records the ranges of the values."""
     calibration = Calibration()
     Int8Network(
@@ -57,7 +57,7 @@ def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Ca
     return calibration
 
 
-class _Eight(NamedTuple):
+class _QuantisedValue(NamedTuple):
     """Quantised values: quint8 (255 means `high`), or qint8 (-127 means `low`, and 127 means
     `high`).
     """
@@ -67,21 +67,23 @@ class _Eight(NamedTuple):
     high: float
 
 
-class _Chain(NamedTuple):
+class _FusedConvolution(NamedTuple):
     """A convolution with fused operations. If a ReLU is fused, it is the last operation.
 
     The float32 kernel is [height, width, in, out], or [height, width, in, 1] for a depthwise
     convolution. While ranges are recorded, `source` is None.
     """
 
-    source: _Eight | None
+    source: _QuantisedValue | None
     kernel: np.ndarray[Any, Any]
     bias: np.ndarray[Any, Any]
-    window: Window
+    window: SlidingWindow
     depthwise: bool
     rectified: bool = False
 
-    def scaled(self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> _Chain:
+    def scaled(
+        self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]
+    ) -> _FusedConvolution:
         """A chain that also multiplies each output channel by a factor and adds an offset."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
@@ -110,14 +112,22 @@ class Int8Network(GraphNetwork):
         self._calibration = calibration
         self._recording = recording
         self._recorded = iter(calibration.ranges)
-        self._eights: dict[Any, _Eight] = {}  # keys are references to float32 tensors
-        self._last: tuple[Tensor, _Chain] | None = None  # the last value of a chain, and the chain
+        self._eights: dict[Any, _QuantisedValue] = {}  # keys are references to float32 tensors
+        self._last: tuple[Tensor, _FusedConvolution] | None = (
+            None  # the last value of a chain, and the chain
+        )
         calibration.in_8_bits = 0
 
     # Layers ------------------------------------------------------------------------------
 
     def _conv(
-        self, x: Tensor, kernel: Tensor, window: Window, filters: int, *, depthwise: bool = False
+        self,
+        x: Tensor,
+        kernel: Tensor,
+        window: SlidingWindow,
+        filters: int,
+        *,
+        depthwise: bool = False,
     ) -> Tensor:
         plain = partial(super()._conv, x, kernel, window, filters, depthwise=depthwise)
         self._calibration.convolutions += self._recording
@@ -127,36 +137,38 @@ class Int8Network(GraphNetwork):
         if multiplies or has_groups:
             return plain()
         self._calibration.in_8_bits += not self._recording and not depthwise
-        reach = self._next_range(x)
-        source = None if self._recording else self._in_8_bits(x, reach)
+        reach = self._next_value_range(x)
+        source = None if self._recording else self._quantize(x, reach)
         none = np.zeros(filters, np.float32)
-        return self._chain_result(_Chain(source, _constant(kernel), none, window, depthwise), plain)
+        return self._fused_result(
+            _FusedConvolution(source, _static_value(kernel), none, window, depthwise), plain
+        )
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         plain = partial(super()._bias_add, x, bias)
-        chain = self._chain(x)
+        chain = self._fusable_convolution(x)
         if chain is None:
             return plain()
-        value = _constant(bias)
-        return self._chain_result(chain.scaled(np.ones_like(value), value), plain)
+        value = _static_value(bias)
+        return self._fused_result(chain.scaled(np.ones_like(value), value), plain)
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         plain = partial(super()._batch_norm, x, layer)
-        chain = self._chain(x)
+        chain = self._fusable_convolution(x)
         if chain is None:
             return plain()
         with tf.init_scope():  # Computed eagerly, because the kernel must be a constant.
-            factor, offset = self._as_factor(layer)
-        return self._chain_result(chain.scaled(factor.numpy(), offset.numpy()), plain)
+            factor, offset = self._batch_norm_factor_and_offset(layer)
+        return self._fused_result(chain.scaled(factor.numpy(), offset.numpy()), plain)
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
         plain = partial(super()._elementwise, kind, x)
-        chain = self._chain(x)
+        chain = self._fusable_convolution(x)
         if chain is None or kind not in _RECTIFIERS:
             return plain()
-        return self._chain_result(chain._replace(rectified=True), plain)
+        return self._fused_result(chain._replace(rectified=True), plain)
 
-    def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
+    def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: SlidingWindow) -> Tensor:
         eight = self._eights.get(x.ref())
         if kind != "max" or eight is None:
             return super()._pool(kind, x, window)
@@ -165,15 +177,15 @@ class Int8Network(GraphNetwork):
             input=integers,
             min_input=low,
             max_input=high,
-            ksize=self._per_dimension(*window.size, 1),
-            strides=self._per_dimension(*window.stride, 1),
+            ksize=self._values_per_dimension(*window.size, 1),
+            strides=self._values_per_dimension(*window.stride, 1),
             padding=window.padding,
         )
-        return self._of_integers(_Eight(pooled.output, low, high))
+        return self._dequantize_and_remember(_QuantisedValue(pooled.output, low, high))
 
     # Ranges ------------------------------------------------------------------------------
 
-    def _next_range(self, x: Tensor | None = None) -> Range:
+    def _next_value_range(self, x: Tensor | None = None) -> Range:
         """Range of the next value: measured while recording, otherwise from the calibration."""
         if not self._recording:
             return next(self._recorded)
@@ -183,19 +195,19 @@ class Int8Network(GraphNetwork):
 
     # Chains ------------------------------------------------------------------------------
 
-    def _chain(self, x: Tensor) -> _Chain | None:
+    def _fusable_convolution(self, x: Tensor) -> _FusedConvolution | None:
         """The chain that computed a value, if further operations can be fused with it."""
         if self._last is None or self._last[0] is not x or self._last[1].rectified:
             return None
         return self._last[1]
 
-    def _chain_result(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
+    def _fused_result(self, chain: _FusedConvolution, plain: Callable[[], Tensor]) -> Tensor:
         """Result of a chain. While ranges are recorded, `plain` computes it in float32."""
         if self._recording:
             y = plain()
-            self._next_range(y)
+            self._next_value_range(y)
         else:
-            reach = self._next_range()
+            reach = self._next_value_range()
             if chain.depthwise and not chain.rectified:
                 assert chain.source is not None  # There is no integer kernel for this case.
                 x = _dequantize(chain.source)
@@ -204,33 +216,33 @@ class Int8Network(GraphNetwork):
                 y = super()._bias_add(y, tf.constant(chain.bias))
             else:
                 self._calibration.in_8_bits += chain.depthwise
-                y = self._of_integers(_convolved(chain, reach))
+                y = self._dequantize_and_remember(_convolve_quantised(chain, reach))
         self._last = (y, chain)
         return y
 
     # Integers ----------------------------------------------------------------------------
 
-    def _of_integers(self, eight: _Eight) -> Tensor:
+    def _dequantize_and_remember(self, eight: _QuantisedValue) -> Tensor:
         y = _dequantize(eight)
         self._eights[y.ref()] = eight
         return y
 
-    def _in_8_bits(self, x: Tensor, reach: Range) -> _Eight:
+    def _quantize(self, x: Tensor, reach: Range) -> _QuantisedValue:
         if x.ref() not in self._eights:
-            low, high = _bounds(reach, signed=reach[0] < 0)
+            low, high = _quantisation_bounds(reach, signed=reach[0] < 0)
             quantized = tf.raw_ops.QuantizeV2(
-                input=x, min_range=low, max_range=high, T=_integers(low), mode="SCALED"
+                input=x, min_range=low, max_range=high, T=_integer_dtype(low), mode="SCALED"
             )
-            self._eights[x.ref()] = _Eight(quantized.output, low, high)
+            self._eights[x.ref()] = _QuantisedValue(quantized.output, low, high)
         return self._eights[x.ref()]
 
 
-def _convolved(chain: _Chain, reach: Range) -> _Eight:
+def _convolve_quantised(chain: _FusedConvolution, reach: Range) -> _QuantisedValue:
     assert chain.source is not None
     axes = (0, 1, 3) if chain.depthwise else (0, 1, 2)
     most = np.maximum(np.abs(chain.kernel).max(axes), np.float32(1e-30))
     steps = chain.kernel / (most[:, None] if chain.depthwise else most) * _MOST
-    low, high = _bounds(reach, signed=not chain.rectified)
+    low, high = _quantisation_bounds(reach, signed=not chain.rectified)
     if chain.depthwise:
         operation = tf.raw_ops.QuantizedDepthwiseConv2DWithBiasAndReluAndRequantize
     elif chain.rectified:
@@ -253,26 +265,26 @@ def _convolved(chain: _Chain, reach: Range) -> _Eight:
         padding_list=zeros,
         out_type=tf.quint8 if chain.rectified else tf.qint8,
     )
-    return _Eight(integers, low, high)
+    return _QuantisedValue(integers, low, high)
 
 
-def _bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
+def _quantisation_bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
     """The interval that the integers represent. It is never empty."""
     most = max(*map(abs, reach), 1e-6)
     return (-most if signed else 0.0), most
 
 
-def _integers(low: float) -> Any:
+def _integer_dtype(low: float) -> Any:
     return tf.qint8 if low < 0 else tf.quint8
 
 
-def _dequantize(eight: _Eight) -> Tensor:
+def _dequantize(eight: _QuantisedValue) -> Tensor:
     return tf.raw_ops.Dequantize(
         input=eight.integers, min_range=eight.low, max_range=eight.high, mode="SCALED"
     )
 
 
-def _constant(value: Tensor) -> np.ndarray[Any, Any]:
+def _static_value(value: Tensor) -> np.ndarray[Any, Any]:
     constant = tf.get_static_value(value)
     assert constant is not None, "weights are constants"
     return np.asarray(constant, np.float32)

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.errors import UsageError, first_line
-from cnnbench.models.declaration import innermost
+from cnnbench.models.declaration import innermost_scope
 from cnnbench.models.graph import GraphNetwork, StateUpdate
 from cnnbench.models.model import Model
 from cnnbench.models.spec import (
@@ -26,9 +26,9 @@ from cnnbench.models.spec import (
     BatchNormLayer,
     Initializer,
     KerasDeclaration,
-    LayerWork,
+    LayerFlopsAndMemory,
+    SlidingWindow,
     VariableSpec,
-    Window,
 )
 
 # Building.
@@ -40,7 +40,7 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mix
 _NOT_DECAYED = ("gamma", "beta", "embeddings")
 
 
-class Built(NamedTuple):
+class BuiltKerasModel(NamedTuple):
     """A Keras model whose own variables only store the initial values.
 
     `takes_training` is whether the layers are called with `training=True` in training. As in `fit`,
@@ -65,7 +65,7 @@ class Built(NamedTuple):
 
 def build(
     make: Callable[[str], Any], dtype: str, seed: int, size: int | None, *, fuses: bool
-) -> Built:
+) -> BuiltKerasModel:
     """Builds a model on the host, with initial values as after `keras.utils.set_random_seed`.
 
     The model is built in a separate thread. There, Keras numbers layer names from 0 even if the
@@ -79,14 +79,14 @@ def build(
     policy = _POLICIES[dtype]
     states = random.getstate(), np.random.get_state()
 
-    def made() -> Built:
+    def made() -> BuiltKerasModel:
         keras.utils.set_random_seed(seed)
         keras.config.set_dtype_policy(policy)
         with tf.device("CPU:0"):
             model = make(policy)
-            checked = _checked(model, size)
+            checked = _to_functional_with_logits(model, size)
             takes = inspect.signature(model.call).parameters
-        return Built(checked, checked is model or "training" in takes)
+        return BuiltKerasModel(checked, checked is model or "training" in takes)
 
     try:
         with ThreadPoolExecutor(1) as pool:
@@ -94,13 +94,13 @@ def build(
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-    for _, layer in _layers(built.model):
+    for _, layer in _all_layers(built.model):
         if type(layer) in _FUSED and fuses:
             object.__setattr__(layer, "__class__", _FUSED[type(layer)])
     return built
 
 
-def application(name: str, sizes: tuple[int, int] | None = None) -> Any:
+def make_application(name: str, sizes: tuple[int, int] | None = None) -> Any:
     """A network of `keras.applications` with random weights.
 
     `sizes` contains the height (and width) of the images and the number of classes. The defaults
@@ -114,13 +114,13 @@ def application(name: str, sizes: tuple[int, int] | None = None) -> Any:
     return getattr(keras.applications, name)(**options)
 
 
-def preprocessed(name: str, images: Any) -> Any:
+def preprocess_for_application(name: str, images: Any) -> Any:
     """Converts images in [-1, 1] to the range that the network was trained with."""
     module = importlib.import_module(getattr(keras.applications, name).__module__)
     return module.preprocess_input((images + 1.0) * 127.5)
 
 
-def loaded(path: str, policy: str) -> Any:
+def load_keras_file(path: str, policy: str) -> Any:
     """Loads a model from a file without running code from it.
 
     Mixed precision policies return a copy of the model with that policy.
@@ -142,7 +142,7 @@ def loaded(path: str, policy: str) -> Any:
     return copy
 
 
-def _checked(model: Any, size: int | None) -> Any:
+def _to_functional_with_logits(model: Any, size: int | None) -> Any:
     """Converts a model to a functional one that returns logits.
 
     Raises UsageError if cnnbench cannot train the model.
@@ -179,11 +179,11 @@ def _is_integer(dtype: Any) -> bool:
     return "float" not in str(dtype)
 
 
-def _layers(model: Any, scope: str = "") -> Iterator[tuple[str, Any]]:
+def _all_layers(model: Any, scope: str = "") -> Iterator[tuple[str, Any]]:
     """The layers of a model and of the models in it, with their paths."""
     for layer in model.layers if isinstance(model, keras.Model) else ():
         yield f"{scope}{layer.name}", layer
-        yield from _layers(layer, f"{scope}{layer.name}/")
+        yield from _all_layers(layer, f"{scope}{layer.name}/")
 
 
 # Declaring.
@@ -197,10 +197,10 @@ _LINEAR = ("AddV2", "AddN", "BiasAdd", "Cast", "ConcatV2", "Mean", "Pad", "Slice
 _BY_RESULT = ("Exp", "Relu", "Relu6", "Rsqrt", "Sigmoid", "Softmax", "Sqrt", "Tanh")
 
 
-def declared(model: Any, size: int | None) -> KerasDeclaration:
+def declare_keras_model(model: Any, size: int | None) -> KerasDeclaration:
     """Sizes and variables of a model. Raises UsageError if cnnbench cannot run the model."""
     names = [
-        layer.name for _, layer in _layers(model) if isinstance(layer, keras.layers.InputLayer)
+        layer.name for _, layer in _all_layers(model) if isinstance(layer, keras.layers.InputLayer)
     ]
     for number, tensor in enumerate(model.inputs):
         if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
@@ -219,14 +219,16 @@ def declared(model: Any, size: int | None) -> KerasDeclaration:
     if height is None or height != width or size not in (None, height):
         wanted = "" if size is None else f", not {size} x {size} as image_size says"
         raise UsageError(f"the Keras model takes images of {image[0]} x {image[1]}{wanted}")
-    return KerasDeclaration(height, image[2], logits[0], tuple(_specs(model)))
+    return KerasDeclaration(height, image[2], logits[0], tuple(_variable_specs(model)))
 
 
-def _specs(model: Any) -> Iterator[VariableSpec]:
+def _variable_specs(model: Any) -> Iterator[VariableSpec]:
     weights = {id(weight) for weight in model.weights}
-    frozen = {id(v) for _, layer in _layers(model) if not layer.trainable for v in layer.weights}
+    frozen = {
+        id(v) for _, layer in _all_layers(model) if not layer.trainable for v in layer.weights
+    }
     taken: set[str] = set()
-    for variable in Built(model).variables:
+    for variable in BuiltKerasModel(model).variables:
         same = (f"{variable.path}_{number}" for number in range(1, len(taken) + 1))
         name = next(path for path in (variable.path, *same) if path not in taken)
         taken.add(name)
@@ -243,13 +245,15 @@ def _specs(model: Any) -> Iterator[VariableSpec]:
         )
 
 
-def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
+def count_layer_work(
+    model: Model, built: BuiltKerasModel, declared: KerasDeclaration
+) -> LayerFlopsAndMemory:
     """FLOPs by layer and memory of a training step, from a trace of the forward pass.
 
     Operations inside loops are not counted.
     """
-    graph, live = _traced(model, declared)
-    layers = {path for path, _ in _layers(built.model)}
+    graph, live = _trace_forward(model, declared)
+    layers = {path for path, _ in _all_layers(built.model)}
     layers |= {variable.name.rpartition("/")[0] for variable in declared.variables}
     flops: dict[str, tuple[int, int, int]] = {}
     owners: dict[str, str] = {}  # from each view to the tensor that owns its buffer
@@ -267,18 +271,21 @@ def work(model: Model, built: Built, declared: KerasDeclaration) -> LayerWork:
             }
         elif any(differentiated) and operation.type not in _LINEAR:
             needed = outputs if operation.type in _BY_RESULT else inputs
-            stored |= {owners.get(tensor.name, tensor.name): _size(tensor) for tensor in needed}
-        largest = max(largest, sum(map(_size, (*inputs, *outputs))))
-        scope = innermost(operation.name.split("/")[:-1], layers)
+            stored |= {
+                owners.get(tensor.name, tensor.name): _elements_per_example(tensor)
+                for tensor in needed
+            }
+        largest = max(largest, sum(map(_elements_per_example, (*inputs, *outputs))))
+        scope = innermost_scope(operation.name.split("/")[:-1], layers)
         before = flops.setdefault(scope, (0, 0, 0)) if scope else (0, 0, 0)
-        if count := _flops(operation) // _BATCH:
+        if count := _flops_of_operation(operation) // _BATCH:
             to_input, to_kernel = (*differentiated[-2:],)
             added = (count, count * to_input, count * to_kernel)
             flops[scope] = tuple(map(sum, zip(before, added, strict=True)))  # type: ignore[assignment]
-    return LayerWork(flops, sum(stored.values()) + largest, largest)
+    return LayerFlopsAndMemory(flops, sum(stored.values()) + largest, largest)
 
 
-def _traced(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:
+def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:
     """The graph of a forward pass in training, and the tensor names of trained variables."""
     trained: set[str] = set()
 
@@ -303,7 +310,7 @@ def _traced(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:
         while trace is not None:
             frames.append(trace.tb_frame)
             trace = trace.tb_next
-        where = next(filter(None, map(_layer_in, reversed(frames))), "the Keras model")
+        where = next(filter(None, map(_layer_of_frame, reversed(frames))), "the Keras model")
         what = f"{type(error).__name__}: {first_line(error)}"
         raise UsageError(f"{where} cannot be called in training: {what}") from error
     for variable in traced.graph.variables:
@@ -313,13 +320,13 @@ def _traced(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:
 
 def _refuse_variable(creator: Any, **options: Any) -> NoReturn:
     frame: FrameType | None = sys._getframe()
-    while frame is not None and not _layer_in(frame):
+    while frame is not None and not _layer_of_frame(frame):
         frame = frame.f_back
-    where = "the Keras model" if frame is None else _layer_in(frame)
+    where = "the Keras model" if frame is None else _layer_of_frame(frame)
     raise UsageError(f"{where} makes a variable when it is called; make it in build()")
 
 
-def _layer_in(frame: FrameType) -> str:
+def _layer_of_frame(frame: FrameType) -> str:
     """Name and class of the Keras layer whose method a frame executes; "" for other frames."""
     layer = frame.f_locals.get("self")
     if not isinstance(layer, keras.Layer):
@@ -327,7 +334,7 @@ def _layer_in(frame: FrameType) -> str:
     return f"layer {layer.name} ({type(layer).__name__})"
 
 
-def _size(tensor: tf.Tensor) -> int:
+def _elements_per_example(tensor: tf.Tensor) -> int:
     """Number of elements per example; 0 for tensors without a batch dimension."""
     shape = tensor.shape
     if not shape.is_fully_defined() or not shape.rank or shape[0] % _BATCH:
@@ -335,7 +342,7 @@ def _size(tensor: tf.Tensor) -> int:
     return int(shape.num_elements()) // _BATCH
 
 
-def _flops(operation: tf.Operation) -> int:
+def _flops_of_operation(operation: tf.Operation) -> int:
     kind, shapes = operation.type, [tensor.shape for tensor in operation.inputs]
     if kind not in ("Einsum", *_PRODUCTS) or not all(s.is_fully_defined() for s in shapes):
         return 0
@@ -346,7 +353,7 @@ def _flops(operation: tf.Operation) -> int:
     return int(2 * _PRODUCTS[kind](operation, *shapes[-2:]))
 
 
-def _of_matmul(operation: tf.Operation, x: Any, y: Any) -> int:
+def _matmul_flops(operation: tf.Operation, x: Any, y: Any) -> int:
     transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
     return int(operation.outputs[0].shape.num_elements() * x[-2 if transposed else -1])
 
@@ -363,7 +370,7 @@ _PRODUCTS: dict[str, Callable[..., int]] = {
         operation.outputs[0].shape.num_elements() * math.prod(kernel[:2])
     ),
     "Conv2DBackpropInput": lambda operation, kernel, x: x.num_elements() * math.prod(kernel[:-1]),
-    **dict.fromkeys(("MatMul", "BatchMatMulV2"), _of_matmul),
+    **dict.fromkeys(("MatMul", "BatchMatMulV2"), _matmul_flops),
 }
 
 
@@ -375,13 +382,13 @@ _calls: ContextVar[tuple[GraphNetwork, dict[int, VariableSpec]] | None] = Contex
 """The network that is calling a Keras model, and its variables by `id` of the Keras variable."""
 
 
-def dtype_of(net: Any) -> str:
+def compute_dtype_name(net: Any) -> str:
     """Name of the dtype in which a `GraphNetwork` computes."""
     return str(net.compute_dtype.name)
 
 
 def call(
-    built: Built,
+    built: BuiltKerasModel,
     declared: Sequence[VariableSpec],
     net: Any,
     images: tf.Tensor,
@@ -417,7 +424,7 @@ def call(
 # Layers that use the operations of a `GraphNetwork`. Results equal those of the Keras layers.
 
 
-def _network() -> GraphNetwork | None:
+def _calling_network() -> GraphNetwork | None:
     calling = _calls.get()
     return None if calling is None else calling[0]
 
@@ -455,7 +462,7 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
     """A convolution with the faster gradients of `cnnbench.models.cpu_products`."""
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
-        net, image = _network(), tuple(inputs.shape[1:3])
+        net, image = _calling_network(), tuple(inputs.shape[1:3])
         groups = (1, inputs.shape[-1])
         if (
             net is None
@@ -464,7 +471,7 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
             or self.groups not in groups
         ):
             return super().convolution_op(inputs, kernel)
-        window = Window.make(image, self.kernel_size, self.strides, self.padding.upper())
+        window = SlidingWindow.make(image, self.kernel_size, self.strides, self.padding.upper())
         kernel = keras.ops.convert_to_tensor(kernel)
         depthwise = 1 < self.groups == inputs.shape[-1]
         if depthwise:  # TensorFlow's grouped convolution needs oneDNN on a CPU.
@@ -476,7 +483,7 @@ class _Dense(keras.layers.Dense):  # type: ignore[misc]
     """A dense layer with the faster gradients of `cnnbench.models.cpu_products`."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        net = _network()
+        net = _calling_network()
         if net is None or len(inputs.shape) != 2:
             return super().call(inputs, training=training)
         y = net._matmul(inputs, keras.ops.convert_to_tensor(self.kernel), self.units)

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Annotated, Any
 
 from cnnbench.base import plugins
-from cnnbench.base.plugins import agree, is_tensor, shown, sizes
-from cnnbench.base.text import nearest
+from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_text
+from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import networks
 from cnnbench.models.network import Network, T
@@ -22,8 +22,8 @@ from cnnbench.models.spec import (
     BatchNorm,
     Element,
     LearningRateSpec,
-    grouped,
-    named_size,
+    group_values,
+    size_of_attribute,
 )
 
 # The base class of all networks.
@@ -34,38 +34,38 @@ LARGEST_IMAGE = 2**14
 # Types of results. If a plug-in defines a method, its results are checked. -----------------
 
 
-def _rows(value: Any) -> int | None:
+def _count_examples(value: Any) -> int | None:
     """Number of examples in a tensor or a mapping of tensors; None if unknown."""
     first = next(iter(value.values()), None) if isinstance(value, Mapping) else value
-    shape = sizes(first) if is_tensor(first) else None
+    shape = tensor_sizes(first) if is_tensor(first) else None
     return shape[0] if shape else None
 
 
-def _per_example(value: Any, arguments: Sequence[Any], *, single: bool = False) -> str:
-    shape = sizes(value) if hasattr(value, "shape") else ()
-    examples = _rows(arguments[-1])  # the number of labels
+def _not_per_example_text(value: Any, arguments: Sequence[Any], *, single: bool = False) -> str:
+    shape = tensor_sizes(value) if hasattr(value, "shape") else ()
+    examples = _count_examples(arguments[-1])  # the number of labels
     fits = shape is None or (shape and (None in (shape[0], examples) or shape[0] == examples))
     if not single:
         wanted = "a tensor [n, ...], a row per example"
     else:
         wanted = "a float32 tensor [n], a value per example"
         fits = fits and len(shape or [0]) == 1 and getattr(value, "dtype", None) == "float32"
-    return "" if fits else f"{wanted}, not {shown(value)}"
+    return "" if fits else f"{wanted}, not {value_text(value)}"
 
 
-def _with_elements(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
+def _missing_element_text(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     model = arguments[0]
     for element in model.elements:
         if element.name not in value:
             return f"values of all elements, not without {element.name}"
         part = value[element.name]
         wanted = [getattr(model, n, None) if isinstance(n, str) else n for n in element.shape]
-        if is_tensor(part) and not agree(sizes(part), wanted):
-            return f"{element.name} as a tensor {wanted}, not {shown(part)}"
+        if is_tensor(part) and not sizes_agree(tensor_sizes(part), wanted):
+            return f"{element.name} as a tensor {wanted}, not {value_text(part)}"
     return ""
 
 
-def _listed_in(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
+def _unlisted_names_text(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     unprintable = [name for name in value if not name.isprintable()]
     if unprintable:
         return f"values by names of printable characters, not by {unprintable[0]!r}"
@@ -78,11 +78,11 @@ def _listed_in(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any
     return f"values by the names in {where}, {listed}, not by {returned}"
 
 
-Elements = Annotated[Mapping[str, Any], _with_elements]
-Column = Annotated[Any, partial(_per_example, single=True)]
-Metrics = Annotated[Mapping[str, Column], partial(_listed_in, "metric_names")]
-Rows = Mapping[str, Annotated[Any, _per_example]]
-HostMetrics = Annotated[Mapping[str, float], partial(_listed_in, "host_metric_names")]
+Elements = Annotated[Mapping[str, Any], _missing_element_text]
+Column = Annotated[Any, partial(_not_per_example_text, single=True)]
+Metrics = Annotated[Mapping[str, Column], partial(_unlisted_names_text, "metric_names")]
+Rows = Mapping[str, Annotated[Any, _not_per_example_text]]
+HostMetrics = Annotated[Mapping[str, float], partial(_unlisted_names_text, "host_metric_names")]
 
 
 class Model(abc.ABC):
@@ -149,7 +149,7 @@ class Model(abc.ABC):
             ):
                 raise FlagError("image_size", image_size, f"--model={self.name} takes no images")
             if image_size not in self.image_sizes:
-                reason = f"--model={self.name} takes {_list_text(self.image_sizes)}"
+                reason = f"--model={self.name} takes {_sizes_text(self.image_sizes)}"
                 raise FlagError("image_size", image_size, reason)
             self.image_size = image_size
         if self.num_classes not in (None, num_classes or self.num_classes):
@@ -200,12 +200,12 @@ class Model(abc.ABC):
         An evaluation reports the means.
 
         The names are `metric_names`; if they are empty, there are no metrics. By default, the
-        metrics are ``top_1`` and ``top_5``: the `hits` among the largest logit, and among the five
-        largest logits.
+        metrics are ``top_1`` and ``top_5``: the `top_k_hits` among the largest logit, and among the
+        five largest logits.
         """
         if not self.metric_names:
             return {}
-        return dict(zip(("top_1", "top_5"), hits(outputs, labels, (1, 5)), strict=True))
+        return dict(zip(("top_1", "top_5"), top_k_hits(outputs, labels, (1, 5)), strict=True))
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
         """Data of each example for `host_metrics`: tensors ``[n, ...]`` by name. None by default.
@@ -253,17 +253,17 @@ class Model(abc.ABC):
             size for element in self.elements for size in element.named_sizes
         ):
             if size != "num_classes":
-                named_size(self, size)
+                size_of_attribute(self, size)
 
 
-def _list_text(values: range) -> str:
+def _sizes_text(values: range) -> str:
     if len(values) == 1:
         return f"{values.start} alone"
     kind = "sizes" if values.step == 1 else f"multiples of {values.step}"
     return f"{kind} from {values.start} to {values[-1]}"
 
 
-def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
+def top_k_hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
     """Probability that the label is among the k largest logits, for every k in `tops`.
 
     Equal logits are ordered at random. If e logits equal the label's logit (including itself) and g
@@ -288,24 +288,24 @@ def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
     return [tf.where(usable, hit, 0.0) for hit in shares]
 
 
-def place_of(model: Model) -> str:
+def plugin_place(model: Model) -> str:
     """Where a plug-in defines a network, followed by a colon; "" for networks of cnnbench."""
     built_in = plugins.is_built_in(type(model))
-    return "" if built_in else f"{plugins.definition(type(model).build)}: "
+    return "" if built_in else f"{plugins.definition_location(type(model).build)}: "
 
 
-def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
+def build_checked_outputs(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
     """Calls `Model.build` with features (by name) and checks the result.
 
     With the default loss, outputs must be logits, ``(num_classes,)`` per example.
     """
-    outputs = model.build(net, grouped(model.elements, "feature", features))
+    outputs = model.build(net, group_values(model.elements, "feature", features))
     logits = (outputs, *(head for head, _ in net.auxiliaries)) if model.has_softmax_loss() else ()
     for output in logits:
         shape: object = "a mapping" if isinstance(output, Mapping) else net.shape(output)
         if shape != (net.num_classes,):
             raise UsageError(
-                f"{place_of(model)}model {model.name} must return logits of shape "
+                f"{plugin_place(model)}model {model.name} must return logits of shape "
                 f"({net.num_classes},) per example, not {shape}; end build() with net.logits(x)"
             )
     return outputs
@@ -365,17 +365,17 @@ def get_model(name: str, dataset: str) -> Model:
       FlagError: there is no such model.
       UsageError: the registered factory does not create a valid `Model`.
     """
-    _load_family(name)
+    _import_family_module(name)
     key = (dataset, name)
     factory = _factories.get(key) or _make_family_model(name, dataset)
     if factory is None:
         plugins.load_entry_points(ENTRY_POINT_GROUP)
         factory = _factories.get(key)
     if factory is None:
-        raise FlagError("model", name, _unknown(name, dataset))
-    plugin = plugins.origin("model_plugin", key)
-    block = plugins.running(plugin) if plugin else contextlib.nullcontext()
-    with plugins.reported(UsageError, plugin or f"--model={name}"), block:
+        raise FlagError("model", name, _unknown_model_reason(name, dataset))
+    plugin = plugins.plugin_of_object("model_plugin", key)
+    block = plugins.running_plugin_code(plugin) if plugin else contextlib.nullcontext()
+    with plugins.reporting_plugin_errors(UsageError, plugin or f"--model={name}"), block:
         model = factory()
         if not isinstance(model, Model):
             raise UsageError(f"its factory made a {type(model).__name__}, not a cnnbench Model")
@@ -398,7 +398,7 @@ def model_names(dataset: str) -> tuple[str, ...]:
     return tuple(sorted(name for owner, name in _all_models() if owner == dataset))
 
 
-def all_names() -> tuple[str, ...]:
+def all_model_names() -> tuple[str, ...]:
     """Sorted names of the models of all data sets."""
     of_families = (name for _, names in _families.values() for name in names)
     return tuple(sorted({*(name for _, name in _all_models()), *of_families}))
@@ -411,10 +411,10 @@ def datasets() -> tuple[str, ...]:
 
 def datasets_of(name: str) -> tuple[str, ...]:
     """Sorted names of the data sets with a model of this name; empty if the name is unknown."""
-    _load_family(name)
-    if not _owners(name):
+    _import_family_module(name)
+    if not _datasets_with_model(name):
         plugins.load_entry_points(ENTRY_POINT_GROUP)
-    return _owners(name)
+    return _datasets_with_model(name)
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
@@ -423,55 +423,55 @@ def load_plugin(path: str) -> tuple[str, ...]:
     return tuple(name for _, name in keys)
 
 
-def _load_family(name: str) -> None:
+def _import_family_module(name: str) -> None:
     """Imports the module whose name begins a model's name, such as resnet for resnet50.
 
     This module contains all models with that name. If it contains none, all modules are imported.
     """
-    for module in plugins.modules_of(networks):
+    for module in plugins.module_names(networks):
         if name.startswith(module):
             importlib.import_module(f"{networks.__name__}.{module}")
-    if not _owners(name):
-        _load_builtin()
+    if not _datasets_with_model(name):
+        _import_builtin_networks()
 
 
 @functools.cache
-def _load_builtin() -> None:
-    for module in plugins.modules_of(networks):
+def _import_builtin_networks() -> None:
+    for module in plugins.module_names(networks):
         importlib.import_module(f"{networks.__name__}.{module}")
 
 
 def _all_models() -> Iterable[Key]:
     """Data set and name of every model, including models from entry points."""
-    _load_builtin()
+    _import_builtin_networks()
     plugins.load_entry_points(ENTRY_POINT_GROUP)
     return _factories
 
 
-def _owners(name: str) -> tuple[str, ...]:
+def _datasets_with_model(name: str) -> tuple[str, ...]:
     return tuple(sorted(owner for owner, model in _factories if model == name))
 
 
-def _unknown(name: str, dataset: str) -> str:
-    owners = _owners(name)
+def _unknown_model_reason(name: str, dataset: str) -> str:
+    owners = _datasets_with_model(name)
     if owners:
         hint = "give its --data_name"
-        if plugins.origin("dataset_plugin", dataset):
+        if plugins.plugin_of_object("dataset_plugin", dataset):
             hint += f", or register it for {dataset} (docs/data.md)"
         return f"is a model for {' and '.join(owners)}, not for {dataset}; {hint}"
     names = model_names(dataset)
-    near = nearest(name, names)
+    near = nearest_word(name, names)
     hint = f"did you mean {near}? " if near else ""
     listed = ", ".join(names) or "none"
     return f"unknown; {hint}models for {dataset}: {listed}"
 
 
-plugins.add_kind(
+plugins.add_plugin_kind(
     plugins.Kind(
         flag="model_plugin",
         noun="model",
         call="cnnbench.models.register_model(name, dataset, factory)",
         table=lambda: _factories,
-        prepare=_load_builtin,
+        prepare=_import_builtin_networks,
     )
 )

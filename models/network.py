@@ -26,11 +26,11 @@ from cnnbench.models.spec import (
     BatchNorm,
     BatchNormLayer,
     Initializer,
-    LayerWork,
+    LayerFlopsAndMemory,
     Padding,
     Pair,
+    SlidingWindow,
     VariableSpec,
-    Window,
 )
 
 # Base class of `Network`: names of variables, and layers for tokens, sequences and attention.
@@ -336,13 +336,13 @@ class Network(SequenceLayers[T]):
           stddev: standard deviation of a truncated normal for the kernel; by default, variance
             scaling by fan-in.
         """
-        height, width, channels = self._image_shape(x, "conv")
+        height, width, channels = self._checked_image_shape(x, "conv")
         if groups < 1 or channels % groups or filters % groups:
             raise UsageError(
                 f"conv of {groups} groups needs multiples of that many channels and filters, "
                 f"not {channels} and {filters}"
             )
-        window = Window.make((height, width), kernel, stride, padding)
+        window = SlidingWindow.make((height, width), kernel, stride, padding)
         with self._layer("conv"):
             shape = (*window.size, channels // groups, filters)
             y = self._conv(x, self._kernel("kernel", shape, stddev), window, filters)
@@ -366,10 +366,10 @@ class Network(SequenceLayers[T]):
 
         The arguments are the same as for `conv`. The fan-in of the kernel is height x width.
         """
-        height, width, channels = self._image_shape(x, "depthwise_conv")
-        window = Window.make((height, width), kernel, stride, padding)
+        height, width, channels = self._checked_image_shape(x, "depthwise_conv")
+        window = SlidingWindow.make((height, width), kernel, stride, padding)
         with self._layer("depthwise"):
-            y = self._depthwise_by("kernel", x, window, multiplier, stddev)
+            y = self._depthwise_conv("kernel", x, window, multiplier, stddev)
             y = self._add_bias(y, channels * multiplier, None if batch_norm else bias)
         return self._finish(y, batch_norm, activation)
 
@@ -396,11 +396,11 @@ class Network(SequenceLayers[T]):
           stddev: standard deviation of truncated normals for both kernels; by default, variance
             scaling by the fan-in of each kernel.
         """
-        height, width, channels = self._image_shape(x, "separable_conv")
-        window = Window.make((height, width), kernel, stride, padding)
-        pointwise = Window.make(window.output, 1, 1, "SAME")
+        height, width, channels = self._checked_image_shape(x, "separable_conv")
+        window = SlidingWindow.make((height, width), kernel, stride, padding)
+        pointwise = SlidingWindow.make(window.output, 1, 1, "SAME")
         with self._layer("separable"):
-            y = self._depthwise_by("depthwise_kernel", x, window, multiplier, stddev)
+            y = self._depthwise_conv("depthwise_kernel", x, window, multiplier, stddev)
             shape = (1, 1, channels * multiplier, filters)
             y = self._conv(y, self._kernel("pointwise_kernel", shape, stddev), pointwise, filters)
             y = self._add_bias(y, filters, None if batch_norm else bias)
@@ -506,7 +506,7 @@ class Network(SequenceLayers[T]):
 
     def global_avg_pool(self, x: T) -> T:
         """Mean over height and width: ``(h, w, c)`` to ``(c,)``."""
-        self._image_shape(x, "global_avg_pool")
+        self._checked_image_shape(x, "global_avg_pool")
         return self._spatial_mean(x)
 
     def dropout(self, x: T, keep: float = 0.5) -> T:
@@ -572,20 +572,20 @@ class Network(SequenceLayers[T]):
 
         The sum includes ``radius`` channels on each side.
         """
-        self._image_shape(x, "lrn")
+        self._checked_image_shape(x, "lrn")
 
-        def normalise(image: Any) -> Any:
+        def normalise_locally(image: Any) -> Any:
             import tensorflow as tf
 
             whole = tf.cast(image, tf.float32)  # Squares may overflow float16.
             y = tf.nn.local_response_normalization(whole, radius, bias, alpha, beta)
             return tf.cast(y, image.dtype)
 
-        return self.apply(normalise, x)
+        return self.apply(normalise_locally, x)
 
     def pad_channels(self, x: T, before: int, after: int) -> T:
         """Adds channels of zeros."""
-        self._image_shape(x, "pad_channels")
+        self._checked_image_shape(x, "pad_channels")
         return self._pad_channels(x, before, after)
 
     # Parts of the network ------------------------------------------------------------------
@@ -617,7 +617,7 @@ class Network(SequenceLayers[T]):
         function: Callable[..., Any],
         *xs: T,
         shape: Sequence[int] | None = None,
-        flops: int | LayerWork = 0,
+        flops: int | LayerFlopsAndMemory = 0,
     ) -> T:
         """Applies any TensorFlow function of tensors.
 
@@ -636,7 +636,7 @@ class Network(SequenceLayers[T]):
 
     # Shared by the interpreters ----------------------------------------------------------
 
-    def _image_shape(self, x: T, layer: str) -> tuple[int, int, int]:
+    def _checked_image_shape(self, x: T, layer: str) -> tuple[int, int, int]:
         shape = self.shape(x)
         if len(shape) != 3:
             raise UsageError(f"{layer} takes an image-like input (h, w, c), not shape {shape}")
@@ -652,8 +652,8 @@ class Network(SequenceLayers[T]):
     ) -> T:
         if padding == "SAME_RESNET":
             raise UsageError("pooling supports only the paddings SAME and VALID, not SAME_RESNET")
-        height, width, _ = self._image_shape(x, f"{kind}_pool")
-        window = Window.make((height, width), size, stride, padding)
+        height, width, _ = self._checked_image_shape(x, f"{kind}_pool")
+        window = SlidingWindow.make((height, width), size, stride, padding)
         return self._pool(kind, x, window)
 
     def _draw(self, layer: str, keep: float) -> int:
@@ -670,8 +670,8 @@ class Network(SequenceLayers[T]):
             scaled = Initializer.truncated_normal(stddev)
         return self._read(self._spec(name, shape, scaled))
 
-    def _depthwise_by(
-        self, name: str, x: T, window: Window, multiplier: int, stddev: float | None
+    def _depthwise_conv(
+        self, name: str, x: T, window: SlidingWindow, multiplier: int, stddev: float | None
     ) -> T:
         if window.stride[0] != window.stride[1]:
             raise UsageError(f"a depthwise convolution has one stride, not {window.stride}")
@@ -702,7 +702,7 @@ class Network(SequenceLayers[T]):
 
     @abc.abstractmethod
     def _conv(
-        self, x: T, kernel: T, window: Window, filters: int, *, depthwise: bool = False
+        self, x: T, kernel: T, window: SlidingWindow, filters: int, *, depthwise: bool = False
     ) -> T: ...
 
     @abc.abstractmethod
@@ -718,7 +718,7 @@ class Network(SequenceLayers[T]):
     def _elementwise(self, kind: Elementwise, x: T) -> T: ...
 
     @abc.abstractmethod
-    def _pool(self, kind: Literal["max", "avg"], x: T, window: Window) -> T: ...
+    def _pool(self, kind: Literal["max", "avg"], x: T, window: SlidingWindow) -> T: ...
 
     @abc.abstractmethod
     def _spatial_mean(self, x: T) -> T: ...
@@ -746,7 +746,7 @@ class Network(SequenceLayers[T]):
         function: Callable[..., Any],
         xs: Sequence[T],
         shape: tuple[int, ...],
-        flops: int | LayerWork,
+        flops: int | LayerFlopsAndMemory,
     ) -> T: ...
 
 
@@ -792,7 +792,7 @@ def self_attention(net: Network[T], x: T, heads: int, bias: T | None = None) -> 
     return net.affine(mixed, channels, None, stddev=STDDEV)
 
 
-def perceptron(net: Network[T], x: T) -> T:
+def token_perceptron(net: Network[T], x: T) -> T:
     """Expands each token to four times its channels, applies GELU, and projects back."""
     channels = net.shape(x)[-1]
     wide = net.affine(x, 4 * channels, "gelu", stddev=STDDEV)

@@ -81,7 +81,7 @@ class Element:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape, for an element that `resolve` returned."""
+        """The shape, for an element that `resolve_sizes` returned."""
         return tuple(int(size) for size in self.shape)
 
     @property
@@ -105,13 +105,15 @@ LABEL = Element("label", (), "label", "int64", Draw.integers(0, "num_classes"))
 IMAGE_CLASSIFICATION = (IMAGE, LABEL)
 
 
-def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tuple[Element, ...]:
+def resolve_sizes(
+    elements: Sequence[Element], owner: object, num_classes: int
+) -> tuple[Element, ...]:
     """Replaces named sizes in elements by numbers."""
 
     def number(size: Size) -> int:
         if isinstance(size, int):
             return size
-        return num_classes if size == "num_classes" else named_size(owner, size)
+        return num_classes if size == "num_classes" else size_of_attribute(owner, size)
 
     resolved = []
     for element in elements:
@@ -123,7 +125,7 @@ def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tup
     return tuple(resolved)
 
 
-def named_size(owner: object, name: str) -> int:
+def size_of_attribute(owner: object, name: str) -> int:
     """The value of the attribute for a named size."""
     value = getattr(owner, name, None)
     who = f"model class {type(owner).__name__}"
@@ -134,22 +136,26 @@ def named_size(owner: object, name: str) -> int:
     return value
 
 
-def of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
+def elements_of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
     """The elements with a role: the features, or the labels."""
     return tuple(element for element in elements if element.role == role)
 
 
-def grouped(elements: Sequence[Element], role: Role, values: Mapping[str, V]) -> V | dict[str, V]:
+def group_values(
+    elements: Sequence[Element], role: Role, values: Mapping[str, V]
+) -> V | dict[str, V]:
     """The features, or the labels, as a model receives them: a single value, or values by name."""
-    names = [element.name for element in of_role(elements, role)]
+    names = [element.name for element in elements_of_role(elements, role)]
     return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
 
 
-def by_name(elements: Sequence[Element], role: Role, group: V | Mapping[str, V]) -> Mapping[str, V]:
-    """The inverse of `grouped`: always a mapping from names to values."""
+def values_by_name(
+    elements: Sequence[Element], role: Role, group: V | Mapping[str, V]
+) -> Mapping[str, V]:
+    """The inverse of `group_values`: always a mapping from names to values."""
     if isinstance(group, Mapping):
         return group
-    (element,) = of_role(elements, role)
+    (element,) = elements_of_role(elements, role)
     return {element.name: group}
 
 
@@ -292,7 +298,7 @@ class BatchNormLayer(NamedTuple):
     settings: BatchNorm
 
 
-class LayerWork(NamedTuple):
+class LayerFlopsAndMemory(NamedTuple):
     """FLOPs and memory for one example of a function that contains several layers.
 
     Attributes:
@@ -320,7 +326,7 @@ class KerasDeclaration(NamedTuple):
     channels: int
     classes: int
     variables: tuple[VariableSpec, ...]
-    work: LayerWork = LayerWork({}, 0, 0)
+    work: LayerFlopsAndMemory = LayerFlopsAndMemory({}, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -410,7 +416,7 @@ class ModelSpec:
     @property
     def input_shape(self) -> str:
         """The shapes of the features as text, such as ``224x224x3``. Scalars are given by name."""
-        features = of_role(self.elements, "feature")
+        features = elements_of_role(self.elements, "feature")
         return ", ".join("x".join(map(str, feature.shape)) or feature.name for feature in features)
 
     @property
@@ -436,7 +442,7 @@ Pair = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """A sliding window over an image with known size. Every pair is (vertical, horizontal).
 
     First, ``zeros``, ((top, bottom), (left, right)), are added, which are 0 unless the padding is
@@ -455,7 +461,9 @@ class Window:
         return any(any(pair) for pair in self.zeros)
 
     @classmethod
-    def make(cls, image: Pair, size: int | Pair, stride: int | Pair, padding: Padding) -> Window:
+    def make(
+        cls, image: Pair, size: int | Pair, stride: int | Pair, padding: Padding
+    ) -> SlidingWindow:
         """Computes padding and output size. A single number applies to both directions.
 
         ``SAME_RESNET`` is SAME at stride 1. At other strides, it adds (k - 1) // 2 zeros before and

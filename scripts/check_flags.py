@@ -25,7 +25,7 @@ from pathlib import Path
 
 from command_line import run_script
 
-from cnnbench.cli.documents import FLAGS_BY_MODE, refusals, small_run
+from cnnbench.cli.documents import FLAGS_BY_MODE, refusing_modes, small_run_flags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
@@ -78,7 +78,7 @@ def in_modes(folder: Path) -> Iterator[tuple[list[str], bool]]:
     """Command lines of every flag in every mode, and whether the mode refuses the flag."""
     small = [f"--{name}={value}" for name, value in SMALL.items()]
     for mode in BUILT_IN:
-        run = small_run(mode)
+        run = small_run_flags(mode)
         needs = [f"--{name}={value}" for name, value in mode.needs.items()]
         command = ["run"]
         if mode.processes is Processes.COORDINATOR:
@@ -91,7 +91,7 @@ def in_modes(folder: Path) -> Iterator[tuple[list[str], bool]]:
                 words.remove("--batch_size=2")
             if flag.startswith("--recompute"):  # needs a network with blocks
                 words[words.index("--model=trivial")] = "--model=resnet20"
-            refused = refusals(flag, {mode.name: run})[0] != "none"
+            refused = refusing_modes(flag, {mode.name: run})[0] != "none"
             yield [*command, *words, *needs, flag], refused
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from cnnbench.base.terminal import discard
+from cnnbench.base.terminal import redirect_to_null
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import specs_of
@@ -64,7 +64,7 @@ def run_script(main: Callable[[Sequence[str]], int], about: str | None = None) -
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        discard(sys.stdout)
+        redirect_to_null(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
 
 

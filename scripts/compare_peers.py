@@ -46,9 +46,9 @@ from peers.scenarios import (
     scenario_subjects,
 )
 
-from cnnbench.flags.declare import words
+from cnnbench.flags.declare import split_words
 from cnnbench.machine.cpu import Host, processor
-from cnnbench.machine.watch import changes, take
+from cnnbench.machine.watch import changes, read_counters
 
 Due: TypeAlias = tuple[Measurement, Subject]
 """A subject, and its place in the experiment."""
@@ -73,7 +73,7 @@ def absent(python: str, modules: tuple[str, ...]) -> str:
 
 def run_scenario(scenario: str, options: Options, results: Measurements) -> None:
     """All rounds of one scenario, appended to `results`; progress goes to standard error."""
-    only = words(options.only)
+    only = split_words(options.only)
     present = []
     for subject in scenario_subjects(scenario, options):
         if only and not {subject.name, f"{subject.name}:{subject.dtype}"} & {*only}:
@@ -125,11 +125,11 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
             variables = {**ENVIRONMENT, **subject.environment}
             processes.append(Process(command, variables, str(folder), subject.watch_memory))
             records.append(record)
-        before = take(Host())
+        before = read_counters(Host())
         # The time-out includes waits for the turns of the others.
         run_in_turn(processes, options.timeout * len(together), turn_seconds)
         # The CPU time of the others in the group is not that of a neighbour.
-        meanwhile = changes(before, take(Host()))
+        meanwhile = changes(before, read_counters(Host()))
         measured = []
         for (place, subject), process, record in zip(together, processes, records, strict=True):
             reading, reason = None, ""

@@ -175,8 +175,8 @@ class CheckpointWriter:
         from cnnbench.records import files as checkpoint_folder
 
         built = self._built()
-        checkpoint_folder.clean(str(self._folder))
-        path = checkpoint_folder.latest(str(self._folder))
+        checkpoint_folder.delete_incomplete_files(str(self._folder))
+        path = checkpoint_folder.find_latest_checkpoint(str(self._folder))
         restored = built.checkpoints.restore(path)
         (self._folder / "restored").write_text(str(restored.global_step))
         # What the killed one had written of this step is overwritten.

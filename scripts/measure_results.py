@@ -25,7 +25,7 @@ from peers.process import run
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags.declare import flag
 from cnnbench.judge.history.reading import FILE
-from cnnbench.records.codec import to_text
+from cnnbench.records.codec import json_text
 
 BATCHES, COMMITS_A_DAY, PROCESSES = (8, 16, 32), 12, 8
 STEPS = 100
@@ -74,7 +74,7 @@ def records(like: dict[str, Any], number: int) -> Iterator[tuple[str, str]]:
             "batch": {"per_device": batch, "global": batch},
             "step_seconds": [level * (1 + draw.gauss(0, 0.02)) for _ in range(STEPS)],
         }
-        yield f"{at:%Y-%m-%d}/{index}.json", to_text(document)
+        yield f"{at:%Y-%m-%d}/{index}.json", json_text(document)
 
 
 def made(folder: Path, number: int) -> Path:

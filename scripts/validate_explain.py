@@ -25,10 +25,10 @@ from validation import planted_plugin
 
 from cnnbench.campaigns.ab import side as ab
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.flags.declare import flag, words
+from cnnbench.flags.declare import flag, split_words
 from cnnbench.judge.explain import explain
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.watch import changes, take
+from cnnbench.machine.watch import changes, read_counters
 from cnnbench.records.profiles import Explanation, StepProfile
 
 PLUGIN = Path(planted_plugin.__file__).resolve()
@@ -108,7 +108,7 @@ class Options:
         if not self.pool:
             raise FlagError("pool", self.pool, "must be the folder of profiles")
         for name, known in (("networks", NETWORKS), ("sides", SIDES)):
-            if unknown := set(words(getattr(self, name))) - set(known):
+            if unknown := set(split_words(getattr(self, name))) - set(known):
                 reason = f"there are {', '.join(known)}"
                 raise FlagError(name, ",".join(sorted(unknown)), reason)
 
@@ -121,8 +121,8 @@ def files_of(pool: str, network: str, side: str) -> list[Path]:
 def missing(options: Options) -> Iterator[tuple[str, str, int]]:
     """Networks, sides and numbers of processes that the pool lacks, one of each side in turn."""
     for turn in range(options.processes):
-        for network in words(options.networks):
-            sides = [side for side in words(options.sides) if side in sides_of(network)]
+        for network in split_words(options.networks):
+            sides = [side for side in split_words(options.sides) if side in sides_of(network)]
             random.Random(f"{options.seed} {network} {turn}").shuffle(sides)
             for side in sides:
                 if len(files_of(options.pool, network, side)) <= turn:
@@ -151,9 +151,9 @@ def profile(path: Path, network: str, side: str) -> StepProfile:
 
 def other_cpus() -> float:
     """CPUs that other programs use now, over one second; 0 where it is unknown."""
-    first = take(Host())
+    first = read_counters(Host())
     time.sleep(1.0)
-    return changes(first, take(Host())).get("other_cpus", 0.0)
+    return changes(first, read_counters(Host())).get("other_cpus", 0.0)
 
 
 def add(options: Options, network: str, side: str, turn: int, end: float) -> None:
@@ -215,7 +215,7 @@ def halves(options: Options, network: str) -> list[tuple[str, Explanation]]:
     Each division of a side into two samples is explained once, however many trials there are.
     """
     explanations = []
-    for side in words(options.sides):
+    for side in split_words(options.sides):
         profiles, draw = load(options.pool, network, side), random.Random(f"{options.seed} {side}")
         samples = [*itertools.combinations(range(len(profiles)), options.rounds)]
         pairs = itertools.combinations(samples, 2)
@@ -247,9 +247,9 @@ def main(argv: Sequence[str]) -> int:
         print(f"validate_explain: {error}", file=sys.stderr)
         return 4
     met = True
-    for network in words(options.networks):
+    for network in split_words(options.networks):
         for new, side in sides_of(network).items():
-            if new in words(options.sides) and side.against:
+            if new in split_words(options.sides) and side.against:
                 met &= report(options, network, new)
         equal = halves(options, network)
         named = [f"  {side}: {one.answer}" for side, one in equal if one.causes]

@@ -130,7 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts with the models of the package alone; what the test registers is gone afterwards."""
-    model._load_builtin()
+    model._import_builtin_networks()
     models = {
         key: make
         for key, make in model._factories.items()
@@ -161,10 +161,10 @@ def install(tmp_path, monkeypatch):
 
 
 def _forget_plugins():
-    known = plugins.loaded()
+    known = plugins.loaded_plugin_files()
     yield
-    for file in plugins.loaded() - known:
-        plugins.forget(file)
+    for file in plugins.loaded_plugin_files() - known:
+        plugins.forget_plugin(file)
 
 
 # What plug-in files registered goes after the test, or after the module whose fixture loaded them.
@@ -292,12 +292,12 @@ def cpu_devices() -> tuple[str, ...]:
 _collect = environment.collect
 _machine = functools.cache(_collect)
 _machine_with = functools.cache(lambda *variables: _collect())
-_own_subject = functools.cache(repository.of_cnnbench)
+_own_subject = functools.cache(repository.cnnbench_checkout)
 _own_sources = functools.cache(child.source_digest)
 
 
 @functools.cache
-def _subject(folder, *files, of_work=repository.of_work):
+def _subject(folder, *files, of_work=repository.measured_code):
     return of_work(dict(files))
 
 
@@ -336,7 +336,7 @@ def quick_start(monkeypatch):
     for owner, name, value in (
         *brief(),
         (environment, "collect", lambda: dict(_machine())),
-        (repository, "of_work", subject),
+        (repository, "measured_code", subject),
         (pipeline, "synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
         (variables, "initial_value", initial_value),
     ):
@@ -522,11 +522,11 @@ def quick_processes(monkeypatch, _stand_ins):
 
     def facts():
         cpus = (os.cpu_count(), *sorted(os.sched_getaffinity(0)))  # which tests set
-        return dict(_machine_with(*cpus, *environment.speed_variables(Host()).items()))
+        return dict(_machine_with(*cpus, *environment.environment_facts(Host()).items()))
 
     monkeypatch.setattr(environment, "collect", facts)
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
-    monkeypatch.setattr(repository, "of_cnnbench", _own_subject)
+    monkeypatch.setattr(repository, "cnnbench_checkout", _own_subject)
     monkeypatch.setattr(results_dir, "source_digest", _own_sources)
 
 

@@ -11,7 +11,7 @@ from cnnbench.cli import main
 from cnnbench.errors import ExitCode
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import parse_json
-from cnnbench.records.result_files import record_of
+from cnnbench.records.result_files import record_from_json
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -182,7 +182,7 @@ def test_the_values_of_the_dictionary_that_run_returned_are_in_a_record():
     text = (ROOT / "docs/migrating.md").read_text(encoding="utf-8")
     table = text.partition("| key | value of the record |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(\w+)`[^|]*\| `([^`]+)`", table, re.MULTILINE)
-    record = record_of(parse_json((ROOT / "tests/frozen/runs/evaluation.json").read_bytes()))
+    record = record_from_json(parse_json((ROOT / "tests/frozen/runs/evaluation.json").read_bytes()))
     found = {key: eval(code, {"record": record, "len": len}) for key, code in rows}
     assert [*found] == [
         *("num_workers", "num_steps", "average_wall_time", "images_per_sec"),

@@ -19,7 +19,7 @@ from forked import Forked, finished
 from cnnbench import cli
 from cnnbench.errors import exhausted
 from cnnbench.flags.params import identity
-from cnnbench.records.result_files import record_of
+from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import Batch
 
 RECORDS = Path(__file__).parent / "frozen" / "runs"
@@ -148,7 +148,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_fits(tmp_path):
         "cnnbench: --batch_size=3 does not fit into memory: trying 1",
         "cnnbench: --find_batch_size: 1 image per device fits into memory, 6 were asked for",
     ]
-    record = record_of(json.loads((tmp_path / "r.json").read_text()))
+    record = record_from_json(json.loads((tmp_path / "r.json").read_text()))
     assert record.batch == Batch(per_device=1, global_=1, requested_per_device=6)
     assert len(record.step_seconds) == 2
     # Only the last attempt leaves a row.

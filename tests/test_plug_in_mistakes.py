@@ -426,8 +426,8 @@ ROWS = [(kind, *row) for kind, (_, _, rows) in KINDS.items() for row in rows]
 def forgotten():
     """Removes what the plug-in of a test has registered."""
     yield
-    for file in plugins.loaded():
-        plugins.forget(file)
+    for file in plugins.loaded_plugin_files():
+        plugins.forget_plugin(file)
 
 
 @pytest.fixture

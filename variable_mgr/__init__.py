@@ -44,15 +44,15 @@ __all__ = [
 def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
     """Creates the manager for the mode in the spec. Variables are created later."""
     mode = spec.mode
-    origin = plugins.origin(PLUGIN_FLAG, mode.name)
-    with plugins.reported(UsageError, origin or ""):
+    origin = plugins.plugin_of_object(PLUGIN_FLAG, mode.name)
+    with plugins.reporting_plugin_errors(UsageError, origin or ""):
         manager_class = mode.manager_class()
         if origin:
-            _check(mode, manager_class)
+            _check_manager_class(mode, manager_class)
         return cast("VariableMgr", manager_class(spec, variables))
 
 
-def _check(mode: Mode, manager_class: type[Any]) -> None:
+def _check_manager_class(mode: Mode, manager_class: type[Any]) -> None:
     # Imported here, because these modules import TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr

@@ -22,11 +22,11 @@ from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
     Collective,
-    collectively,
-    group_key,
+    collective_group_key,
+    run_collective,
 )
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
-from cnnbench.variable_mgr.gradients import Column, FlatLayout
+from cnnbench.variable_mgr.gradients import Column, FlatBufferLayout
 from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
@@ -64,28 +64,28 @@ class WorkerGroup:
     def add(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums float32 tensors of static shapes over the workers, inside the traced step."""
         with tf.device(self._own):
-            layout = FlatLayout([tensor.shape for tensor in tensors], tf.float32)
+            layout = FlatBufferLayout([tensor.shape for tensor in tensors], tf.float32)
             return layout.split(self._reduce(layout.join(tensors), 0))
 
     def total(self, values: Any) -> Any:
         """The sum over the workers of an int64 (exact) or float64 array of one shape (eagerly)."""
-        return self._call(self._sum, tf.constant(np.asarray(values))).numpy()
+        return self._call_traced(self._sum_over_workers, tf.constant(np.asarray(values))).numpy()
 
-    def decided(self, value: bool) -> bool:
+    def value_of_chief(self, value: bool) -> bool:
         """The chief's value, even if other workers determined a different one (eagerly)."""
         return bool(self.total(int(value and self.is_chief)))
 
-    def of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def tensors_of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The chief's values, bit by bit (eagerly). Dtypes and shapes must be equal in all
         workers.
         """
         results: list[Any] = [None] * len(values)
         for dtype in dict.fromkeys(value.dtype for value in values):
             group = [i for i, value in enumerate(values) if value.dtype == dtype]
-            layout = FlatLayout([values[i].shape for i in group], dtype)
+            layout = FlatBufferLayout([values[i].shape for i in group], dtype)
             with tf.device(self._own):
                 (flat,) = layout.join([values[i] for i in group])
-                received = layout.split([self._call(self._broadcast, flat)])
+                received = layout.split([self._call_traced(self._broadcast_from_chief, flat)])
             for i, value in zip(group, received, strict=True):
                 results[i] = value
         return results
@@ -103,7 +103,7 @@ class WorkerGroup:
             table = self.total(table.view(np.int64)).view(np.uint8)
         return [table[i, :size].tobytes() for i, size in enumerate(sizes)]
 
-    def _call(self, build: Callable[[tf.Tensor], tf.Tensor], value: tf.Tensor) -> tf.Tensor:
+    def _call_traced(self, build: Callable[[tf.Tensor], tf.Tensor], value: tf.Tensor) -> tf.Tensor:
         key = (build.__name__, value.dtype, tuple(value.shape))
 
         def together(value: tf.Tensor) -> tf.Tensor:
@@ -117,13 +117,13 @@ class WorkerGroup:
         with tf.device(self._own):
             return self._traced[key](value)
 
-    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
         return self._reduce([value], 0)[0]
 
-    def _broadcast(self, value: tf.Tensor) -> tf.Tensor:
-        size, key = len(self._cpus), group_key(self._cpus)
+    def _broadcast_from_chief(self, value: tf.Tensor) -> tf.Tensor:
+        size, key = len(self._cpus), collective_group_key(self._cpus)
 
-        def op(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
+        def broadcast_op(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
             common = {
                 "group_size": size,
                 "group_key": key,
@@ -134,7 +134,7 @@ class WorkerGroup:
                 return tf.raw_ops.CollectiveBcastSend(input=tensor, **common)
             return tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **common)
 
-        return collectively(op, [self._own], [value], key)[0]
+        return run_collective(broadcast_op, [self._own], [value], key)[0]
 
 
 # Interface between the train step and the modes of --variable_update.
@@ -234,7 +234,7 @@ class VariableMgr(abc.ABC):
         """Builds the towers of a step. `meeting` must be True if `build` calls `towers.meet`."""
         count = len(self._spec.devices)
         if meeting:
-            return towers.in_step(build, count)
+            return towers.build_towers_in_threads(build, count)
         return [build(tower) for tower in range(count)]
 
     def variable(self, tower: int, name: str) -> tf.Variable:
@@ -250,7 +250,7 @@ class VariableMgr(abc.ABC):
         compute gradients with respect to it, because the operations that created it may have run
         before the tape began. The manager casts gradients back to float32.
         """
-        return self._cast_at_home(self.variable(tower, name), dtype)
+        return self._cast_on_own_device(self.variable(tower, name), dtype)
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """The value from which a tower computes its gradient.
@@ -331,14 +331,14 @@ class VariableMgr(abc.ABC):
     def updated_groups(self) -> list[list[tf.Variable]]:
         """Copies that are updated together, such as those of a tower, in creation order."""
         trained = [self.updated(v.name).copies for v in self._declared if v.trainable]
-        return gradients.transposed(trained)
+        return gradients.transpose_lists(trained)
 
     def share(self, variables: Iterable[TowerVariable]) -> None:
         """Gives every tower of the job the value of the chief's copy 0 (eagerly)."""
         shared = list(variables)
         if self.workers is not None and shared:
             own = [tower_variable.read(variable.primary) for variable in shared]
-            for variable, value in zip(shared, self.workers.of_chief(own), strict=True):
+            for variable, value in zip(shared, self.workers.tensors_of_chief(own), strict=True):
                 with tf.device(variable.primary.device):
                     variable.primary.assign(value, read_value=False)
         for variable in shared:
@@ -358,7 +358,7 @@ class VariableMgr(abc.ABC):
         """Waits for assignments. Call it before a traced function runs; see
         `tower_variable.settle`.
         """
-        tower_variable.settle((*self._spec.devices, *self._spec.homes, *devices))
+        tower_variable.settle((*self._spec.devices, *self._spec.variable_devices, *devices))
 
     def get_devices(self) -> tuple[str, ...]:
         """Full device string of each tower of this process."""
@@ -407,7 +407,7 @@ class VariableMgr(abc.ABC):
         value = initial_value(variable, self._spec.seed, tower)
         return tf.cast(value, self._spec.variable_dtype) if variable.fits_16_bits else value
 
-    def _cast_at_home(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
+    def _cast_on_own_device(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
         """Reads and casts on the variable's own device. A cast to 16 bits halves the data."""
         value = tower_variable.read(variable)
         if value.dtype == dtype:

@@ -20,9 +20,9 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.spec import (
     LINE_BYTES,
-    buckets_of,
+    bucket_indices,
     buffer_sizes,
-    groups_of_small,
+    group_small_tensors,
 )
 from cnnbench.variable_mgr.modes import Packing, VariableMgrSpec
 
@@ -31,7 +31,7 @@ from cnnbench.variable_mgr.modes import Packing, VariableMgrSpec
 _T = TypeVar("_T")
 
 
-def untraced(function: Callable[[], _T]) -> _T:
+def run_untraced(function: Callable[[], _T]) -> _T:
     """Runs a function in another thread, where no trace is active.
 
     tf.init_scope is not used: if variables are created in it, tf.function traces the whole step a
@@ -41,12 +41,12 @@ def untraced(function: Callable[[], _T]) -> _T:
         return thread.submit(function).result()
 
 
-def traced_graph() -> tf.Graph:
+def current_traced_graph() -> tf.Graph:
     """The graph that is being traced. An unused constant is created to find it."""
     return tf.constant(0, name="traced_graph").graph
 
 
-class PerTrace:
+class PerTraceCache:
     """A cache of tensors by key, for one traced function.
 
     It is emptied when another function is traced.
@@ -58,7 +58,7 @@ class PerTrace:
 
     def here(self) -> dict[Any, tf.Tensor]:
         """The cached tensors of the function that is being traced. The caller may add tensors."""
-        graph = traced_graph()
+        graph = current_traced_graph()
         if graph is not self._graph:
             self._graph, self._values = graph, {}
         return self._values
@@ -68,7 +68,7 @@ class PerTrace:
         self._graph, self._values = None, {}
 
 
-def exchange(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:
+def assign_and_return_old(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:
     """Assigns a new value and returns the old one.
 
     The assignment runs even if the old value is unused.
@@ -96,7 +96,7 @@ class Column(NamedTuple):
     After a reduction to a single device, the column has one gradient and one variable.
 
     Attributes:
-      gradients: see `Gradient`, each on its tower's device. After `to_common_form`, either
+      gradients: see `Gradient`, each on its tower's device. After `convert_to_common_form`, either
         all are dense tensors with the variable's shape and the same dtype, or (if `sparse`) all
         are tf.IndexedSlices with values in the compute dtype.
       variables: the copy that each tower uses; the same object if towers share it.
@@ -110,17 +110,17 @@ class Column(NamedTuple):
         """Whether the gradients are tf.IndexedSlices."""
         return isinstance(self.gradients[0], tf.IndexedSlices)
 
-    def mapped(
+    def map_gradients(
         self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
     ) -> Column:
         """Applies a function to the gradient and the variable on each device. Returns the
         results.
         """
         pairs = list(zip(self.gradients, self.variables, strict=True))
-        return self._replace(gradients=on_devices(devices, lambda pair: function(*pair), pairs))
+        return self._replace(gradients=map_on_devices(devices, lambda pair: function(*pair), pairs))
 
 
-def on_devices(
+def map_on_devices(
     devices: Sequence[str], function: Callable[[_T], _R], values: Sequence[_T]
 ) -> list[_R]:
     """Applies a function to each device's value, in the scope of that device."""
@@ -131,12 +131,12 @@ def on_devices(
     return results
 
 
-def transposed(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
+def transpose_lists(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
     """Transposes nested lists, such as from one list per device to one list per tensor."""
     return [list(values) for values in zip(*lists, strict=True)]
 
 
-def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float32) -> tf.Tensor:
+def to_dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """A dense tensor on the current device. Slices with the same index are added."""
     if isinstance(gradient, tf.IndexedSlices):
         # The shape comes from the variable, because slices may not contain it.
@@ -146,7 +146,7 @@ def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float3
     return cast(gradient, dtype)
 
 
-def to_common_form(
+def convert_to_common_form(
     columns: Sequence[Column],
     devices: Sequence[str],
     *,
@@ -166,7 +166,7 @@ def to_common_form(
       keep_dtype: whether dense gradients keep their dtype if all towers have the same dtype.
         Otherwise they are cast to float32.
     """
-    check_towers(columns, devices)
+    check_towers_complete(columns, devices)
     result = []
     for column in columns:
         present = [gradient for gradient in column.gradients if gradient is not None]
@@ -180,7 +180,7 @@ def to_common_form(
         for gradient, device in zip(column.gradients, devices, strict=True):
             with tf.device(device):
                 if gradient is not None:
-                    complete_gradient = gradient if sparse else dense(gradient, variable, dtype)
+                    complete_gradient = gradient if sparse else to_dense(gradient, variable, dtype)
                 elif sparse:
                     values, indices = present[0].values, present[0].indices
                     none = tf.zeros([0, *values.shape[1:]], values.dtype)
@@ -192,7 +192,7 @@ def to_common_form(
     return result
 
 
-def check_towers(columns: Sequence[Column], devices: Sequence[str]) -> None:
+def check_towers_complete(columns: Sequence[Column], devices: Sequence[str]) -> None:
     """Checks that every column has a gradient and a variable for each device."""
     for gradients, variables in columns:
         if not len(gradients) == len(variables) == len(devices):
@@ -208,14 +208,14 @@ def reduce_where_updated(
     """
     scale, reduced = spec.reduction_scale, []
     keep_sparse = not spec.aggregation.sparse_to_dense
-    for column in to_common_form(columns, spec.devices, keep_sparse=keep_sparse):
+    for column in convert_to_common_form(columns, spec.devices, keep_sparse=keep_sparse):
         variable = updated(column)
         home = column._replace(variables=[variable])
         if column.sparse:
             totals = reduce_sparse(home, [variable.device], scale)
         else:
             with tf.device(variable.device):
-                total = add_up(column.gradients)
+                total = sum_tensors(column.gradients)
                 totals = [total if scale is None else total * scale]
         reduced.append(home._replace(gradients=totals))
     return reduced
@@ -242,13 +242,13 @@ def reduce_sparse(
 
     def dense_sum(variable: tf.Variable) -> tf.Tensor:
         slices = next(gathered) if gathered else (concat(values), concat(indices))
-        total = dense(tf.IndexedSlices(*slices), variable)
+        total = to_dense(tf.IndexedSlices(*slices), variable)
         return total if scale is None else total * scale
 
-    return on_devices(devices, dense_sum, column.variables)
+    return map_on_devices(devices, dense_sum, column.variables)
 
 
-def fit_together(column: Column) -> bool:
+def slices_can_be_gathered(column: Column) -> bool:
     """Whether the slices of all towers have equal static shapes, as gathering requires."""
     values, indices = (
         {tuple(getattr(slices, part).shape.as_list()) for slices in column.gradients}
@@ -262,7 +262,7 @@ def concat(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
-def add_up(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+def sum_tensors(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Sums tensors on the current device. Returns a single tensor as it is."""
     return tensors[0] if len(tensors) == 1 else tf.add_n(list(tensors))
 
@@ -282,7 +282,7 @@ Inverse: TypeAlias = "Callable[[Tensors], Tensors]"
 _Piece: TypeAlias = "tuple[int, int]"
 
 
-class FlatLayout:
+class FlatBufferLayout:
     """Layout of tensors of known shapes in flat buffers; see `buffer_sizes` for their sizes."""
 
     def __init__(self, shapes: Sequence[tf.TensorShape], dtype: tf.DType, buffers: int = 1) -> None:
@@ -293,7 +293,7 @@ class FlatLayout:
         # Sorting is stable, so the order does not change within aligned tensors and within other
         # tensors.
         order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
-        self._buffers = _cut(
+        self._buffers = _distribute_pieces(
             [(i, sizes[i]) for i in order if sizes[i]],
             buffer_sizes(sum(sizes), buffers, self._line),
         )
@@ -313,7 +313,7 @@ class FlatLayout:
             flat = tensor if tensor.shape.rank == 1 else tf.reshape(tensor, flatten)
             parts.append(iter(tf.split(flat, sizes) if len(sizes) > 1 else [flat]))
         return [
-            _concatenated([next(parts[tensor]) for tensor, _ in pieces], self._dtype)
+            _concat_or_empty([next(parts[tensor]) for tensor, _ in pieces], self._dtype)
             for pieces in self._buffers
         ]
 
@@ -321,13 +321,13 @@ class FlatLayout:
         """Splits buffers, or their reductions, into tensors on the current device."""
         parts: list[list[tf.Tensor]] = [[] for _ in self._shapes]
         for buffer, pieces in zip(buffers, self._buffers, strict=True):
-            for (tensor, _), part in zip(pieces, self._split_one(buffer, pieces), strict=True):
+            for (tensor, _), part in zip(pieces, self._split_buffer(buffer, pieces), strict=True):
                 parts[tensor].append(part)
         # One constant per shape: networks repeat shapes, and every operation takes time.
         constants: dict[tuple[int, ...], tf.Tensor] = {}
         result = []
         for shape, own in zip(self._shapes, parts, strict=True):
-            flat = _concatenated(own, buffers[0].dtype)
+            flat = _concat_or_empty(own, buffers[0].dtype)
             if len(shape) != 1:
                 if shape not in constants:
                     constants[shape] = tf.constant(shape, tf.int32)
@@ -335,7 +335,7 @@ class FlatLayout:
             result.append(flat)
         return result
 
-    def _split_one(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
+    def _split_buffer(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
         # If one size is not a multiple of 64 bytes, tf.split copies all its outputs. Therefore,
         # aligned and other pieces are split by separate operations.
         head = 0
@@ -346,13 +346,13 @@ class FlatLayout:
         if aligned and unaligned:
             begin = sum(aligned)
             return [
-                *_split(tf.slice(buffer, [0], [begin]), aligned),
-                *_split(tf.slice(buffer, [begin], [sum(unaligned)]), unaligned),
+                *_split_sizes(tf.slice(buffer, [0], [begin]), aligned),
+                *_split_sizes(tf.slice(buffer, [begin], [sum(unaligned)]), unaligned),
             ]
-        return _split(buffer, aligned or unaligned)
+        return _split_sizes(buffer, aligned or unaligned)
 
 
-def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
+def _distribute_pieces(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
     """Distributes pieces over buffers of given sizes.
 
     A piece that crosses the end of a buffer is cut.
@@ -371,14 +371,14 @@ def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
     return buffers
 
 
-def _split(buffer: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
+def _split_sizes(buffer: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
     if len(sizes) < 2:
         return [buffer] * len(sizes)
     parts: list[tf.Tensor] = tf.split(buffer, sizes)
     return parts
 
 
-def _concatenated(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+def _concat_or_empty(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
     return concat(parts) if parts else tf.zeros([0], dtype)
 
 
@@ -426,17 +426,17 @@ def make_stages(
     most, group = packing.agg_small_grads_max_bytes, packing.agg_small_grads_max_group
     dtype = packing.compact_dtype
     if most > 0:
-        stages.append(partial(_join_small, devices, most, group))
+        stages.append(partial(_join_small_tensors, devices, most, group))
     if packing.gradient_bucket_bytes:
         stages.append(partial(_fill_buckets, devices, packing.gradient_bucket_bytes, dtype))
     if packing.gradient_repacking:
-        stages.append(partial(_repack, devices, packing.gradient_repacking, dtype))
+        stages.append(partial(_repack_tensors, devices, packing.gradient_repacking, dtype))
     if scale is not None:
-        stages.append(partial(_scale, devices, *factors(scale, dtype)))
+        stages.append(partial(_scale_tensors, devices, *scale_factors(scale, dtype)))
     if dtype is not None:
-        stages.append(partial(_narrow, devices, dtype))
+        stages.append(partial(_send_in_16_bits, devices, dtype))
     if packing.relaxed:
-        stages.append(Deferral(devices))
+        stages.append(DeferredGradients(devices))
     return tuple(stages)
 
 
@@ -456,7 +456,7 @@ def run_through(
     return tensors
 
 
-def _join_small(
+def _join_small_tensors(
     devices: Sequence[str], max_bytes: int, max_group: int, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
     """Joins consecutive small float32 tensors, because latency dominates their transfer time.
@@ -467,7 +467,7 @@ def _join_small(
         dtype == tf.float32 and shape.num_elements() * dtype.size <= max_bytes
         for dtype, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
     )
-    return _joined_groups(groups_of_small(small, max_group), tensors, devices)
+    return _join_groups(group_small_tensors(small, max_group), tensors, devices)
 
 
 def _fill_buckets(
@@ -487,10 +487,10 @@ def _fill_buckets(
         (dtype.name, shape.num_elements() * dtype.size)
         for dtype, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
     ]
-    return _joined_groups(buckets_of(sizes, max_bytes), tensors, devices)
+    return _join_groups(bucket_indices(sizes, max_bytes), tensors, devices)
 
 
-def _repack(
+def _repack_tensors(
     devices: Sequence[str], packs: int, dtype: str | None, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
     """Joins all tensors and cuts them into equal flat packs, the last with the remainder.
@@ -501,15 +501,15 @@ def _repack(
     `dtype`. The inverse keeps the dtype of its input.
     """
     if not tensors:
-        return tensors, _unchanged
+        return tensors, _return_unchanged
     dtypes = set(static_dtypes(tensors))
     shared_dtype = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(dtype)
-    layout = FlatLayout(static_shapes(tensors), shared_dtype, packs)
-    packed = _map_lists(devices, layout.join, _cast_all(tensors, shared_dtype, devices))
-    return packed, partial(_map_lists, devices, layout.split)
+    layout = FlatBufferLayout(static_shapes(tensors), shared_dtype, packs)
+    packed = _map_tensor_lists(devices, layout.join, _cast_all(tensors, shared_dtype, devices))
+    return packed, partial(_map_tensor_lists, devices, layout.split)
 
 
-def _scale(
+def _scale_tensors(
     devices: Sequence[str], sent: float, received: float, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
     """Multiplies tensors before and after the reduction. The factor 1 adds no operation.
@@ -517,7 +517,7 @@ def _scale(
     If several towers share a sum, it is multiplied once, on its device.
     """
 
-    def scaled(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def scale_values(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         products: dict[tuple[int, str], tf.Tensor] = {}
         result = []
         for tensor, tower in zip(values, devices, strict=True):
@@ -529,13 +529,13 @@ def _scale(
         return result
 
     if sent != 1.0:
-        tensors = [on_devices(devices, lambda tensor: tensor * sent, v) for v in tensors]
+        tensors = [map_on_devices(devices, lambda tensor: tensor * sent, v) for v in tensors]
     if received == 1.0:
-        return tensors, _unchanged
-    return tensors, lambda reduced: [scaled(values) for values in reduced]
+        return tensors, _return_unchanged
+    return tensors, lambda reduced: [scale_values(values) for values in reduced]
 
 
-def factors(scale: float, dtype: str | None) -> tuple[float, float]:
+def scale_factors(scale: float, dtype: str | None) -> tuple[float, float]:
     """The factors before and after the reduction. Their product is `scale`.
 
     A sum of float16 gradients may exceed 65504 even if no gradient does. So tensors sent as float16
@@ -549,17 +549,19 @@ def factors(scale: float, dtype: str | None) -> tuple[float, float]:
     return 2.0 ** (exponent - 1), 2.0 * mantissa
 
 
-def _narrow(devices: Sequence[str], dtype: str, tensors: Tensors) -> tuple[Tensors, Inverse]:
+def _send_in_16_bits(
+    devices: Sequence[str], dtype: str, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
     """Sends tensors in 16 bits in both directions. Each device converts its results to float32."""
     narrowed = _cast_all(tensors, tf.as_dtype(dtype), devices)
     return narrowed, lambda reduced: _cast_all(reduced, tf.float32, devices)
 
 
-def _unchanged(reduced: Tensors) -> Tensors:
+def _return_unchanged(reduced: Tensors) -> Tensors:
     return reduced
 
 
-class Deferral:
+class DeferredGradients:
     """Returns the gradients of the previous step, initially zeros: --variable_consistency=relaxed.
 
     The reduction does not depend on the current step, so it overlaps with the forward and backward
@@ -581,14 +583,20 @@ class Deferral:
         """See `Stage`."""
         if not self._variables:
             forms = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
-            self._variables = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(forms)])
+            self._variables = run_untraced(
+                lambda: [self._make_zero_variables(i, *f) for i, f in enumerate(forms)]
+            )
         deferred = []
         for variables, values in zip(self._variables, tensors, strict=True):
             pairs = list(zip(variables, values, strict=True))
-            deferred.append(on_devices(self._devices, lambda pair: exchange(*pair), pairs))
-        return deferred, _unchanged
+            deferred.append(
+                map_on_devices(self._devices, lambda pair: assign_and_return_old(*pair), pairs)
+            )
+        return deferred, _return_unchanged
 
-    def _zeros(self, index: int, shape: tf.TensorShape, dtype: tf.DType) -> list[tf.Variable]:
+    def _make_zero_variables(
+        self, index: int, shape: tf.TensorShape, dtype: tf.DType
+    ) -> list[tf.Variable]:
         result = []
         for device in self._devices:
             with tf.device(device):
@@ -597,17 +605,17 @@ class Deferral:
         return result
 
 
-def _joined_groups(
+def _join_groups(
     groups: Sequence[Sequence[int]], tensors: Tensors, devices: Sequence[str]
 ) -> tuple[Tensors, Inverse]:
     """Joins groups of consecutive tensors of one dtype."""
     shapes, dtypes = static_shapes(tensors), static_dtypes(tensors)
     layouts = [
-        FlatLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
+        FlatBufferLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
         for group in groups
     ]
     if not any(layouts):
-        return tensors, _unchanged
+        return tensors, _return_unchanged
 
     def join(own: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         joined: list[tf.Tensor] = []
@@ -622,17 +630,19 @@ def _joined_groups(
             restored += [buffer] if layout is None else layout.split([buffer])
         return restored
 
-    return _map_lists(devices, join, tensors), partial(_map_lists, devices, split)
+    return _map_tensor_lists(devices, join, tensors), partial(_map_tensor_lists, devices, split)
 
 
-def _map_lists(
+def _map_tensor_lists(
     devices: Sequence[str],
     function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
     tensors: Tensors,
 ) -> Tensors:
     """Applies a function on every device to the list of its tensors."""
-    return transposed(on_devices(devices, function, transposed(tensors)))
+    return transpose_lists(map_on_devices(devices, function, transpose_lists(tensors)))
 
 
 def _cast_all(tensors: Tensors, dtype: tf.DType, devices: Sequence[str]) -> Tensors:
-    return [on_devices(devices, lambda tensor: cast(tensor, dtype), values) for values in tensors]
+    return [
+        map_on_devices(devices, lambda tensor: cast(tensor, dtype), values) for values in tensors
+    ]

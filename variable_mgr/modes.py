@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
 
 from cnnbench.base import plugins
-from cnnbench.base.job import Chooser, Job, cpu_of, greedy_by_bytes, round_robin
+from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, round_robin_chooser
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, is_gpu, single
 
@@ -129,7 +129,7 @@ class Mode:
         return self.algorithm if self.reduction is Reduction.ALL_REDUCE else ""
 
     @property
-    def mirrors(self) -> bool:
+    def uses_cross_device_ops(self) -> bool:
         """Whether a strategy reduces with --cross_device_ops between devices of a process."""
         return self.reduction is Reduction.CROSS_DEVICE and self.processes is Processes.ONE
 
@@ -296,7 +296,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
     return tuple(map(str, plugins.load(path, PLUGIN_FLAG)))
 
 
-class _Names(Sequence[str]):
+class _ModeNames(Sequence[str]):
     """The names of all modes, read each time they are used, for the choices of a flag.
 
     If an entry point fails, its names are missing here. `find` raises the error for an unknown
@@ -307,25 +307,25 @@ class _Names(Sequence[str]):
         return name in _modes or name in names()
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._all_names())
 
     def __getitem__(self, index: Any) -> Any:
-        return self._all()[index]
+        return self._all_names()[index]
 
     def __bool__(self) -> bool:
         return True
 
-    def _all(self) -> tuple[str, ...]:
+    def _all_names(self) -> tuple[str, ...]:
         try:
             return names()
         except UsageError:
             return tuple(_modes)
 
 
-NAMES = _Names()
+NAMES = _ModeNames()
 
 
-plugins.add_kind(
+plugins.add_plugin_kind(
     plugins.Kind(
         flag=PLUGIN_FLAG,
         noun="variable manager",
@@ -461,7 +461,9 @@ class CrossDeviceSpec:
     def check(self, devices: Sequence[str]) -> None:
         """Raises FlagError for devices on which the operations fail or compute wrong sums."""
         on_gpu = all(map(is_gpu, devices))
-        refuse_devices(self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards)
+        refuse_unsupported_devices(
+            self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards
+        )
 
     def running(self, on_gpu: bool) -> str:
         """The operation that is used, as named in records; "auto" is resolved."""
@@ -469,7 +471,7 @@ class CrossDeviceSpec:
         return auto if self.ops == "auto" else self.ops
 
 
-def refuse_towers(job: Job) -> None:
+def refuse_several_cpu_towers(job: Job) -> None:
     """Raises FlagError for several towers on a CPU, because the strategy uses one per process."""
     if job.device == "cpu" and job.towers_per_worker > 1:
         raise FlagError(
@@ -480,7 +482,9 @@ def refuse_towers(job: Job) -> None:
         )
 
 
-def refuse_devices(ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False) -> None:
+def refuse_unsupported_devices(
+    ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False
+) -> None:
     """Raises FlagError if the operations do not support these devices.
 
     `shared_cards` is whether several devices are parts of one GPU.
@@ -603,16 +607,23 @@ class VariableMgrSpec:
         return find(self.variable_update)
 
     @property
-    def homes(self) -> tuple[str, ...]:
+    def variable_devices(self) -> tuple[str, ...]:
         """The devices over which shared variables are spread."""
         if self.ps_devices:
             return self.ps_devices
         return (self.cpu_device,) if self.parameter_device == "cpu" else self.devices
 
-    def home_chooser(self) -> Chooser:
-        """A function that assigns shared variables to `homes`. Use one for the whole run."""
+    def variable_device_chooser(self) -> Chooser:
+        """A function that assigns shared variables to `variable_devices`.
+
+        Use one for the whole run.
+        """
         in_turn = self.ps_devices and self.ps_strategy == "round_robin"
-        return round_robin(self.homes) if in_turn else greedy_by_bytes(self.homes)
+        return (
+            round_robin_chooser(self.variable_devices)
+            if in_turn
+            else least_bytes_chooser(self.variable_devices)
+        )
 
     def caching_device(self, reader: str) -> str | None:
         """The device on which a shared variable is cached for operations on `device`.
@@ -621,7 +632,7 @@ class VariableMgrSpec:
         """
         if not self.ps_devices or self.variable_caching == "none":
             return None
-        return reader if self.variable_caching == "consumer" else cpu_of(reader)
+        return reader if self.variable_caching == "consumer" else cpu_of_device(reader)
 
     @property
     def reduction_scale(self) -> float | None:
@@ -645,4 +656,4 @@ class VariableMgrSpec:
         """A CPU of every process with some of `devices`; `cpu_device` if there is one process."""
         if self.job is None or not self.job.in_cluster:
             return (self.cpu_device,)
-        return tuple(dict.fromkeys(map(cpu_of, self.devices)))
+        return tuple(dict.fromkeys(map(cpu_of_device, self.devices)))

@@ -15,12 +15,18 @@ from cnnbench.variable_mgr.base import (
     OptimizerLike,
     VariableMgr,
 )
-from cnnbench.variable_mgr.gradients import Column, PerTrace, cast, exchange, untraced
+from cnnbench.variable_mgr.gradients import (
+    Column,
+    PerTraceCache,
+    assign_and_return_old,
+    cast,
+    run_untraced,
+)
 from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
 
-class Staging:
+class StagedVariables:
     """Variable values of the previous step for --staged_vars, by device, variable and dtype.
 
     With them, copying variables to the towers' devices overlaps with the previous step. All traces
@@ -29,7 +35,7 @@ class Staging:
 
     def __init__(self) -> None:
         self._staged: dict[tuple[str, str, tf.DType], tuple[tf.Variable, tf.Variable]] = {}
-        self._values = PerTrace()
+        self._values = PerTraceCache()
 
     def value(
         self,
@@ -43,19 +49,22 @@ class Staging:
         values = self._values.here()
         if key not in values:
             if key not in self._staged:
-                self._staged[key] = (variable, untraced(lambda: _copy(device, variable, dtype)))
+                self._staged[key] = (
+                    variable,
+                    run_untraced(lambda: _make_staged_copy(device, variable, dtype)),
+                )
             with tf.device(device):
-                values[key] = exchange(self._staged[key][1], read())
+                values[key] = assign_and_return_old(self._staged[key][1], read())
         return values[key]
 
-    def refill(self) -> None:
+    def refill_staged_values(self) -> None:
         """Replaces staged values by current ones, so that the next step uses these (eagerly)."""
         for (device, _, dtype), (variable, staged) in self._staged.items():
             with tf.device(device):
                 staged.assign(cast(towers.read(variable), dtype), read_value=False)
 
 
-def _copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf.Variable:
+def _make_staged_copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf.Variable:
     with tf.device(device):
         value = cast(towers.read(variable), dtype)
         return tf.Variable(value, trainable=False, name=f"staged/{variable.name.split(':')[0]}")
@@ -72,7 +81,7 @@ class ParameterServerVariableMgr(VariableMgr):
         spec: VariableMgrSpec,
         variables: Sequence[VariableLike],
         created: Mapping[str, TowerVariable] | None = None,
-        stagings: list[Staging] | None = None,
+        stagings: list[StagedVariables] | None = None,
     ) -> None:
         """Creates a manager of new variables, or of variables that another manager has created.
 
@@ -81,9 +90,9 @@ class ParameterServerVariableMgr(VariableMgr):
         """
         super().__init__(spec, variables)
         self._facades.update(created or {})
-        self._place = spec.home_chooser()
-        self._values = PerTrace()
-        self._staging = Staging() if spec.staged else None
+        self._place = spec.variable_device_chooser()
+        self._values = PerTraceCache()
+        self._staging = StagedVariables() if spec.staged else None
         self._stagings = [] if stagings is None else stagings
         self._stagings += [] if self._staging is None else [self._staging]
 
@@ -100,11 +109,11 @@ class ParameterServerVariableMgr(VariableMgr):
         variable = self.variable(tower, name)
         # Moments are not cached: the step may assign them between two reads.
         if not (variable.trainable and tf.inside_function()):
-            return self._cast_at_home(variable, dtype)
+            return self._cast_on_own_device(variable, dtype)
         values = self._values.here()
         at_home = (name, tf.as_dtype(dtype), None)
         if at_home not in values:
-            values[at_home] = self._cast_at_home(variable, dtype)
+            values[at_home] = self._cast_on_own_device(variable, dtype)
         where = self._spec.caching_device(self._spec.devices[tower])
         if where in (None, variable.device):
             return values[at_home]
@@ -135,12 +144,12 @@ class ParameterServerVariableMgr(VariableMgr):
         """See `VariableMgr.after_restore`. Discards staged values."""
         super().after_restore(slots)
         for staging in self._stagings:
-            staging.refill()
+            staging.refill_staged_values()
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`. There is one apply device."""
-        reduced = gradients.reduce_where_updated(columns, self._spec, _shared)
-        return [self._spec.homes[0]], reduced
+        reduced = gradients.reduce_where_updated(columns, self._spec, _shared_variable)
+        return [self._spec.variable_devices[0]], reduced
 
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
@@ -156,7 +165,7 @@ class ParameterServerVariableMgr(VariableMgr):
         return TowerVariable(variable.name, [shared])
 
 
-def _shared(column: Column) -> tf.Variable:
+def _shared_variable(column: Column) -> tf.Variable:
     variable = column.variables[0]
     if any(v is not variable for v in column.variables):
         raise ValueError(f"towers pair {variable.name} with other variables")

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import Collective
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, adding_cpus, groups_of
+from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, cpus_for_additions, group_devices
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
 from cnnbench.variable_mgr.gradients import Column, Gradient, make_stages, run_through
 from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
@@ -72,7 +72,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         self._stages = make_stages(options, spec.devices, spec.reduction_scale)
         context = ReduceContext(
             devices=spec.all_devices,
-            cpu_devices=adding_cpus(spec.all_devices, spec.cpu_devices, spec.cpu_device),
+            cpu_devices=cpus_for_additions(spec.all_devices, spec.cpu_devices, spec.cpu_device),
             cpu_device=spec.cpu_device if spec.parameter_device == "cpu" else None,
             network_topology=options.network_topology,
             share_memory=options.share_memory,
@@ -80,10 +80,10 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
             communication_hint=options.communication_hint,
             shared_cards=options.shared_cards,
         )
-        self._reduce = Reducer(
+        self._reduce = AllReducer(
             options.all_reduce,
             context,
-            groups_of(spec.all_devices, options.group_size),
+            group_devices(spec.all_devices, options.group_size),
             options.allreduce_merge_scope,
         )
         self._gather = None if context.complete else Collective(context).gather
@@ -91,7 +91,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads` and `VariableMgrSpec.aggregation`."""
         devices = self._spec.devices
-        complete = gradients.to_common_form(
+        complete = gradients.convert_to_common_form(
             columns,
             devices,
             keep_sparse=self._keep_sparse,
@@ -100,8 +100,8 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         # Slices cannot be gathered if their static shape is unknown.
         complete = [
             column
-            if not column.sparse or self._gather is None or gradients.fit_together(column)
-            else column.mapped(devices, gradients.dense)
+            if not column.sparse or self._gather is None or gradients.slices_can_be_gathered(column)
+            else column.map_gradients(devices, gradients.to_dense)
             for column in complete
         ]
         dense = [column.gradients for column in complete if not column.sparse]
@@ -125,12 +125,14 @@ class IndependentVariableMgr(PerTowerVariableMgr):
         update.
         """
         devices = self._spec.devices
-        gradients.check_towers(columns, devices)
-        return list(devices), [column.mapped(devices, _dense) for column in columns]
+        gradients.check_towers_complete(columns, devices)
+        return list(devices), [
+            column.map_gradients(devices, _to_dense_or_none) for column in columns
+        ]
 
 
-def _dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | None:
-    return None if gradient is None else gradients.dense(gradient, variable)
+def _to_dense_or_none(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | None:
+    return None if gradient is None else gradients.to_dense(gradient, variable)
 
 
 class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
@@ -145,7 +147,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
-        self._place = spec.home_chooser()
+        self._place = spec.variable_device_chooser()
         self._shadows: dict[str, TowerVariable] = {}
         self._name_of: dict[Any, str] = {}
 
@@ -160,7 +162,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
             self._spec,
             lambda column: self._shadows[self._name_of[column.variables[0].ref()]].primary,
         )
-        return [self._spec.homes[0]], reduced
+        return [self._spec.variable_devices[0]], reduced
 
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
@@ -168,7 +170,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         ops = super()._apply(optimizer, pairs, device, learning_rate)
         # tf.function runs this read after the update of the same variable.
         for _, shadow in pairs:
-            ops += self._copy_back(shadow)
+            ops += self._copy_shadow_to_towers(shadow)
         return ops
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
@@ -188,7 +190,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
                 self._name_of[copy.ref()] = variable.name
         return created
 
-    def _copy_back(self, shadow: tf.Variable) -> list[Any]:
+    def _copy_shadow_to_towers(self, shadow: tf.Variable) -> list[Any]:
         value = towers.read(shadow)
         cached: dict[str | None, tf.Tensor] = {None: value, shadow.device: value}
         ops = []

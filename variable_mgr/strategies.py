@@ -15,7 +15,7 @@ import tensorflow as tf
 from cnnbench.base.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
 from cnnbench.variable_mgr import gradients, towers
-from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of
+from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.modes import (
@@ -23,7 +23,7 @@ from cnnbench.variable_mgr.modes import (
     CrossDeviceSpec,
     VariableLike,
     VariableMgrSpec,
-    refuse_towers,
+    refuse_several_cpu_towers,
 )
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -66,17 +66,19 @@ class StrategyVariableMgr(VariableMgr):
             context = tf.distribute.get_replica_context()
             tower = int(tf.get_static_value(context.replica_id_in_sync_group)) - self._first
 
-            def meet(point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
-                def join(_: Any) -> None:
+            def meet_by_merge_call(
+                point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]
+            ) -> Any:
+                def merge_values(_: Any) -> None:
                     of_towers = [visits[t] for t in sorted(visits)]
-                    towers.check_points([point for point, _ in of_towers])
+                    towers.check_same_meeting_point([point for point, _ in of_towers])
                     merged[:] = merge([value for _, value in of_towers])
 
                 visits[tower] = (point, value)
-                context.merge_call(join)
+                context.merge_call(merge_values)
                 return merged[tower]
 
-            with towers.meeting_by(meet):
+            with towers.set_rendezvous(meet_by_merge_call):
                 results[tower] = build(tower)
 
         self._strategy.run(replica)
@@ -92,19 +94,23 @@ class StrategyVariableMgr(VariableMgr):
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
         """Results of `preprocess_device_grads`, and the reduction of one more tensor per tower."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
-        reduced = gradients.to_common_form(columns, self._spec.devices, keep_sparse=keep_sparse)
+        reduced = gradients.convert_to_common_form(
+            columns, self._spec.devices, keep_sparse=keep_sparse
+        )
         reduced = [
-            column.mapped(self._spec.devices, _in_float32) if column.sparse else column
+            column.map_gradients(self._spec.devices, _slices_in_float32)
+            if column.sparse
+            else column
             for column in reduced
         ]
         if self._spec.num_towers > 1:
             first = Column(list(beside), reduced[0].variables)
             reduced = self._reduced([*reduced, first] if beside else reduced)
             beside = reduced.pop().gradients if beside else beside
-        devices = list(dict.fromkeys(self._homes()))
-        return devices, [_dense(column) for column in reduced], list(beside)
+        devices = list(dict.fromkeys(self._copy_devices()))
+        return devices, [_to_dense_column(column) for column in reduced], list(beside)
 
-    def _homes(self) -> Sequence[str]:
+    def _copy_devices(self) -> Sequence[str]:
         """Devices of the copies of a variable."""
         return self._spec.devices
 
@@ -117,7 +123,10 @@ class StrategyVariableMgr(VariableMgr):
         op = tf.distribute.ReduceOp.MEAN if means else tf.distribute.ReduceOp.SUM
         with self._strategy.scope():
             pairs = [
-                (self._of_replicas(column.gradients), self._distributed[column.variables[0].ref()])
+                (
+                    self._distribute_to_replicas(column.gradients),
+                    self._distributed[column.variables[0].ref()],
+                )
                 for column in columns
             ]
             totals = self._strategy.extended.batch_reduce_to(op, pairs, self._options())
@@ -127,7 +136,7 @@ class StrategyVariableMgr(VariableMgr):
             results.append(Column(local_values, column.variables[: len(local_values)]))
         return results
 
-    def _of_replicas(self, values: Sequence[Any]) -> Any:
+    def _distribute_to_replicas(self, values: Sequence[Any]) -> Any:
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group - self._first]
         )
@@ -144,15 +153,15 @@ class StrategyVariableMgr(VariableMgr):
         return TowerVariable(variable.name, copies)
 
 
-def _in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
+def _slices_in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
     """Slices with float32 values: strategies average the values and cannot send bfloat16."""
     values = gradients.cast(slices.values, tf.float32)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
 
-def _dense(column: Column) -> Column:
+def _to_dense_column(column: Column) -> Column:
     homes = [variable.device for variable in column.variables]
-    return column.mapped(homes, gradients.dense) if column.sparse else column
+    return column.map_gradients(homes, gradients.to_dense) if column.sparse else column
 
 
 # Construction of strategies of tf.distribute.
@@ -163,7 +172,9 @@ Hosts: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 _collective_devices: tuple[str, ...] | None = None
 
 
-def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.MirroredStrategy:
+def make_mirrored_strategy(
+    devices: Sequence[str], spec: CrossDeviceSpec
+) -> tf.distribute.MirroredStrategy:
     """A MirroredStrategy; a second call with the same arguments returns the same one.
 
     Every MirroredStrategy counts its groups of devices from 1, and the collectives of a group from
@@ -171,16 +182,16 @@ def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.Mir
     differ in shape or devices. Therefore all values of `spec.ops` that are collective operations
     share one strategy, and collectives over other devices than the first ones are refused.
     """
-    check_devices(devices)
+    refuse_wrong_devices(devices)
     spec.check(devices)
     if spec.ops not in COLLECTIVE:
-        return _mirrored(tuple(devices), spec.ops, spec.packs)
+        return _cached_mirrored_strategy(tuple(devices), spec.ops, spec.packs)
     if len(devices) > 1:
-        _claim(tuple(devices))
-    return _mirrored(tuple(devices))
+        _claim_collective_devices(tuple(devices))
+    return _cached_mirrored_strategy(tuple(devices))
 
 
-def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
+def mirrored_for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
     """A new MirroredStrategy over the same devices, for input with a pipeline per replica.
 
     TensorFlow 2.21 stores InputReplicationMode.PER_REPLICA in the strategy. With the same strategy,
@@ -190,7 +201,7 @@ def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
 
 
-def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
+def make_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """A MultiWorkerMirroredStrategy; a second call for the same job returns the same one.
 
     In a job of several processes, the first call starts this worker's TensorFlow server, which
@@ -198,23 +209,23 @@ def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     the call, devices of this process must be configured, and no operation may have run. Raises
     BenchmarkError if the server cannot start.
     """
-    refuse_towers(job)
+    refuse_several_cpu_towers(job)
     if job.towers_per_worker > 1:
-        _claim(job.own_tower_devices)
-    return connected(job)
+        _claim_collective_devices(job.own_tower_devices)
+    return connect_multi_worker_strategy(job)
 
 
-def connected(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
+def connect_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """The job's MultiWorkerMirroredStrategy. The first call connects the workers."""
     gpus = job.towers_per_worker if job.device == "gpu" else 0
-    return _multi_worker(_hosts(job), job.task.job, job.task.index, gpus)
+    return _cached_multi_worker_strategy(_hosts_of_job(job), job.task.job, job.task.index, gpus)
 
 
-def _hosts(job: Job) -> Hosts:
+def _hosts_of_job(job: Job) -> Hosts:
     return tuple((name, tuple(addresses)) for name, addresses in job.hosts_by_job.items())
 
 
-def _resolver(hosts: Hosts, task: str, index: int = 0, gpus: int = 0) -> Any:
+def _cluster_resolver(hosts: Hosts, task: str, index: int = 0, gpus: int = 0) -> Any:
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({name: list(addresses) for name, addresses in hosts}),
         task_type=task if hosts else "",
@@ -225,10 +236,10 @@ def _resolver(hosts: Hosts, task: str, index: int = 0, gpus: int = 0) -> Any:
 
 
 @functools.cache
-def _multi_worker(
+def _cached_multi_worker_strategy(
     hosts: Hosts, task: str, index: int, gpus: int
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
-    resolver = _resolver(hosts, task, index, gpus)
+    resolver = _cluster_resolver(hosts, task, index, gpus)
     try:
         with tf.init_scope():
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
@@ -239,7 +250,7 @@ def _multi_worker(
         ) from error
 
 
-def communication(
+def communication_options(
     spec: CrossDeviceSpec, devices: Sequence[str]
 ) -> tf.distribute.experimental.CommunicationOptions:
     """Implementation of a strategy's collective operations.
@@ -260,26 +271,26 @@ def parameter_server(job: Job) -> tf.distribute.ParameterServerStrategy:
 
     The servers of the other processes must be running.
     """
-    return _parameter_server(_hosts(job), job.task.tensorflow_job)
+    return _cached_ps_strategy(_hosts_of_job(job), job.task.tensorflow_job)
 
 
 @functools.cache
-def _parameter_server(hosts: Hosts, task: str) -> tf.distribute.ParameterServerStrategy:
-    return tf.distribute.ParameterServerStrategy(_resolver(hosts, task))
+def _cached_ps_strategy(hosts: Hosts, task: str) -> tf.distribute.ParameterServerStrategy:
+    return tf.distribute.ParameterServerStrategy(_cluster_resolver(hosts, task))
 
 
-def check_devices(devices: Sequence[str]) -> None:
+def refuse_wrong_devices(devices: Sequence[str]) -> None:
     """Refuses devices with which TensorFlow fails an assertion or silently uses other devices."""
     for device in devices:
         if list(devices).count(device) > 1:
             raise UsageError(f"a strategy takes every device once, and {device} is given twice")
-    if len({process_of(device) for device in devices}) > 1:
+    if len({process_of_device(device) for device in devices}) > 1:
         raise UsageError("a MirroredStrategy reduces between the devices of one process")
     if len(set(map(is_gpu, devices))) > 1:
         raise UsageError("a strategy takes devices of one kind, GPUs or CPUs")
 
 
-def _claim(devices: tuple[str, ...]) -> None:
+def _claim_collective_devices(devices: tuple[str, ...]) -> None:
     global _collective_devices
     if _collective_devices is None:
         _collective_devices = devices
@@ -291,7 +302,7 @@ def _claim(devices: tuple[str, ...]) -> None:
 
 
 @functools.cache
-def _mirrored(
+def _cached_mirrored_strategy(
     devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
 ) -> tf.distribute.MirroredStrategy:
     """Creates a strategy. It uses collective operations if `ops` is None."""
@@ -331,18 +342,18 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
         """See `StrategyVariableMgr.run_towers`."""
         # TensorFlow warns that a coordinator is missing although there is one.
-        with _without_warnings():
+        with _without_tf_warnings():
             return super().run_towers(build, meeting=meeting)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return parameter_server(self._job)
 
-    def _homes(self) -> Sequence[str]:
+    def _copy_devices(self) -> Sequence[str]:
         return self._spec.ps_devices[:1]
 
 
 @contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
+def _without_tf_warnings() -> Iterator[None]:
     logger = tf.get_logger()
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -356,11 +367,11 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.MirroredStrategy`."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
-        return mirrored(self._spec.devices, self._spec.cross_device)
+        return make_mirrored_strategy(self._spec.devices, self._spec.cross_device)
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
         spec = self._spec.cross_device
-        return communication(spec, self._spec.devices) if spec.ops in COLLECTIVE else None
+        return communication_options(spec, self._spec.devices) if spec.ops in COLLECTIVE else None
 
 
 class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
@@ -368,13 +379,13 @@ class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         devices = self._spec.devices
-        check_devices(devices)
+        refuse_wrong_devices(devices)
         with tf.init_scope():
             return tf.distribute.experimental.CentralStorageStrategy(
-                list(devices), self._homes()[0]
+                list(devices), self._copy_devices()[0]
             )
 
-    def _homes(self) -> Sequence[str]:
+    def _copy_devices(self) -> Sequence[str]:
         return self._spec.devices if len(self._spec.devices) == 1 else [self._spec.cpu_device]
 
 
@@ -415,7 +426,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
         devices = self._spec.devices
         kind = "gpu" if is_gpu(devices[0]) else "cpu"
         alone = Job(towers_per_worker=len(devices), device=kind)
-        return multi_worker(self._spec.job or alone)
+        return make_multi_worker_strategy(self._spec.job or alone)
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions:
-        return communication(self._spec.cross_device, self._spec.devices)
+        return communication_options(self._spec.cross_device, self._spec.devices)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from cnnbench.base.job import cpu_of
+from cnnbench.base.job import cpu_of_device
 
 # Logical variables with a copy per tower.
 
@@ -109,7 +109,7 @@ def settle(devices: Iterable[str]) -> None:
     function reads a value back: when it arrives, everything that was sent before has run.
     """
     answers = []
-    for device in dict.fromkeys(map(cpu_of, devices)):
+    for device in dict.fromkeys(map(cpu_of_device, devices)):
         # A coordinator removes the devices of a lost worker. A function that needs such a device
         # fails later with a better error.
         with contextlib.suppress(tf.errors.InvalidArgumentError), tf.device(device):
@@ -125,16 +125,16 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-# Function that `meet` calls with its arguments. It waits for the other towers, and returns the
-# result of `meet`.
+# Function that `merge_over_towers` calls with its arguments. It waits for the other towers, and
+# returns the result of `merge_over_towers`.
 Rendezvous: TypeAlias = "Callable[[str, Any, Callable[[list[Any]], Sequence[Any]]], Any]"
 
 _rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", default=None)
 
 
 @contextlib.contextmanager
-def meeting_by(rendezvous: Rendezvous) -> Iterator[None]:
-    """Sets the function that `meet` calls in this thread, within the block."""
+def set_rendezvous(rendezvous: Rendezvous) -> Iterator[None]:
+    """Sets the function that `merge_over_towers` calls in this thread, within the block."""
     token = _rendezvous.set(rendezvous)
     try:
         yield
@@ -142,8 +142,10 @@ def meeting_by(rendezvous: Rendezvous) -> Iterator[None]:
         _rendezvous.reset(token)
 
 
-def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R:
-    """Waits until every tower has reached this point, while `in_step` builds the towers.
+def merge_over_towers(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R:
+    """Waits until every tower has reached this point.
+
+    For use while `build_towers_in_threads` builds the towers.
 
     Args:
       point: name of the point; all towers reach the same points in the same order.
@@ -157,7 +159,7 @@ def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R
     return cast("_R", rendezvous(point, value, merge))
 
 
-def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
+def build_towers_in_threads(build: Callable[[int], _T], count: int) -> list[_T]:
     """Builds each tower in its own thread.
 
     Only one thread runs at a time, in the order of the towers.
@@ -167,22 +169,22 @@ def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
     variables, but not its gradient tapes and variable creators. After an exception, no tower is
     left running.
     """
-    state = _state_here()
+    state = _capture_tensorflow_state()
     towers = [_TowerThread(number, build, state) for number in range(count)]
     try:
         while True:
             for tower in towers:
-                tower.run_on()
+                tower.run_to_next_meeting()
             if all(tower.done for tower in towers):
                 return [cast("_T", tower.result) for tower in towers]
-            _merge(towers)
+            _merge_visits(towers)
     finally:
         for tower in towers:
             tower.end()
 
 
-def _merge(towers: Sequence[_TowerThread]) -> None:
-    check_points([tower.visit.point if tower.visit else "its end" for tower in towers])
+def _merge_visits(towers: Sequence[_TowerThread]) -> None:
+    check_same_meeting_point([tower.visit.point if tower.visit else "its end" for tower in towers])
     visits = [tower.visit for tower in towers if tower.visit]  # An ended tower has no visit.
     with tf.name_scope(visits[0].scope):
         results = visits[0].merge([visit.value for visit in visits])
@@ -190,7 +192,7 @@ def _merge(towers: Sequence[_TowerThread]) -> None:
         tower.answer = result
 
 
-def check_points(points: Sequence[str]) -> None:
+def check_same_meeting_point(points: Sequence[str]) -> None:
     """Raises an error if towers have reached different meeting points."""
     for number, point in enumerate(points):
         if point != points[0]:
@@ -199,8 +201,8 @@ def check_points(points: Sequence[str]) -> None:
             )
 
 
-class _Visit(NamedTuple):
-    """The arguments with which a tower called `meet`, and its name scope."""
+class _MeetingVisit(NamedTuple):
+    """The arguments with which a tower called `merge_over_towers`, and its name scope."""
 
     point: str
     value: Any
@@ -211,9 +213,9 @@ class _Visit(NamedTuple):
 State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
 
 
-def _state_here() -> State:
+def _capture_tensorflow_state() -> State:
     """Returns a context manager that gives another thread the TensorFlow state of this thread."""
-    scope = _absolute(tf.get_current_name_scope())
+    scope = _absolute_scope(tf.get_current_name_scope())
     # An unused operation is created to read the graph, the current device and the control
     # dependencies.
     probe = None if tf.executing_eagerly() else tf.no_op("towers")
@@ -222,7 +224,7 @@ def _state_here() -> State:
         probe.graph.switch_to_thread_local()
 
     @contextlib.contextmanager
-    def entered() -> Iterator[None]:
+    def enter_captured_state() -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             if probe is not None:
                 stack.enter_context(probe.graph.as_default())
@@ -236,20 +238,20 @@ def _state_here() -> State:
                 stack.enter_context(tf.name_scope(scope))
             yield
 
-    return entered
+    return enter_captured_state
 
 
-class _End(BaseException):
+class _TowerEnded(BaseException):
     """Raised in a waiting tower to end it."""
 
 
 class _TowerThread:
-    """One tower: a thread that runs only while `run_on` waits for it."""
+    """One tower: a thread that runs only while `run_to_next_meeting` waits for it."""
 
     def __init__(self, number: int, build: Callable[[int], Any], state: State) -> None:
         self.done = False
         self.result: Any = None
-        self.visit: _Visit | None = None  # None after the tower has ended
+        self.visit: _MeetingVisit | None = None  # None after the tower has ended
         self.answer: Any = None
         self._error: BaseException | None = None
         self._ending = False
@@ -257,13 +259,13 @@ class _TowerThread:
         self._paused = threading.Semaphore(0)
         variables = contextvars.copy_context()
         self._thread = threading.Thread(
-            target=lambda: variables.run(self._run, number, build, state),
+            target=lambda: variables.run(self._run_tower, number, build, state),
             name=f"cnnbench-tower-{number}",
             daemon=True,
         )
         self._thread.start()
 
-    def run_on(self) -> None:
+    def run_to_next_meeting(self) -> None:
         """Runs the tower until its next meeting point or its end. Raises its exceptions."""
         self._resume.release()
         self._paused.acquire()
@@ -276,33 +278,37 @@ class _TowerThread:
         self._resume.release()
         self._thread.join()
 
-    def _run(self, number: int, build: Callable[[int], Any], state: State) -> None:
+    def _run_tower(self, number: int, build: Callable[[int], Any], state: State) -> None:
         try:
-            self._wait()
-            with state(), meeting_by(self._meet):
+            self._wait_for_turn()
+            with state(), set_rendezvous(self._meet_other_towers):
                 self.result = build(number)
             self.visit, self.done = None, True
-        except _End:
+        except _TowerEnded:
             pass
         except BaseException as error:
             self._error = error
         finally:
             self._paused.release()
 
-    def _meet(self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
-        self.visit = _Visit(point, value, merge, _absolute(tf.get_current_name_scope()))
+    def _meet_other_towers(
+        self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]
+    ) -> Any:
+        self.visit = _MeetingVisit(
+            point, value, merge, _absolute_scope(tf.get_current_name_scope())
+        )
         self._paused.release()
-        self._wait()
+        self._wait_for_turn()
         return self.answer
 
-    def _wait(self) -> None:
+    def _wait_for_turn(self) -> None:
         if not self._ending:
             self._resume.acquire()
         if self._ending:
-            raise _End
+            raise _TowerEnded
 
 
-def _absolute(scope: str) -> str:
+def _absolute_scope(scope: str) -> str:
     """The scope's name with a final slash.
 
     Entering it again continues the scope instead of nesting it.

@@ -42,7 +42,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return _URL.match(os.fspath(path)) is not None
 
 
-def without_file_scheme(text: str) -> str:
+def strip_file_scheme(text: str) -> str:
     """Replaces ``file:///folder`` by ``/folder`` in comma-separated paths. ``%`` is no escape."""
     return ",".join(_FILE.sub("", path, count=1) for path in text.split(","))
 
@@ -67,7 +67,7 @@ def local(text: str, flag: str = "") -> str:
 
     Other URLs raise FlagError, or PathError without `flag`.
     """
-    path = without_file_scheme(text)
+    path = strip_file_scheme(text)
     if reason := fault(path, allowed=False):
         raise FlagError(flag, path, reason) if flag else PathError(path, reason)
     return path
@@ -182,7 +182,7 @@ def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") ->
             raise ValueError("is a pipe without a writer")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        _refuse(path, f"cannot be read: {reason}", flag)
+        _raise_path_error(path, f"cannot be read: {reason}", flag)
     return b"".join(parts)
 
 
@@ -191,24 +191,24 @@ def read_text(path: str | os.PathLike[str], flag: str = "") -> str:
     try:
         return read_file(path, 16, flag).decode("utf-8-sig")
     except UnicodeDecodeError:
-        _refuse(path, "cannot be read: it is not UTF-8 text", flag)
+        _raise_path_error(path, "cannot be read: it is not UTF-8 text", flag)
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The JSON value in a file; PathError if the file contains no valid JSON. See `parse_json`."""
-    return json_of(path, read_file(path))
+    return json_from_content(path, read_file(path))
 
 
-def json_of(path: str | os.PathLike[str], data: bytes) -> Any:
+def json_from_content(path: str | os.PathLike[str], data: bytes) -> Any:
     """The JSON value in the content of a file; see `read_json`."""
     try:
         return parse_json(data)
     except ValueError as error:
-        _refuse(path, str(error))
+        _raise_path_error(path, str(error))
 
 
 @contextlib.contextmanager
-def document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
+def parsing_document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
     """Context manager that turns a ValueError or RecursionError from parsing into a PathError.
 
     `kind` names the document in the message, with an article.
@@ -218,9 +218,9 @@ def document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
     except PathError:
         raise
     except RecursionError:
-        _refuse(path, f"not {kind}: nested too deeply")
+        _raise_path_error(path, f"not {kind}: nested too deeply")
     except ValueError as error:
-        _refuse(path, f"not {kind}: {error}")
+        _raise_path_error(path, f"not {kind}: {error}")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -231,7 +231,10 @@ def parse_json(text: str | bytes) -> Any:
     """
     try:
         return json.loads(
-            text, parse_constant=_constant, parse_float=_finite, object_pairs_hook=_unique
+            text,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_finite_float,
+            object_pairs_hook=_dict_of_unique_keys,
         )
     except json.JSONDecodeError as error:
         stripped = error.doc.strip()
@@ -247,23 +250,23 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("not JSON: nested too deeply") from None
 
 
-def _refuse(path: str | os.PathLike[str], reason: str, flag: str = "") -> NoReturn:
+def _raise_path_error(path: str | os.PathLike[str], reason: str, flag: str = "") -> NoReturn:
     name = os.fspath(path)
     raise FlagError(flag, name, reason) if flag else PathError(name, reason)
 
 
-def _constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"not JSON: {name}")
 
 
-def _finite(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"not JSON: {text[:20]} is too large for a double")
     return number
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     by_key = dict(pairs)
     if len(by_key) < len(pairs):
         names = [name for name, _ in pairs]
@@ -304,7 +307,7 @@ class FolderLock:
     The lock is an flock on a file that contains the folder's name and the holder: PID, host and
     time. Releasing the lock removes the file. If the holder is killed, the file remains without a
     lock, and the next writer locks it. The first other process that writes to an abandoned
-    temporary folder turns it into an ordinary folder, see `claim`.
+    temporary folder turns it into an ordinary folder, see `keep_temporary_folders`.
 
     On NFS, locks apply to all machines; the locks of a crashed machine are dropped when its lease
     ends. On other network file systems, locks may apply to one machine only, or may not be
@@ -327,11 +330,11 @@ class FolderLock:
         if is_url(folder):
             raise OSError(errno.EOPNOTSUPP, "URLs have no locks")
         if file != SCRATCH:
-            claim(folder)
+            keep_temporary_folders(folder)
         self._path = Path(folder) / file
-        self._descriptor = self._locked(time.monotonic() + patience)
+        self._descriptor = self._open_locked(time.monotonic() + patience)
         host = socket.gethostname()
-        left, where, _ = _holder(self._descriptor)
+        left, where, _ = _holder_of_lock(self._descriptor)
         self.left_by = left if where != host else ""
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
@@ -356,7 +359,7 @@ class FolderLock:
                 self._path.unlink()  # Removed while locked, so the next writer creates a new file.
         os.close(self._descriptor)
 
-    def _locked(self, deadline: float) -> int:
+    def _open_locked(self, deadline: float) -> int:
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:
@@ -370,7 +373,7 @@ class FolderLock:
                 pass  # Its owner removed the file after it was opened here.
             except BlockingIOError as error:
                 if time.monotonic() >= deadline:
-                    reason = self._refusal(descriptor)
+                    reason = self._refusal_text(descriptor)
                     os.close(descriptor)
                     raise BlockingIOError(error.errno, reason) from None
                 time.sleep(_POLL_SECONDS)
@@ -379,8 +382,8 @@ class FolderLock:
                 raise
             os.close(descriptor)
 
-    def _refusal(self, descriptor: int) -> str:
-        holder, host, _ = _holder(descriptor)
+    def _refusal_text(self, descriptor: int) -> str:
+        holder, host, _ = _holder_of_lock(descriptor)
         reason = "another process is writing there"
         if not holder:
             return reason
@@ -416,7 +419,7 @@ def lock_folder(
     return lock
 
 
-def claim(path: str | Path) -> None:
+def keep_temporary_folders(path: str | Path) -> None:
     """Marks abandoned temporary folders above a path as ordinary folders, so they are not removed.
 
     BlockingIOError if the process that created the folder is still running, because it will remove
@@ -429,7 +432,7 @@ def claim(path: str | Path) -> None:
             FolderLock(folder, file=SCRATCH).release()
 
 
-def _holder(descriptor: int) -> tuple[str, str, str]:
+def _holder_of_lock(descriptor: int) -> tuple[str, str, str]:
     """The process that a lock file names, as text, its host, and the folder; "" if unknown."""
     try:
         about = json.loads(os.pread(descriptor, 4096, 0))
@@ -453,7 +456,7 @@ class Scratch:
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
         parent = parent or Path(tempfile.gettempdir())
-        remove_abandoned(parent)
+        remove_abandoned_temporaries(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock: FolderLock | None = None
         with contextlib.suppress(OSError):  # This file system may not support locks.
@@ -470,7 +473,7 @@ class Scratch:
             self._lock.release()
 
 
-def remove_abandoned(parent: Path) -> None:
+def remove_abandoned_temporaries(parent: Path) -> None:
     """Removes temporary folders of this user that killed processes on this machine have left
     behind.
 
@@ -489,6 +492,6 @@ def remove_abandoned(parent: Path) -> None:
             file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            made = _holder(file)[1:] == (socket.gethostname(), folder.name)
+            made = _holder_of_lock(file)[1:] == (socket.gethostname(), folder.name)
             if made and os.fstat(file).st_nlink:
                 shutil.rmtree(folder, ignore_errors=True)

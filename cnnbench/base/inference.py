@@ -83,7 +83,7 @@ def mann_whitney_p(first: Values, second: Values) -> float:
     observed = int(ranks[: len(first)].sum())
     if max(len(first), len(second)) <= EXACT:
         key = tuple(sorted(ranks.tolist()))
-        return _two_sided(_subset_sums(key, len(first)), observed)
+        return _two_sided_p(_subset_sum_tails(key, len(first)), observed)
     count = len(ranks)
     deviations = float(((ranks - ranks.mean()) ** 2).sum())
     variance = len(first) * len(second) / (count * (count - 1)) * deviations
@@ -101,18 +101,18 @@ def signed_rank_p(differences: Values) -> float:
     ranks = _doubled_midranks(np.abs(kept).tolist())
     observed = int(ranks[kept > 0].sum())
     if len(kept) <= EXACT:
-        return _two_sided(_signed_sums(tuple(sorted(ranks.tolist()))), observed)
+        return _two_sided_p(_signed_sum_tails(tuple(sorted(ranks.tolist()))), observed)
     return _normal_p(observed - float(ranks.sum()) / 2, float((ranks**2).sum()) / 4)
 
 
-def shift(base: Values, new: Values, confidence: float) -> Interval:
+def hodges_lehmann_shift(base: Values, new: Values, confidence: float) -> Interval:
     """Hodges-Lehmann shift from ``base`` to ``new``: the median of all pairwise differences.
 
     Each sample has at least one finite value. The actual confidence is at least `confidence`, such
     as 0.95.
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
-    return _interval(differences, values_outside((len(base), len(new)), confidence))
+    return _interval_of_ordered(differences, values_outside((len(base), len(new)), confidence))
 
 
 def paired_shift(differences: Values, confidence: float) -> Interval:
@@ -121,7 +121,7 @@ def paired_shift(differences: Values, confidence: float) -> Interval:
     The centre is the median of the means of all pairs of differences.
     """
     means = np.sort(_pair_means(np.asarray(differences)))
-    return _interval(means, values_outside([len(differences)], confidence))
+    return _interval_of_ordered(means, values_outside([len(differences)], confidence))
 
 
 def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
@@ -147,15 +147,15 @@ def values_outside(sizes: Sequence[int], confidence: float) -> int:
     if len(sizes) == 1:
         (count,) = sizes
         if count <= EXACT:
-            lower, _ = _signed_sums(tuple(range(1, count + 1)))
+            lower, _ = _signed_sum_tails(tuple(range(1, count + 1)))
             return _count_up_to(lower, (1 - confidence) / 2)
         variance = count * (count + 1) * (2 * count + 1) / 24
-        return _outside(count * (count + 1) // 2, variance, confidence)
+        return _values_outside_normal(count * (count + 1) // 2, variance, confidence)
     base, new = sizes
     if max(sizes) <= EXACT:
-        lower, _ = _subset_sums(tuple(range(1, base + new + 1)), base)
+        lower, _ = _subset_sum_tails(tuple(range(1, base + new + 1)), base)
         return _count_up_to(lower, (1 - confidence) / 2, base * (base + 1) // 2)
-    return _outside(base * new, base * new * (base + new + 1) / 12, confidence)
+    return _values_outside_normal(base * new, base * new * (base + new + 1) / 12, confidence)
 
 
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
@@ -169,7 +169,7 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
     return min(1.0, 2 / math.comb(base + new, base))
 
 
-def holm(p_values: Values, weights: Values | None = None) -> list[float]:
+def holm_adjust(p_values: Values, weights: Values | None = None) -> list[float]:
     """Holm's step-down adjustment (1979) of p-values. Reject if an adjusted p is below alpha.
 
     In ascending order, p-value i of n (from 0) is multiplied by n - i. An adjusted value is never
@@ -208,33 +208,33 @@ def _doubled_midranks(values: Values) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=256)
-def _subset_sums(ranks: tuple[int, ...], size: int) -> _Tails:
+def _subset_sum_tails(ranks: tuple[int, ...], size: int) -> _Tails:
     """Distribution of the sum of ``size`` ranks that are chosen at random."""
     top = sum(sorted(ranks)[len(ranks) - size :])
     counts = np.zeros((size + 1, top + 1))
     counts[0, 0] = 1.0
     for rank in ranks:
         counts[1:, rank:] += counts[:-1, : top + 1 - rank].copy()
-    return _tails(counts[size])
+    return _cumulative_tails(counts[size])
 
 
 @lru_cache(maxsize=256)
-def _signed_sums(ranks: tuple[int, ...]) -> _Tails:
+def _signed_sum_tails(ranks: tuple[int, ...]) -> _Tails:
     """Distribution of the sum of the ranks with positive sign, if all signs are equally likely."""
     top = sum(ranks)
     counts = np.zeros(top + 1)
     counts[0] = 1.0
     for rank in ranks:
         counts[rank:] += counts[: top + 1 - rank].copy()
-    return _tails(counts)
+    return _cumulative_tails(counts)
 
 
-def _tails(counts: _Floats) -> _Tails:
+def _cumulative_tails(counts: _Floats) -> _Tails:
     chances = counts / counts.sum()
     return np.cumsum(chances), np.cumsum(chances[::-1])[::-1]
 
 
-def _two_sided(tails: _Tails, observed: int) -> float:
+def _two_sided_p(tails: _Tails, observed: int) -> float:
     return float(min(1.0, 2 * min(tail[observed] for tail in tails)))
 
 
@@ -250,13 +250,13 @@ def _pair_means(differences: _Floats) -> _Floats:
     return means
 
 
-def _outside(count: int, variance: float, confidence: float) -> int:
+def _values_outside_normal(count: int, variance: float, confidence: float) -> int:
     """Number of sorted values outside of each end of an interval, by the normal approximation."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return max(0, math.floor(count / 2 - z * math.sqrt(variance)))
 
 
-def _interval(ordered: _Floats, left_out: int) -> Interval:
+def _interval_of_ordered(ordered: _Floats, left_out: int) -> Interval:
     estimate = float(np.median(ordered))
     if left_out < 1:
         return Interval(estimate, None, None)
@@ -296,7 +296,7 @@ class InterimAnalysis(NamedTuple):
     alpha: float
 
 
-def spent_by(pairs: int, planned: int, alpha: float) -> float:
+def alpha_spent_by(pairs: int, planned: int, alpha: float) -> float:
     """The part of alpha that all analyses up to a number of pairs may use together.
 
     `planned` is the number of pairs planned at the start of the experiment, even if it was
@@ -318,11 +318,11 @@ def interim_analyses(
 ) -> tuple[InterimAnalysis, ...]:
     """The remaining interim analyses of an experiment; the last one is after all pairs.
 
-    The levels of all analyses up to a number of pairs, including `made`, add up to `spent_by`. If
-    even unanimous pairs could not reach the level of an analysis, or the share of it that a test
-    has, the analysis is omitted and the next one gets its level. The same applies if it would leave
-    the last analysis a level that unanimous pairs could not reach. If the last analysis in `made`
-    already includes all pairs, it is returned.
+    The levels of all analyses up to a number of pairs, including `made`, add up to
+    `alpha_spent_by`. If even unanimous pairs could not reach the level of an analysis, or the share
+    of it that a test has, the analysis is omitted and the next one gets its level. The same applies
+    if it would leave the last analysis a level that unanimous pairs could not reach. If the last
+    analysis in `made` already includes all pairs, it is returned.
 
     Args:
       alpha: level of all analyses together.
@@ -338,14 +338,14 @@ def interim_analyses(
     planned = planned or pairs
     analyses: list[InterimAnalysis] = []
     spent = sum(analysis.alpha for analysis in made)
-    limit = spent_by(pairs, planned, alpha)
+    limit = alpha_spent_by(pairs, planned, alpha)
     last = smallest_p(pairs, pairs, paired=True)
     number = FIRST_ANALYSIS
     while number < pairs:
         step = ANALYSIS_STEP * math.ceil(number / (4 * ANALYSIS_STEP))
         if number > planned and number + step > pairs:
             break  # So close to the end, an analysis would only reduce the level of the last one.
-        level = spent_by(number, planned, alpha) - spent
+        level = alpha_spent_by(number, planned, alpha) - spent
         within_reach = share * level >= smallest_p(number, number, paired=True)
         if within_reach and share * (limit - spent - level) >= last:
             analyses.append(InterimAnalysis(number, level))
@@ -389,12 +389,12 @@ class Continuation(NamedTuple):
         In a continued experiment, all numbers are above `measured`.
         """
         first = FIRST_ANALYSIS if self.begins else max(FIRST_ANALYSIS, measured + 1)
-        for pairs in numbers_to_try(first, ANALYSIS_STEP, MOST_PAIRS):
+        for pairs in pair_numbers_to_try(first, ANALYSIS_STEP, MOST_PAIRS):
             if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
                 yield pairs
 
 
-def numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
+def pair_numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
     """Multiples of `step`: all up to `first` + `useful`; after that, each is about a quarter
     larger.
     """
@@ -457,7 +457,7 @@ class AdditiveModel(NamedTuple):
         error, difference = self.deviation(name, other), self.difference(name, other) + below
         if error is None or difference <= 0:
             return 1.0
-        return self._tail(difference / error, name, other) if error else 0.0
+        return self._error_tail_probability(difference / error, name, other) if error else 0.0
 
     def reach(self, name: str, other: str, tail: float) -> float | None:
         """The value that the error of `difference` exceeds with probability `tail`. `tail` is in
@@ -466,9 +466,11 @@ class AdditiveModel(NamedTuple):
         None if the noise is unknown.
         """
         error = self.deviation(name, other)
-        return error and error * _quantile(lambda t: self._tail(t, name, other), tail)
+        return error and error * _quantile_by_bisection(
+            lambda t: self._error_tail_probability(t, name, other), tail
+        )
 
-    def _tail(self, t: float, name: str, other: str) -> float:
+    def _error_tail_probability(self, t: float, name: str, other: str) -> float:
         """The probability that the error of a difference exceeds `t` times its `deviation`."""
         count, chances, logs = len(self.names), [], []
         for place in (self.names.index(name), self.names.index(other)):
@@ -488,7 +490,7 @@ class AdditiveModel(NamedTuple):
         return total / sum(likelihoods)
 
 
-def fit(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
+def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     """Fits the model to rounds; each round maps candidates to values. Needs at least one value."""
     names = tuple(dict.fromkeys(name for round_values in rounds for name in round_values))
     observed = [
@@ -499,13 +501,13 @@ def fit(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     for row, (name, at) in enumerate(observed):
         design[row, name] = design[row, len(names) + at] = 1.0
     # The mean of all effects is arbitrary; differences do not depend on it.
-    solved, squares, freedom = _solve(design, values)
+    solved, squares, freedom = _solve_least_squares(design, values)
     inverse = np.linalg.pinv(design.T @ design, hermitian=True)
     effects = solved[: len(names)]
     own = []
     for name in range(len(names) if freedom else 0):
         others = design[:, name] == 0.0
-        _, without, fewer = _solve(design[others], values[others])
+        _, without, fewer = _solve_least_squares(design[others], values[others])
         own.append((1 - without / squares if squares else 0.0, freedom - fewer))
     return AdditiveModel(
         names=names,
@@ -518,22 +520,24 @@ def fit(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     )
 
 
-def _solve(design: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], float, int]:
+def _solve_least_squares(
+    design: NDArray[Any], values: NDArray[Any]
+) -> tuple[NDArray[Any], float, int]:
     """The least-squares solution, its residual sum of squares and its degrees of freedom."""
     solved, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
     squares = float(np.sum((values - design @ solved) ** 2))
     return solved, squares, len(values) - int(rank)
 
 
-def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> AdditiveModel:
+def fit_additive_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> AdditiveModel:
     """Fits the model to rounds that consist of blocks. A disturbance can affect a single block.
 
     If the blocks do not determine all differences, a round is treated as one block.
     """
-    fitted = fit([block for block_rounds in blocks for block in block_rounds])
+    fitted = fit_additive_model([block for block_rounds in blocks for block in block_rounds])
     if fitted.is_connected:
         return fitted
-    return fit(
+    return fit_additive_model(
         [
             {name: value for block in block_rounds for name, value in block.items()}
             for block_rounds in blocks
@@ -559,10 +563,10 @@ def student_tail(t: float, freedom: int) -> float:
 
 def student_quantile(tail: float, freedom: int) -> float:
     """The t that Student's distribution exceeds with probability `tail`. `tail` is in (0, 0.5]."""
-    return _quantile(lambda t: student_tail(t, freedom), tail)
+    return _quantile_by_bisection(lambda t: student_tail(t, freedom), tail)
 
 
-def _quantile(tail_of: Callable[[float], float], tail: float) -> float:
+def _quantile_by_bisection(tail_of: Callable[[float], float], tail: float) -> float:
     """The t >= 0 at which a decreasing function has the value `tail`, found by bisection."""
     low, high = 0.0, 1.0
     while tail_of(high) > tail and high < 1e9:

@@ -3,8 +3,9 @@
 The signal handler raises KeyboardInterrupt in whatever code is running. In a destructor or a
 callback of a weak reference, Python drops the exception. In Python code that native code calls,
 TensorFlow may ignore the exception and later raise a different one, such as SystemError without any
-context. Therefore the handler also counts the interrupt: `obey` raises it again, `restored`
-converts errors that it has caused, and `conclude` reports it at the end of the command.
+context. Therefore the handler also counts the interrupt: `raise_if_interrupted` raises it again,
+`restoring_interrupts` converts errors that it has caused, and `conclude_command` reports it at the
+end of the command.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ A signal to a process group reaches a forked process directly and through its pa
 """
 
 writing: bytearray | mmap.mmap = bytearray(1)
-"""Its byte is not 0 during `uninterrupted`. For a fork, it is replaced by shared memory."""
+"""Its byte is not 0 during `delaying_interrupts`. For a fork, it is replaced by shared memory."""
 
 WRITING_SECONDS = 60.0
 """Seconds allowed for writing a record or a checkpoint; the file system may be slow."""
@@ -62,7 +63,7 @@ _last = -SAME_SECONDS
 _concluded = True  # No command is running, or its output is complete.
 
 
-def name_of(number: int) -> str:
+def signal_name(number: int) -> str:
     """Name of a signal, such as "SIGTERM", or "signal 40" for a signal without a name."""
     names: dict[int, str] = {signal_number: signal_number.name for signal_number in signal.Signals}
     return names.get(number, f"signal {number}")
@@ -71,28 +72,28 @@ def name_of(number: int) -> str:
 def grace(longest: float = 0.0) -> float:
     """Seconds that an interrupted process may run before it is killed. `longest`: its longest step.
 
-    The time is longer while the process, a fork of this one, runs a block of `uninterrupted`.
+    The time is longer while the process, a fork of this one, runs a block of `delaying_interrupts`.
     """
     seconds = max(SHORTEST_GRACE, _STEPS * longest + _MARGIN_SECONDS)
     return seconds + (WRITING_SECONDS if writing[0] else 0.0)
 
 
-def announcement(seconds: float) -> str:
+def grace_announcement(seconds: float) -> str:
     """Notice that says how long an interrupted child process may still run."""
     what = "record or the checkpoint to be written" if writing[0] else "running step to end"
     notice = f"interrupted; waiting up to {math.ceil(seconds)} s for the {what}"
     return f"{notice} (a second signal ends the run at once)"
 
 
-def announced(log: str) -> re.Match[str] | None:
-    """The last `announcement` in the log of a process. Group 1 of the match contains the
+def find_announcement(log: str) -> re.Match[str] | None:
+    """The last `grace_announcement` in the log of a process. Group 1 of the match contains the
     seconds.
     """
     return next(iter([*_ANNOUNCED.finditer(log)][-1:]), None)
 
 
-def begin() -> None:
-    """Marks the beginning of a command: from now until `conclude`, `SIGNALS` interrupt it.
+def begin_command() -> None:
+    """Marks the beginning of a command: from now until `conclude_command`, `SIGNALS` interrupt it.
 
     Signals that the caller ignores, as nohup does, stay ignored. Python runs signal handlers in the
     main thread, so the call does nothing in other threads.
@@ -101,25 +102,25 @@ def begin() -> None:
     if threading.current_thread() is threading.main_thread():
         _noted, _last, _concluded = 0, -SAME_SECONDS, False
         sys.unraisablehook = partial(_report_dropped, sys.unraisablehook)
-        _handle(_interrupt)
+        _set_handler(_handle_interrupt)
 
 
-def conclude() -> bool:
+def conclude_command() -> bool:
     """Marks the end of a command. The first call returns whether a signal interrupted the command.
 
     Later signals have no effect, so the exit code agrees with the complete output.
     """
     global _concluded
     is_first, _concluded = not _concluded, True
-    return is_first and received()
+    return is_first and was_interrupted()
 
 
-def received() -> bool:
+def was_interrupted() -> bool:
     """Whether a signal interrupted the command, even if the command finished normally."""
     return _noted > 0
 
 
-def obey() -> None:
+def raise_if_interrupted() -> None:
     """Raises KeyboardInterrupt if the running command was interrupted.
 
     Call it in loops and before results are written, because Python may have dropped the exception
@@ -129,7 +130,7 @@ def obey() -> None:
         raise KeyboardInterrupt
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _handle_interrupt(number: int, frame: FrameType | None) -> None:
     global _noted, _last
     del number, frame
     now = time.monotonic()
@@ -149,7 +150,7 @@ def _report_dropped(
         report(dropped)
 
 
-def _handle(handler: Callable[[int, FrameType | None], object]) -> None:
+def _set_handler(handler: Callable[[int, FrameType | None], object]) -> None:
     """Sets the handler of `SIGNALS`. Signals that are ignored, or that native code handles, are
     skipped.
     """
@@ -160,7 +161,9 @@ def _handle(handler: Callable[[int, FrameType | None], object]) -> None:
 
 
 @contextlib.contextmanager
-def handling(handler: Callable[[int, FrameType | None], object] | None = None) -> Iterator[None]:
+def handling_signals(
+    handler: Callable[[int, FrameType | None], object] | None = None,
+) -> Iterator[None]:
     """Context manager that sets `handler` for `SIGNALS` and restores the old handlers at the end.
 
     If `handler` is None, no handler is set. Signals that are ignored or handled by native code are
@@ -172,7 +175,7 @@ def handling(handler: Callable[[int, FrameType | None], object] | None = None) -
         return
     report, before = sys.unraisablehook, {number: signal.getsignal(number) for number in SIGNALS}
     if handler is not None:
-        _handle(handler)
+        _set_handler(handler)
     try:
         yield
     finally:
@@ -183,7 +186,7 @@ def handling(handler: Callable[[int, FrameType | None], object] | None = None) -
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def delaying_interrupts() -> Iterator[None]:
     """Delays interrupts until the end of the block, which writes a record or a checkpoint.
 
     It uses handlers instead of a signal mask: TensorFlow's threads would receive a masked signal
@@ -192,7 +195,7 @@ def uninterrupted() -> Iterator[None]:
     held: list[int] = []
     before, writing[0] = writing[0], 1
     try:
-        with handling(lambda number, frame: held.append(number)):
+        with handling_signals(lambda number, frame: held.append(number)):
             yield
     finally:
         writing[0] = before
@@ -201,7 +204,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def restored() -> Iterator[None]:
+def restoring_interrupts() -> Iterator[None]:
     """If an interrupt causes an error in the block, the error is converted to KeyboardInterrupt.
 
     These are all errors after an interrupt, except cnnbench's own exceptions, and a SystemError

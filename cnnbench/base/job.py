@@ -25,7 +25,7 @@ from cnnbench.errors import BenchmarkError, FlagError
 # Device names, and strategies that choose a device. This part does not import TensorFlow.
 
 
-def cpu_of(device: str) -> str:
+def cpu_of_device(device: str) -> str:
     """The first CPU in the process of a device.
 
     For a short device name, such as "GPU:1", the result is also short.
@@ -42,13 +42,13 @@ Chooser: TypeAlias = Callable[[int], str]
 """Function from a variable's bytes to the variable's device. It keeps track of earlier choices."""
 
 
-def round_robin(devices: Sequence[str]) -> Chooser:
+def round_robin_chooser(devices: Sequence[str]) -> Chooser:
     """Returns a function that chooses the devices in rotation, starting with the first device."""
     turns = itertools.cycle(devices)
     return lambda num_bytes: next(turns)
 
 
-def greedy_by_bytes(devices: Sequence[str]) -> Chooser:
+def least_bytes_chooser(devices: Sequence[str]) -> Chooser:
     """Returns a function that chooses the device with the fewest bytes so far (the first of
     several).
     """
@@ -163,13 +163,13 @@ class Job:
             if repeated[address] > 1:
                 reason = reason or f"{address} is given to two tasks"
             if reason:
-                raise FlagError(_flag_of(task), self.addresses_of(task.job), reason)
+                raise FlagError(_hosts_flag_of(task), self.addresses_of(task.job), reason)
 
     def _check_task(self) -> None:
         job, index = self.task.job, self.task.index
         if not self.in_cluster:
             if self.task.job in (WORKER, PS, CONTROLLER):
-                reason = f"needs --{_flag_of(self.task)}, the addresses of that job"
+                reason = f"needs --{_hosts_flag_of(self.task)}, the addresses of that job"
                 raise FlagError("job_name", job, reason)
             return
         mine = self.addresses_of(job)
@@ -178,7 +178,7 @@ class Job:
             raise FlagError("job_name", job, f"the job has no task of this kind; it has {there}")
         if not 0 <= index < len(mine):
             raise FlagError(
-                "task_index", index, f"--{_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"
+                "task_index", index, f"--{_hosts_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"
             )
 
     # Tasks.
@@ -331,7 +331,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _flag_of(task: Task) -> str:
+def _hosts_flag_of(task: Task) -> str:
     return "controller_host" if task.job == CONTROLLER else f"{task.job}_hosts"
 
 
@@ -363,13 +363,13 @@ class ReservedPorts(contextlib.ExitStack):
         for port in random.SystemRandom().sample(free, min(_TRIES, len(free))):
             if len(self.numbers) == count:
                 return
-            self._take(port)
+            self._reserve_port(port)
         if len(self.numbers) < count:
             self.close()
             raise BenchmarkError(f"only {len(self.numbers)} of {count} ports are free")
 
-    def _take(self, port: int) -> None:
-        bound_socket = unbound()
+    def _reserve_port(self, port: int) -> None:
+        bound_socket = unbound_socket()
         try:
             bound_socket.bind(("", port))
             bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -380,7 +380,7 @@ class ReservedPorts(contextlib.ExitStack):
             self.numbers.append(port)
 
 
-def claim(port: int) -> socket.socket:
+def reserve_port(port: int) -> socket.socket:
     """Reserves a port among cnnbench processes; OSError EADDRINUSE if it is already reserved.
 
     The reservation ends when the returned socket is closed or the process exits.
@@ -398,7 +398,7 @@ def claim(port: int) -> socket.socket:
     return lock_socket
 
 
-def unbound() -> socket.socket:
+def unbound_socket() -> socket.socket:
     """A socket that you can bind to all addresses of this machine: IPv4 and, if supported, IPv6."""
     both = socket.has_dualstack_ipv6()
     new_socket = socket.socket(socket.AF_INET6 if both else socket.AF_INET)

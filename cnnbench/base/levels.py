@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnnbench.base.stats import MAD_TO_SIGMA, median
-from cnnbench.base.time_series import Segment, growing_deviations, segments
+from cnnbench.base.time_series import Segment, cumulative_deviations, find_segments
 
 MIN_POINTS = 2
 """Minimum number of points in a level; a single outlier is not a level."""
@@ -135,7 +135,7 @@ class LevelNoise(NamedTuple):
     correlation: float
 
 
-def inflation(correlation: float) -> float:
+def variance_inflation(correlation: float) -> float:
     """Variance of the mean of correlated points, divided by the variance without correlation."""
     known = min(correlation, _MOST_CORRELATION)
     return (1 + known) / (1 - known)
@@ -167,10 +167,10 @@ class NoisyPoints:
 
     def deviations(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
         """Differences of the points from their levels."""
-        deviations: NDArray[np.float64] = self.values - self._fitted(levels)
+        deviations: NDArray[np.float64] = self.values - self._fitted_values(levels)
         return deviations
 
-    def _fitted(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
+    def _fitted_values(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
         values = np.repeat(
             [level.value for level in levels], [level.stop - level.start for level in levels]
         )
@@ -208,7 +208,9 @@ class NoisyPoints:
         spread = math.sqrt(squares / max(count - len(levels) - 1, 1)) * (
             1 + _NOISE_CAUTION / max(count - 3, 1)
         )
-        return LevelNoise(max(spread, self.least_spread(reach)), _correlation(off, squares, starts))
+        return LevelNoise(
+            max(spread, self.least_spread(reach)), _autocorrelation(off, squares, starts)
+        )
 
     def outliers(self, levels: Sequence[SeriesLevel], threshold: float) -> list[tuple[int, float]]:
         """Points whose distance from their level exceeds both the threshold and the noise.
@@ -243,12 +245,12 @@ class NoisyPoints:
           least: minimum difference between two machines; of logarithms if changes are relative.
         """
         noise = self.around(levels, math.inf)
-        fitted = self._fitted(levels)
+        fitted = self._fitted_values(levels)
         deviations = np.concatenate(
             [runs - level for runs, level in zip(self._runs, fitted, strict=True)]
         )
         names = [host for some in hosts for host in some]
-        states = two_machines(deviations, names, least) or two_states(deviations)
+        states = detect_two_machines(deviations, names, least) or detect_two_states(deviations)
         if states is not None and self._relative:
             states = replace(states, change=math.expm1(states.change))
         count = len(self.values)
@@ -259,7 +261,7 @@ class NoisyPoints:
         )
 
 
-def _correlation(off: NDArray[np.float64], squares: float, starts: Sequence[int]) -> float:
+def _autocorrelation(off: NDArray[np.float64], squares: float, starts: Sequence[int]) -> float:
     """First-order autocorrelation of deviations from the means of levels.
 
     Subtracting a mean lowers the estimate by (1 + 3 r) / n (Kendall, "Note on bias in the
@@ -273,7 +275,7 @@ def _correlation(off: NDArray[np.float64], squares: float, starts: Sequence[int]
     return min(max(seen + bias, 0.0), _MOST_CORRELATION)
 
 
-def two_machines(
+def detect_two_machines(
     deviations: NDArray[np.float64], hosts: Sequence[str], least: float
 ) -> TwoStates | None:
     """Detects that machines in a pool have two different speeds; None if they have not.
@@ -306,7 +308,7 @@ def two_machines(
     return TwoStates(runs, len(hosts), change, TWO_MACHINES, tuple(sorted(names)))
 
 
-def two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
+def detect_two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
     """Detects two states of a machine from runs in order of time; None if there is one state.
 
     The runs are divided into the two groups with the smallest sum of squares. The groups must
@@ -364,20 +366,22 @@ def find_levels(
     floor = log_threshold(relative, threshold)
     parts = [Segment(0, len(points))]
     if len(points) >= MIN_SERIES:
-        parts = segments(noisy.values.tolist(), noisy.least_spread, MIN_POINTS, floor)
+        parts = find_segments(noisy.values.tolist(), noisy.least_spread, MIN_POINTS, floor)
     values = [median(runs) for runs in points]
 
-    def level(part: Segment) -> SeriesLevel:
+    def level_of_segment(part: Segment) -> SeriesLevel:
         return SeriesLevel(part.start, part.stop, median(values[part.start : part.stop]))
 
-    def total(part: Segment) -> float:
+    def total_change(part: Segment) -> float:
         fit = part.fit(noisy.values)
         return abs(float(fit[-1] - fit[0]))
 
-    parts = [part if total(part) > floor else Segment(part.start, part.stop) for part in parts]
+    parts = [
+        part if total_change(part) > floor else Segment(part.start, part.stop) for part in parts
+    ]
     while True:
         gaps = {
-            place: abs(log_change(level(a).value, level(b).value, relative))
+            place: abs(log_change(level_of_segment(a).value, level_of_segment(b).value, relative))
             for place, (a, b) in enumerate(pairwise(parts))
             if a.trend is None and b.trend is None
         }
@@ -388,7 +392,7 @@ def find_levels(
     levels: list[SeriesLevel] = []
     for part in parts:
         if part.trend is None:
-            levels.append(level(part))
+            levels.append(level_of_segment(part))
             continue
         fit = part.fit(noisy.values)
         first, last = part.trend
@@ -405,7 +409,7 @@ def find_levels(
     return levels
 
 
-def likely_starts(
+def likely_start_interval(
     noisy: NoisyPoints, levels: Sequence[SeriesLevel], number: int
 ) -> tuple[int, int]:
     """The smallest interval that contains the start of a level with a probability of at least 95 %.
@@ -432,9 +436,9 @@ def likely_starts(
         np.mean(np.exp(np.minimum(distances / scale, 700.0))) > 1 for distances in nearer
     ):
         scale *= 1.05
-    scale *= inflation(noise.correlation + _CORRELATION_ERRORS / math.sqrt(len(off)))
-    until = [*growing_deviations(there)]
-    since = [*growing_deviations(there[::-1])][::-1]
+    scale *= variance_inflation(noise.correlation + _CORRELATION_ERRORS / math.sqrt(len(off)))
+    until = [*cumulative_deviations(there)]
+    since = [*cumulative_deviations(there[::-1])][::-1]
     costs = [a + b for a, b in zip(until, since[1:], strict=False)]
     lowest = min(costs)
     weights = {

@@ -1,7 +1,7 @@
 """Plug-ins: loading, checking and reporting what users register.
 
-To add a kind of object, call `add_kind` in the module that contains the table of its objects, and
-list this module in `_REGISTRIES`.
+To add a kind of object, call `add_plugin_kind` in the module that contains the table of its
+objects, and list this module in `_REGISTRIES`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import (
 )
 
 from cnnbench.base.files import read_file
-from cnnbench.base.interrupts import restored
+from cnnbench.base.interrupts import restoring_interrupts
 from cnnbench.errors import BenchmarkError, FlagError, PathError, UsageError, exhausted, text_of
 
 # Checks of values against the type annotations of the interfaces that plug-ins implement.
@@ -69,7 +69,7 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
     elif issubclass(kind, Mapping):
         fits = isinstance(value, Mapping)
         if fits and args:
-            parts = [(f"for {shown(name)} ", item, args[1]) for name, item in value.items()]
+            parts = [(f"for {value_text(name)} ", item, args[1]) for name, item in value.items()]
             parts += [("as a key ", name, args[0]) for name in value]
     elif issubclass(kind, Sequence) and kind is not str:
         fits = isinstance(value, range if kind is range else (list, tuple))
@@ -90,7 +90,7 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
         name = kind.__name__.removesuffix("V2")  # tf.data.Dataset is a DatasetV2
         article = "an" if name[0] in "aeiouAEIO" else "a"
         other = f" of {len(value)}" if shape and isinstance(value, list | tuple) else ""
-        return f"{article} {name}{shape}, not {shown(value)}{other}"
+        return f"{article} {name}{shape}, not {value_text(value)}{other}"
     for where, part, of in parts:
         wrong = describe_mismatch(part, of, arguments)
         if wrong:
@@ -103,7 +103,7 @@ def is_tensor(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def sizes(value: Any) -> Sequence[int | None] | None:
+def tensor_sizes(value: Any) -> Sequence[int | None] | None:
     """Sizes of a tensor; None for each unknown size. None if the rank is unknown."""
     shape = value.shape
     if getattr(shape, "rank", 0) is None:
@@ -111,8 +111,8 @@ def sizes(value: Any) -> Sequence[int | None] | None:
     return [None if size is None else int(size) for size in shape]
 
 
-def agree(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
-    """Whether two results of `sizes` are equal. Unknown sizes are not compared."""
+def sizes_agree(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
+    """Whether two results of `tensor_sizes` are equal. Unknown sizes are not compared."""
     if one is None or other is None:
         return True
     return len(one) == len(other) and all(
@@ -120,10 +120,10 @@ def agree(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
     )
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value as text for messages; a tensor is shown as dtype and shape."""
     if is_tensor(value):
-        known = sizes(value)
+        known = tensor_sizes(value)
         shape = "of any rank" if known is None else known
         dtype = getattr(value.dtype, "name", value.dtype)
         return f"{'an' if str(dtype)[0] == 'i' else 'a'} {dtype} tensor {shape}"
@@ -216,25 +216,29 @@ before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
 _around: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
-_running_blocks: list[contextlib.ExitStack] = []  # blocks of `running`; the innermost is last
+_running_blocks: list[
+    contextlib.ExitStack
+] = []  # blocks of `running_plugin_code`; the innermost is last
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _places: set[str] = set()  # files and folders that contain code of plug-ins
 _running = mmap.mmap(-1, _NAME_BYTES)
 
 
-def add_kind(kind: Kind) -> None:
+def add_plugin_kind(kind: Kind) -> None:
     """Allows plug-ins to register objects of a new kind."""
     _kinds[kind.flag] = kind
 
 
-def origin(flag: str, key: Any) -> str | None:
+def plugin_of_object(flag: str, key: Any) -> str | None:
     """Name of the plug-in that registered an object; None for cnnbench's own objects."""
     return _origins.get((flag, key))
 
 
 @contextlib.contextmanager
-def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterator[None]:
+def reporting_plugin_errors(
+    kind: type[UsageError | BenchmarkError], name: str = ""
+) -> Iterator[None]:
     """If a plug-in raises an error in the block, reports it as one line, followed by its stack
     frames.
 
@@ -244,7 +248,7 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
     a run and BenchmarkError during a run.
     """
     try:
-        with restored():
+        with restoring_interrupts():
             yield
     except (KeyboardInterrupt, FlagError, PathError, BenchmarkError):
         raise
@@ -262,10 +266,11 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
         text = " ".join(text_of(error).split())
         if not isinstance(error, UsageError | MisfitError):
             text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        place = "" if wrong else f"{_place(*frames[-1]) if frames else who}: "
+        place = "" if wrong else f"{_code_location(*frames[-1]) if frames else who}: "
         made = kind(place + text)
         made.frames = tuple(
-            f"at {_place(*frame)}: {linecache.getline(frame[0].co_filename, frame[1]).strip()}"
+            f"at {_code_location(*frame)}: "
+            f"{linecache.getline(frame[0].co_filename, frame[1]).strip()}"
             for frame in frames[-_MOST_FRAMES:]
         )
         raise made from error
@@ -276,16 +281,16 @@ class MisfitError(TypeError):
 
 
 _RAISED_IN = "_cnnbench_plugin"  # attribute of errors: name of the plug-in whose code was running
-_CHECKED = "_cnnbench_checked"  # attribute of functions that `checked` returned
+_CHECKED = "_cnnbench_checked"  # attribute of functions that `with_checked_results` returned
 
 
 @contextlib.contextmanager
-def running(name: str) -> Iterator[None]:
+def running_plugin_code(name: str) -> Iterator[None]:
     """Context manager for a block that only runs code of a plug-in.
 
     Afterwards, restores the working directory, because later paths may be relative, and ends
-    processes that the code has forked. During the block, `runs` returns the name, even in a parent
-    process.
+    processes that the code has forked. During the block, `running_plugin_name` returns the name,
+    even in a parent process.
     """
     before, process = _running[:], os.getpid()
     folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
@@ -311,10 +316,8 @@ def running(name: str) -> Iterator[None]:
         os.close(folder)
 
 
-def put_around(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-    """Enters a context manager in each later `running` block, and in the rest of the current
-    block.
-    """
+def wrap_plugin_code(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """Enters a context manager in later `running_plugin_code` blocks and the rest of this one."""
     _around.append(enter)
     if _running_blocks:
         _running_blocks[-1].enter_context(enter())
@@ -330,29 +333,29 @@ def is_built_in(made: Any) -> bool:
     return str(getattr(made, "__module__", "")).startswith("cnnbench.")
 
 
-def calling_place() -> str:
+def calling_plugin_location() -> str:
     """File, line and function of the innermost frame in a plug-in's code; "" if there is none."""
     for frame, line in traceback.walk_stack(None):
         if _is_of_plugin(frame.f_code):
-            return _place(frame.f_code, line)
+            return _code_location(frame.f_code, line)
     return ""
 
 
-def place_in(text: str) -> str:
+def plugin_location_in_text(text: str) -> str:
     """File, line and function of the innermost plug-in frame in the text of a traceback, or ""."""
     for file, line, name in reversed(_FRAME.findall(text)):
         if not _places.isdisjoint((file, os.path.dirname(file))):
-            return f"{file}:{line}: {_called(name)}"
+            return f"{file}:{line}: {_call_text(name)}"
     return ""
 
 
 def watch_child() -> None:
-    """From now on, `runs` also reports the plug-in that runs in the next child process."""
+    """Makes `running_plugin_name` report the plug-in that runs in the next child process, too."""
     global _running
     _running = mmap.mmap(-1, _NAME_BYTES)  # shared with the child process
 
 
-def runs() -> str:
+def running_plugin_name() -> str:
     """Name of the plug-in whose code is running; "" if none.
 
     After a watched child has ended, the plug-in that was running in the child.
@@ -360,7 +363,7 @@ def runs() -> str:
     return _running[:].rstrip(b"\0").decode(errors="replace")
 
 
-def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _F:
+def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _F:
     """Wraps a plug-in's function. The result of every call is checked with the annotation
     `returns`.
 
@@ -382,12 +385,12 @@ def checked(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        place = definition(function)
-        with running(place):
+        place = definition_location(function)
+        with running_plugin_code(place):
             result = function(*args, **named)
         wrong = describe_mismatch(result, returns, (*args, *named.values()))
         if returns is Any and (result is None or isinstance(result, (str, bytes, int, float))):
-            wrong = f"a result, not {shown(result)}"
+            wrong = f"a result, not {value_text(result)}"
         if wrong:
             raise MisfitError(f"{place} must return {wrong}")
         inner = _function_hint(returns)
@@ -401,10 +404,10 @@ def _checked_callable(made: Any, returns: Any, takes: Sequence[str] | None) -> A
     """Checks the calls of a function, or of a callable instance by changing its class."""
     method = inspect.getattr_static(type(made), "__call__", None)
     if not inspect.isfunction(method):
-        return checked(made, returns, takes)
+        return with_checked_results(made, returns, takes)
     if not hasattr(method, _CHECKED):
         takes = None if takes is None else ["self", *takes]
-        type(made).__call__ = checked(method, returns, takes)
+        type(made).__call__ = with_checked_results(method, returns, takes)
     return made
 
 
@@ -417,7 +420,7 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
     try:
         signature.bind(*takes[:at], **dict.fromkeys(takes[at + 1 :]))
     except TypeError as error:
-        place = definition(function)
+        place = definition_location(function)
         raise MisfitError(f"{place} must take ({', '.join(takes)}): {error}") from None
 
 
@@ -433,29 +436,32 @@ def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
     return None
 
 
-def definition(function: Any) -> str:
+def definition_location(function: Any) -> str:
     """File, line and name of a function, or of a class by its first function."""
     inner = inspect.unwrap(getattr(function, "func", function))
     for member in (inner, *vars(inner if inspect.isclass(inner) else type(inner)).values()):
         code = getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
         if code:
-            return _place(code, code.co_firstlineno)
+            return _code_location(code, code.co_firstlineno)
     return repr(function)
 
 
 def check_methods(made: type, interface: type) -> None:
-    """Checks the signatures of a plug-in's methods, and their results in calls; see `checked`."""
+    """Checks the signatures of a plug-in's methods, and their results in calls.
+
+    See `with_checked_results`.
+    """
     if is_built_in(made):
         return
     for name, method in list(vars(made).items()):
         declared = getattr(interface, name, None)
         if inspect.isfunction(method) and inspect.isfunction(declared) and name[:2] != "__":
-            returns = _hints(declared).get("return")
+            returns = _type_hints(declared).get("return")
             returns = object if returns is type(None) else returns
-            setattr(made, name, checked(method, returns, _arguments(declared)))
+            setattr(made, name, with_checked_results(method, returns, _argument_names(declared)))
 
 
-def _arguments(declared: Callable[..., Any]) -> list[str] | None:
+def _argument_names(declared: Callable[..., Any]) -> list[str] | None:
     by_kind: dict[Any, list[str]] = {}
     for parameter in inspect.signature(declared).parameters.values():
         by_kind.setdefault(parameter.kind, []).append(parameter.name)
@@ -477,7 +483,7 @@ def check_attributes(owner: object, interface: type, who: str, *but: str) -> Non
     Functions in attributes are wrapped, so that later calls check their results. Attributes named
     in `but` are not checked. Raises UsageError, which names `who` and the first wrong attribute.
     """
-    for name, hint in _hints(interface).items():
+    for name, hint in _type_hints(interface).items():
         value = getattr(owner, name, None)
         wrong = (
             "" if name in but or get_origin(hint) is ClassVar else describe_mismatch(value, hint)
@@ -488,11 +494,11 @@ def check_attributes(owner: object, interface: type, who: str, *but: str) -> Non
             raise UsageError(f"{who}: {name}={value} must be at least 1")
         function = _function_hint(hint)
         if callable(value) and function is not None and name not in but:
-            object.__setattr__(owner, name, checked(value, *function))
+            object.__setattr__(owner, name, with_checked_results(value, *function))
 
 
 @functools.cache
-def _hints(declared: Any) -> dict[str, Any]:
+def _type_hints(declared: Any) -> dict[str, Any]:
     return get_type_hints(declared, include_extras=True)
 
 
@@ -502,16 +508,16 @@ def _mark_as_plugin(file: str) -> None:
     _places.add(file if folder.endswith("-packages") else folder)
 
 
-def _place(code: types.CodeType, line: int) -> str:
+def _code_location(code: types.CodeType, line: int) -> str:
     # Python 3.10 does not have co_qualname, so the name is read from the function.
     name = getattr(code, "co_qualname", "") or next(
         (f.__qualname__ for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)),
         code.co_name,
     )
-    return f"{code.co_filename}:{line}: {_called(name)}"
+    return f"{code.co_filename}:{line}: {_call_text(name)}"
 
 
-def _called(name: str) -> str:
+def _call_text(name: str) -> str:
     return name if name.endswith(">") else f"{name}()"
 
 
@@ -525,7 +531,7 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def load_all(flags: Mapping[str, Any]) -> None:
+def load_plugins_of_flags(flags: Mapping[str, Any]) -> None:
     """Loads the plug-in files that flags name. Call it before looking up registered objects."""
     for flag, path in files(flags):
         load(path, flag)
@@ -545,11 +551,11 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     """
     source = read_file(path, _MOST_MIB, flag)
     file = Path(os.path.realpath(path))
-    digest, name = _sha256(source), f"--{flag}={path}"
+    digest, name = _sha256_hex(source), f"--{flag}={path}"
     if file not in _files or digests.get(_files[file][0]) != digest:
-        forget(file)
+        forget_plugin(file)
         _mark_as_plugin(str(file))
-        with _loading(name) as added:
+        with _record_registrations(name) as added:
             # The file is compiled here instead of imported. An import would write a bytecode file
             # next to the user's file, and miss an edit within the same clock tick.
             module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
@@ -558,7 +564,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
             sys.modules[module.__name__] = module
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
-            beside = _files_of_plugin(file, module.__dict__.get("FILES", ()))
+            beside = _declared_files(file, module.__dict__.get("FILES", ()))
         if module.__dict__.get(_INITIALISES) is True:
             _initialising.add(file)
         _files[file], digests[name] = (name, added, beside), digest
@@ -577,7 +583,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     return keys
 
 
-def _files_of_plugin(file: Path, value: object) -> tuple[str, ...]:
+def _declared_files(file: Path, value: object) -> tuple[str, ...]:
     """Absolute paths of the FILES of a plug-in. Raises UsageError if a path is not a file."""
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise UsageError("FILES must be a list of paths beside the plug-in")
@@ -587,7 +593,7 @@ def _files_of_plugin(file: Path, value: object) -> tuple[str, ...]:
     return paths
 
 
-def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
+def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Files that plug-ins use: files listed in FILES, and modules that they import from their
     folders.
 
@@ -611,16 +617,16 @@ def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(paths))
 
 
-def digest(path: str, used: Iterable[str] = ()) -> str:
+def plugin_digest(path: str, used: Iterable[str] = ()) -> str:
     """SHA-256 of a plug-in file and the files that it uses. Missing files are ignored."""
     texts = [Path(path).read_bytes()]
     for file in used:
         with contextlib.suppress(OSError):
             texts.append(os.path.basename(file).encode(errors="replace") + Path(file).read_bytes())
-    return _sha256(b"\0".join(texts))
+    return _sha256_hex(b"\0".join(texts))
 
 
-def modules_of(package: types.ModuleType) -> list[str]:
+def module_names(package: types.ModuleType) -> list[str]:
     """Names of the modules in a package, such as a folder of algorithms. Does not import them.
 
     Raises:
@@ -646,23 +652,23 @@ def load_entry_points(group: str) -> None:
 
     for point in importlib.metadata.entry_points(group=group):
         name = f"entry point {point.name} = {point.value} of group {group}"
-        with _loading(name):
+        with _record_registrations(name):
             source = str(getattr(importlib.util.find_spec(point.module), "origin", None))
             _mark_as_plugin(source)
             entry = point.load()
             if callable(entry):
                 entry()
         with contextlib.suppress(OSError):  # The source is in an archive.
-            digests[name] = _sha256(Path(source).read_bytes())
+            digests[name] = _sha256_hex(Path(source).read_bytes())
     _groups.add(group)
 
 
-def loaded() -> set[Path]:
+def loaded_plugin_files() -> set[Path]:
     """Paths of the loaded plug-in files."""
     return set(_files)
 
 
-def forget(file: Path) -> None:
+def forget_plugin(file: Path) -> None:
     """Removes what a file has registered."""
     name, added, _ = _files.pop(file, ("", {}, ()))
     _initialising.discard(file)
@@ -674,7 +680,7 @@ def forget(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def _loading(name: str) -> Iterator[Added]:
+def _record_registrations(name: str) -> Iterator[Added]:
     """Collects the keys of the objects that a plug-in registers in the block, by the flag of their
     kind.
 
@@ -689,7 +695,7 @@ def _loading(name: str) -> Iterator[Added]:
     known = {flag: [dict(table) for table in kind.tables] for flag, kind in _kinds.items()}
     added: Added = {}
     try:
-        with reported(UsageError, name), running(name):
+        with reporting_plugin_errors(UsageError, name), running_plugin_code(name):
             yield added
     except BaseException:
         for flag, kind in _kinds.items():
@@ -708,7 +714,7 @@ def check_name(what: str, name: object) -> None:
         raise UsageError(f"{what} needs a name of printable characters, not {name!r}")
 
 
-def _sha256(data: bytes) -> str:
+def _sha256_hex(data: bytes) -> str:
     import hashlib  # Imported here, because --help does not need it.
 
     return hashlib.sha256(data).hexdigest()

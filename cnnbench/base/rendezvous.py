@@ -47,7 +47,7 @@ from cnnbench.base.job import (
     host_and_port,
     is_address,
 )
-from cnnbench.base.text import one_line
+from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 
 # Waiting for other processes of a job: intervals, progress reports and the event loop.
@@ -76,13 +76,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """
 
     async def with_daemon_threads() -> T:
-        asyncio.get_running_loop().set_default_executor(_DaemonThreads())
+        asyncio.get_running_loop().set_default_executor(_DaemonThreadExecutor())
         return await main
 
     return asyncio.run(with_daemon_threads())
 
 
-class _DaemonThreads(ThreadPoolExecutor):
+class _DaemonThreadExecutor(ThreadPoolExecutor):
     """Executor with one daemon thread per call. (asyncio requires a ThreadPoolExecutor.)"""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -152,7 +152,7 @@ def probe(address: str, timeout: float = 3.0) -> str:
     return OK if answer[3] == _SETTINGS else NOT_GRPC
 
 
-def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
+def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
     """Waits until the servers of all other tasks answer; BenchmarkError after `timeout` seconds.
 
     Call it before connecting. Every few seconds, `tell` is called with a line about missing tasks.
@@ -163,15 +163,17 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
         missing = failed_probes(job, tuple(missing), timeout=3.0)
         now = time.monotonic()
         if missing and now - started >= timeout:
-            raise BenchmarkError(f"{job.task}: waited {timeout:g} s for {listed(job, missing)}")
+            raise BenchmarkError(
+                f"{job.task}: waited {timeout:g} s for {tasks_with_states(job, missing)}"
+            )
         if missing and now - last >= REPORT_SECONDS:
             last = now
-            tell(f"waiting for {listed(job, missing)}")
+            tell(f"waiting for {tasks_with_states(job, missing)}")
         if missing:
             time.sleep(RETRY_SECONDS)
 
 
-def culprits(job: Job, error: BaseException) -> dict[Task, str]:
+def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
     """Tasks that do not answer and therefore probably caused a TensorFlow error, with their states.
 
     Tasks that are named in the error message come first. If all tasks answer, only the named tasks
@@ -198,14 +200,14 @@ def failed_probes(
         return {task: state for task, state in zip(tasks, states, strict=True) if state != OK}
 
 
-def named(job: Job, task: Task) -> str:
+def task_with_address(job: Job, task: Task) -> str:
     """Text for messages: a task and its address."""
     return f"{task} ({job.address(task)})" if job.in_cluster else "the run"
 
 
-def listed(job: Job, states: Mapping[Task, object]) -> str:
+def tasks_with_states(job: Job, states: Mapping[Task, object]) -> str:
     """Text for messages: tasks with their addresses and states."""
-    return "; ".join(f"{named(job, task)}: {state}" for task, state in states.items())
+    return "; ".join(f"{task_with_address(job, task)}: {state}" for task, state in states.items())
 
 
 # Identity of this process in its job, from environment variables. Uses only the standard library.
@@ -218,7 +220,7 @@ _LONGEST_VALUE = 100
 _KUBERNETES_PORT = 2222
 
 Environment = Mapping[str, str]
-_Place: TypeAlias = "tuple[Job, int | None]"  # the result of `resolve`
+_Place: TypeAlias = "tuple[Job, int | None]"  # the result of `resolve_job`
 
 
 class Ranks(NamedTuple):
@@ -241,7 +243,7 @@ class Ranks(NamedTuple):
         return 10000 + zlib.crc32(self.job.encode()) % 20000
 
 
-def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
+def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
     """The job of this process, and the rank of the process on its machine (None if unknown).
 
     The last `ps` processes are parameter servers (except for TF_CONFIG, which lists them). If
@@ -253,7 +255,7 @@ def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | Non
     return _RESOLVERS[cluster](ps, environ)
 
 
-def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
+def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
     """Detects that a launcher started several processes: a description, and the --cluster value.
 
     None if there was no launcher or only one process. The description names the variable that shows
@@ -267,10 +269,10 @@ def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] |
     name = names[0]
     cluster = _SIZES.get(name, "tf_config")
     try:
-        job = Job() if name in _SIZES else _from_tf_config(0, environ)[0]
+        job = Job() if name in _SIZES else _place_from_tf_config(0, environ)[0]
         if job.task.job == EVALUATOR:
             return None if evaluates else (f"{name} is that of an evaluator", cluster)
-        size = _whole_number(environ, name) if name in _SIZES else len(job.tasks)
+        size = _parse_whole_number(environ, name) if name in _SIZES else len(job.tasks)
         return (f"{name} is that of {size} processes", cluster) if size > 1 else None
     except UsageError as error:
         return str(error), cluster
@@ -294,18 +296,22 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
     launcher = next(iter(ranks_by_launcher))
     first = _RANK_VARIABLES[launcher]
     rank, size = (
-        _whole_number(environ, first[0]),
-        _whole_number(environ, first[1], most=_MOST_TASKS),
+        _parse_whole_number(environ, first[0]),
+        _parse_whole_number(environ, first[1], most=_MOST_TASKS),
     )
     if rank >= size:
-        raise _bad(environ, first[0], f"{first[1]} is {size}")
+        raise _invalid_variable_error(environ, first[0], f"{first[1]} is {size}")
     same = [
         _RANK_VARIABLES[other_launcher]
         for other_launcher in ranks_by_launcher
         if ranks_by_launcher[other_launcher] == ranks_by_launcher[launcher]
     ]
-    local_rank = next((_whole_number(environ, row[2]) for row in same if environ.get(row[2])), None)
-    local_size = next((_on_node(environ, row[3]) for row in same if environ.get(row[3])), None)
+    local_rank = next(
+        (_parse_whole_number(environ, row[2]) for row in same if environ.get(row[2])), None
+    )
+    local_size = next(
+        (_processes_on_node(environ, row[3]) for row in same if environ.get(row[3])), None
+    )
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
     job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
@@ -335,36 +341,36 @@ _SIZES = {
 }
 
 
-def _on_node(environ: Environment, name: str) -> int | None:
+def _processes_on_node(environ: Environment, name: str) -> int | None:
     """Number of processes on this node, read from a number or from Slurm's list for all nodes.
 
     None if unknown.
     """
     counts = _tasks_per_node(environ, name)
-    node = 0 if len(counts) == 1 else _whole_number(environ, "SLURM_NODEID", str(len(counts)))
+    node = 0 if len(counts) == 1 else _parse_whole_number(environ, "SLURM_NODEID", str(len(counts)))
     return counts[node] if node < len(counts) else None
 
 
-def _from_mpi(ps: int, environ: Environment) -> _Place:
+def _place_from_mpi(ps: int, environ: Environment) -> _Place:
     ranks = mpi_ranks(environ)
     if ranks is None:
         names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
         raise UsageError(f"--cluster=mpi: none of {names} is set; use mpirun, horovodrun or srun")
     hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
-    return _numbered(ranks.rank, hosts, ps, ranks.local_rank)
+    return _place_of_rank(ranks.rank, hosts, ps, ranks.local_rank)
 
 
-def _from_tf_config(ps: int, environ: Environment) -> _Place:
+def _place_from_tf_config(ps: int, environ: Environment) -> _Place:
     if ps:
         raise FlagError("cluster_ps", ps, "TF_CONFIG itself names the parameter servers")
     try:
-        place = _tf_place(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
+        place = _job_fields_of_tf_config(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
     except ValueError as error:
-        raise _bad(environ, "TF_CONFIG", str(error)) from None
+        raise _invalid_variable_error(environ, "TF_CONFIG", str(error)) from None
     return Job(**place), None
 
 
-def _tf_place(config: Any) -> dict[str, Any]:
+def _job_fields_of_tf_config(config: Any) -> dict[str, Any]:
     """The fields of `Job` in the content of TF_CONFIG. Raises ValueError with the invalid part.
 
     A chief becomes the first worker or, if there are parameter servers, the controller. Without a
@@ -422,91 +428,94 @@ _TF_CHIEFS = ("chief", "master")
 _TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
 
 
-def _from_slurm(ps: int, environ: Environment) -> _Place:
-    rank = _whole_number(environ, "SLURM_PROCID")
-    size = _whole_number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
-    local = _whole_number(environ, "SLURM_LOCALID")
+def _place_from_slurm(ps: int, environ: Environment) -> _Place:
+    rank = _parse_whole_number(environ, "SLURM_PROCID")
+    size = _parse_whole_number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
+    local = _parse_whole_number(environ, "SLURM_LOCALID")
     step = "SLURM_STEP_NODELIST" in environ
     list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
     counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
     nodes = expand_nodes(environ, list_name)
     counts = _tasks_per_node(environ, counts_name)
     if len(counts) != len(nodes):
-        raise _bad(environ, counts_name, f"{list_name} has {len(nodes)} nodes")
+        raise _invalid_variable_error(environ, counts_name, f"{list_name} has {len(nodes)} nodes")
     if sum(counts) != size:
-        raise _bad(environ, counts_name, f"SLURM_NTASKS is {size}")
+        raise _invalid_variable_error(environ, counts_name, f"SLURM_NTASKS is {size}")
     places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]
     if rank >= size or places[rank][1] != local:
         reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
-        raise _bad(environ, "SLURM_PROCID", reason)
+        raise _invalid_variable_error(environ, "SLURM_PROCID", reason)
     job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
     first = Ranks("Slurm", rank, size, local, counts[0], job).port
-    return _numbered(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
+    return _place_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
 
 
 def expand_nodes(environ: Environment, name: str) -> list[str]:
     """Expands a node list of Slurm, such as "n[001-003,007],gpu1"."""
-    text = _text(environ, name)
+    text = _required_variable(environ, name)
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
-        raise _bad(environ, name, "is not a list of nodes such as n[01-04],m7")
+        raise _invalid_variable_error(environ, name, "is not a list of nodes such as n[01-04],m7")
     # Commas within brackets do not separate nodes.
     for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
         choices = [
-            _numbers(piece, environ, name) if i % 2 else [piece] for i, piece in enumerate(pieces)
+            _expand_numbers(piece, environ, name) if i % 2 else [piece]
+            for i, piece in enumerate(pieces)
         ]
         if math.prod(map(len, choices)) + len(nodes) > _MOST_TASKS:
-            raise _bad(environ, name, f"has more than {_MOST_TASKS} nodes")
+            raise _invalid_variable_error(environ, name, f"has more than {_MOST_TASKS} nodes")
         nodes += ("".join(words) for words in itertools.product(*choices))
     return nodes
 
 
-def _numbers(text: str, environ: Environment, name: str) -> list[str]:
+def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
     """Expands "1-3,07" to numbers with their leading zeros."""
     numbers: list[str] = []
     for part in text.split(","):
         match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
         low, high = match.groups(match[1]) if match else ("1", "0")
         if not 0 <= int(high) - int(low) < _MOST_TASKS:
-            raise _bad(environ, name, f"[{text}] is not a list of numbers such as 01-04,7")
+            raise _invalid_variable_error(
+                environ, name, f"[{text}] is not a list of numbers such as 01-04,7"
+            )
         numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
     return numbers
 
 
 def _tasks_per_node(environ: Environment, name: str) -> list[int]:
     """Expands "2(x3),1" to 2, 2, 2, 1."""
-    text = _text(environ, name)
+    text = _required_variable(environ, name)
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
         if match is None:
-            raise _bad(environ, name, "is not a list of numbers such as 2(x3),1")
+            raise _invalid_variable_error(environ, name, "is not a list of numbers such as 2(x3),1")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
-def _from_kubernetes(ps: int, environ: Environment) -> _Place:
-    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _text(environ, "HOSTNAME"))
+def _place_from_kubernetes(ps: int, environ: Environment) -> _Place:
+    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _required_variable(environ, "HOSTNAME"))
     if pod is None:
         reason = (
             "is not of the form NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
         )
-        raise _bad(environ, "HOSTNAME", reason)
+        raise _invalid_variable_error(environ, "HOSTNAME", reason)
     name, index = pod[1], int(pod[2])
-    service = _text(environ, "CNNBENCH_SERVICE")
+    service = _required_variable(environ, "CNNBENCH_SERVICE")
     if not re.fullmatch(HOST, service):
-        raise _bad(environ, "CNNBENCH_SERVICE", "is not a service name")
-    size = _whole_number(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
-    port = _whole_number(
+        raise _invalid_variable_error(environ, "CNNBENCH_SERVICE", "is not a service name")
+    size = _parse_whole_number(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
+    port = _parse_whole_number(
         environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT
     )
     if index >= size:
-        raise _bad(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
-    return _numbered(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
+        raise _invalid_variable_error(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
+    return _place_of_rank(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
 
 
-def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _Place:
+def _place_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _Place:
     """The job of a rank: the last `ps` processes are parameter servers, all before them workers."""
     workers = len(hosts) - ps
     if workers < 1:
@@ -521,31 +530,33 @@ def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _
 
 
 _RESOLVERS: dict[str, Callable[[int, Environment], _Place]] = {
-    "tf_config": _from_tf_config,
-    "slurm": _from_slurm,
-    "kubernetes": _from_kubernetes,
-    "mpi": _from_mpi,
+    "tf_config": _place_from_tf_config,
+    "slurm": _place_from_slurm,
+    "kubernetes": _place_from_kubernetes,
+    "mpi": _place_from_mpi,
 }
 
 
-def _text(environ: Environment, name: str) -> str:
+def _required_variable(environ: Environment, name: str) -> str:
     text = environ.get(name, "").strip()
     if not text:
         raise UsageError(f"the environment variable {name} is not set; see --cluster")
     return text
 
 
-def _whole_number(
+def _parse_whole_number(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
     """The whole number in an environment variable; `otherwise` if the variable is not set."""
-    text = environ.get(name, "").strip() or otherwise or _text(environ, name)
+    text = environ.get(name, "").strip() or otherwise or _required_variable(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
-        raise _bad(environ, name, f"must be a whole number from {least} to {most}")
+        raise _invalid_variable_error(
+            environ, name, f"must be a whole number from {least} to {most}"
+        )
     return int(text)
 
 
-def _bad(environ: Environment, name: str, reason: str) -> UsageError:
+def _invalid_variable_error(environ: Environment, name: str, reason: str) -> UsageError:
     value = environ[name]
     short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
     return UsageError(f"the environment variable {name}={short}: {reason}")
@@ -590,11 +601,11 @@ def exchange(
     if rendezvous is None and not one_machine:
         reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
         raise FlagError("rendezvous", "", reason)
-    meeting = _Rendezvous(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
+    meeting = _AddressExchange(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
     return run(meeting.run(timeout))
 
 
-class _Rendezvous:
+class _AddressExchange:
     def __init__(self, ranks: Ranks, place: str, port: int, tell: Callable[[str], None]) -> None:
         self._ranks = ranks
         self._place = place
@@ -606,12 +617,14 @@ class _Rendezvous:
         self._failure = ""
 
     async def run(self, timeout: float) -> tuple[str, ...]:
-        report = asyncio.create_task(report_missing(self._tell, self._missing))
+        report = asyncio.create_task(report_missing(self._tell, self._missing_ranks_text))
         try:
             work = self._serve() if self._ranks.rank == 0 else self._ask()
             return await asyncio.wait_for(work, timeout)
         except asyncio.TimeoutError:
-            self._fail(f"rank {self._ranks.rank} waited {timeout:g} s for {self._missing()}")
+            self._fail_exchange(
+                f"rank {self._ranks.rank} waited {timeout:g} s for {self._missing_ranks_text()}"
+            )
             raise BenchmarkError(self._failure) from None
         finally:
             report.cancel()
@@ -625,8 +638,8 @@ class _Rendezvous:
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             reason = f"rank 0 cannot listen there: {reason}; give --rendezvous"
-            raise BenchmarkError(f"{self._place}: {one_line(reason)}") from error
-        self._found[0] = f"{self._host(self._place)}:{self._port}"
+            raise BenchmarkError(f"{self._place}: {to_terminal_line(reason)}") from error
+        self._found[0] = f"{self._reachable_host(self._place)}:{self._port}"
         try:
             if self._ranks.size > 1:
                 await self._all.wait()
@@ -636,7 +649,7 @@ class _Rendezvous:
             raise BenchmarkError(self._failure)
         hosts = tuple(self._found[rank] for rank in range(self._ranks.size))
         for writer in self._writers:
-            self._answer(writer, hosts=hosts)
+            self._send_answer(writer, hosts=hosts)
             writer.close()
             # The handshake reports processes that have ended by now.
             with contextlib.suppress(OSError):
@@ -654,35 +667,37 @@ class _Rendezvous:
         card = parse_json(await asyncio.wait_for(reader.readline(), 10))
         rank, size = card["rank"], self._ranks.size
         # This is the address from which the process connected. Other processes can reach it, too.
-        address = f"{self._host(writer.get_extra_info('peername')[0])}:{card['port']}"
-        known = (card["size"], card[_GREETING]) == (size, self._name())
+        address = f"{self._reachable_host(writer.get_extra_info('peername')[0])}:{card['port']}"
+        known = (card["size"], card[_GREETING]) == (size, self._greeting_name())
         if not (known and rank in range(1, size) and is_address(address)):
             return
         if rank in self._found:
-            self._answer(writer, failed=f"rank {rank} is there already, at {self._found[rank]}")
+            self._send_answer(
+                writer, failed=f"rank {rank} is there already, at {self._found[rank]}"
+            )
             return
         self._found[rank] = address
         self._writers.append(writer)
-        self._answer(writer, failed=self._failure)
+        self._send_answer(writer, failed=self._failure)
         if len(self._found) == size:
             self._all.set()
         with contextlib.suppress(OSError):
             await reader.read(1)
         if not (self._all.is_set() or self._failure):
-            self._fail(f"rank {rank}, at {address}, has ended")
-            self._tell(f"{self._failure}; waiting for {self._missing()} to tell it, too")
+            self._fail_exchange(f"rank {rank}, at {address}, has ended")
+            self._tell(f"{self._failure}; waiting for {self._missing_ranks_text()} to tell it, too")
 
-    def _fail(self, reason: str) -> None:
+    def _fail_exchange(self, reason: str) -> None:
         """Stores why the exchange fails, and sends it to connected processes.
 
         `_take` sends it to later ones.
         """
         self._failure = self._failure or reason
         for writer in self._writers:
-            self._answer(writer, failed=self._failure)
+            self._send_answer(writer, failed=self._failure)
 
-    def _answer(self, writer: asyncio.StreamWriter, **facts: object) -> None:
-        writer.write(json.dumps({_GREETING: self._name(), **facts}).encode() + b"\n")
+    def _send_answer(self, writer: asyncio.StreamWriter, **facts: object) -> None:
+        writer.write(json.dumps({_GREETING: self._greeting_name(), **facts}).encode() + b"\n")
 
     async def _ask(self) -> tuple[str, ...]:
         host, port = host_and_port(self._place)
@@ -692,10 +707,10 @@ class _Rendezvous:
             with contextlib.suppress(*_OF_OTHERS):  # Rank 0 may not have started yet.
                 reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
                 with contextlib.closing(writer):
-                    self._answer(writer, **card)
+                    self._send_answer(writer, **card)
                     while line := await reader.readline():
                         answer = parse_json(line)
-                        if answer[_GREETING] != self._name():
+                        if answer[_GREETING] != self._greeting_name():
                             break
                         hosts = tuple(map(str, answer.get("hosts", ())))
                         if len(hosts) == self._ranks.size and all(map(is_address, hosts)):
@@ -705,19 +720,19 @@ class _Rendezvous:
                             failure = str(answer["failed"])
                             break
             await asyncio.sleep(RETRY_SECONDS)
-        raise BenchmarkError(one_line(f"rank 0 at {self._place} (--rendezvous): {failure}"))
+        raise BenchmarkError(to_terminal_line(f"rank 0 at {self._place} (--rendezvous): {failure}"))
 
-    def _name(self) -> str:
+    def _greeting_name(self) -> str:
         return f"{self._ranks.launcher} {self._ranks.size}"
 
-    def _host(self, address: str) -> str:
+    def _reachable_host(self, address: str) -> str:
         if self._ranks.local_size == self._ranks.size:
             return "localhost"
         host = host_and_port(address)[0] if address == self._place else address
         host = host.removeprefix("::ffff:")
         return f"[{host}]" if ":" in host else host
 
-    def _missing(self) -> str:
+    def _missing_ranks_text(self) -> str:
         if self._ranks.rank:
             return f"rank 0 at {self._place} (--rendezvous)"
         missing = [str(rank) for rank in range(self._ranks.size) if rank not in self._found]

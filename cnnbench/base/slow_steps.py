@@ -1,15 +1,15 @@
 """Finds the steps of a process that take longer than its other steps.
 
-`slow_steps` divides the steps of a process into ordinary and slow ones; `shared_slow_steps` gives
-the slow steps that the processes of a side have in common. A median of the step times hides such
-steps. Their causes are, for example, input stalls, checkpoints, garbage collection and slow
+`find_slow_steps` divides the steps of a process into ordinary and slow ones; `median_slow_steps`
+gives the slow steps that the processes of a side have in common. A median of the step times hides
+such steps. Their causes are, for example, input stalls, checkpoints, garbage collection and slow
 collectives.
 
 `mean_step_seconds` is the time by which processes are compared: the mean of all steps after rare
 disturbances are removed. It is a mean because the user waits for slow steps, too. A disturbance is
 rare if at most a quarter of all processes have one of this size; for example, one process lost a
-second to another program (`rare_shares`). The limit is computed from all processes of both sides.
-So it does not depend on which side is A and which is B, and tests remain exact.
+second to another program (`rare_disturbance_shares`). The limit is computed from all processes of
+both sides. So it does not depend on which side is A and which is B, and tests remain exact.
 
 To divide the steps, the logarithms of their times are modelled as two normal distributions of equal
 variance. The division maximises the classification likelihood (Symons, "Clustering criteria and
@@ -122,7 +122,7 @@ class SlowSteps:
         return f"one step in {1 / self.share:.0f} takes {more}, at irregular distances ({share})"
 
 
-def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
+def find_slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     """The slow steps of a process, found from the times of its steps in seconds, in order.
 
     None for fewer than `FEWEST` steps, or if the steps do not form two distinct groups. At most
@@ -149,7 +149,7 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
     order = np.argsort(times, kind="stable")
     logs = np.log(times[order])
     logs -= logs.mean()
-    low, entropy = _divisions(count)
+    low, entropy = _division_entropies(count)
     sums = np.cumsum(logs)[:-1]
     # Sum of squares within both groups, for a cut after each number of steps. (The mean is 0.)
     within = float((logs**2).sum()) - sums**2 * (1 / low + 1 / (count - low))
@@ -165,13 +165,13 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def _divisions(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _division_entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """For every division: the number of ordinary steps, and the negative entropy times `count`."""
     low = np.arange(1, count)
     return low, low * np.log(low / count) + (count - low) * np.log(1 - low / count)
 
 
-def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
+def additional_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
     """Additional time of slow steps in `after`, compared with before, as a share of the time of all
     steps.
     """
@@ -179,8 +179,8 @@ def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
     return costs[1] - costs[0]
 
 
-def shared_slow_steps(estimates: Sequence[SlowSteps | None]) -> SlowSteps | None:
-    """The `slow_steps` of the process whose slow steps have the median cost.
+def median_slow_steps(estimates: Sequence[SlowSteps | None]) -> SlowSteps | None:
+    """The `find_slow_steps` of the process whose slow steps have the median cost.
 
     None if at least half of the processes have no slow steps.
     """
@@ -208,8 +208,9 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     """Weights of the steps of each process, with mean 1, that remove rare disturbances.
 
     Without rare disturbances, the steps of a process have equal weights. A disturbance that is
-    larger than the upper quartile of all processes (`rare_shares`) is reduced to the quartile: its
-    steps have less weight, and all other steps have more weight, which is the same for all of them.
+    larger than the upper quartile of all processes (`rare_disturbance_shares`) is reduced to the
+    quartile: its steps have less weight, and all other steps have more weight, which is the same
+    for all of them.
 
     Weights apply to whole steps, so the means of the parts of a step add up to the mean of the
     step. With up to three processes, weights are equal, because three processes cannot show what is
@@ -218,8 +219,8 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     Args:
       processes: the positive times in seconds of at least one step of each process.
     """
-    disturbances = [*map(_disturbance, processes)]
-    rare = rare_shares([share for share, _ in disturbances])
+    disturbances = [*map(_largest_disturbance, processes)]
+    rare = rare_disturbance_shares([share for share, _ in disturbances])
     weights = []
     for seconds, (share, steps), removed in zip(processes, disturbances, rare, strict=True):
         count = len(seconds)
@@ -232,7 +233,7 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     return weights
 
 
-def rare_shares(shares: Sequence[float]) -> list[float]:
+def rare_disturbance_shares(shares: Sequence[float]) -> list[float]:
     """The part of each `disturbance_share` that is above the upper quartile (nearest rank).
 
     With up to three processes it is 0, because the quartile is the largest share.
@@ -249,10 +250,10 @@ def disturbance_share(seconds: Sequence[float]) -> float:
     mean time of the same number of other steps. If slow steps recur, the result is approximately
     the extra time of one slow step.
     """
-    return _disturbance(seconds)[0]
+    return _largest_disturbance(seconds)[0]
 
 
-def _disturbance(seconds: Sequence[float]) -> tuple[float, range]:
+def _largest_disturbance(seconds: Sequence[float]) -> tuple[float, range]:
     """The `disturbance_share` of a process, and the numbers of the disturbed steps from 0."""
     times = np.asarray(seconds, dtype=np.float64)
     count, total = len(times), float(times.sum())

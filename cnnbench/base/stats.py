@@ -26,7 +26,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Groups items by a hashable key. Keys are in the order of their first items."""
     groups: dict[K, list[T]] = {}
     for item in items:
@@ -116,11 +116,11 @@ class RunningSpeed:
         return Speed(
             mean=self._images * self._weight / self._weighted_time,
             uncertainty=math.sqrt(variance / self._count),
-            jitter=MAD_TO_SIGMA * _middle_deviation(self._sorted),
+            jitter=MAD_TO_SIGMA * _mad_of_ordered(self._sorted),
         )
 
 
-def speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
+def compute_speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
     """Statistics of a complete series of step times; see `RunningSpeed`."""
     running = RunningSpeed(images_per_step)
     for seconds in step_seconds:
@@ -132,36 +132,36 @@ def median(values: Iterable[float]) -> float:
     """Median of at least one value, in any order: the middle value, or the mean of the two middle
     values.
     """
-    return _middle(sorted(values))
+    return _median_of_ordered(sorted(values))
 
 
 def median_absolute_deviation(values: Iterable[float]) -> float:
     """Median of |x - median(x)| over at least one value, in any order."""
-    return _middle_deviation(sorted(values))
+    return _mad_of_ordered(sorted(values))
 
 
-def _middle(ordered: Sequence[float]) -> float:
+def _median_of_ordered(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     if len(ordered) % 2:
         return ordered[half]
     return (ordered[half - 1] + ordered[half]) / 2
 
 
-def _middle_deviation(ordered: Sequence[float]) -> float:
+def _mad_of_ordered(ordered: Sequence[float]) -> float:
     """The median absolute deviation of ascending values, in O(log n).
 
     The deviations of the values below the median, read downwards, are an ascending sequence, and so
     are the deviations of the values above it. The median of both together is found by bisection.
     """
-    centre = _middle(ordered)
+    centre = _median_of_ordered(ordered)
     count = len(ordered)
-    high = _smallest_deviation(ordered, centre, count // 2)
+    high = _deviation_by_rank(ordered, centre, count // 2)
     if count % 2:
         return high
-    return (_smallest_deviation(ordered, centre, count // 2 - 1) + high) / 2
+    return (_deviation_by_rank(ordered, centre, count // 2 - 1) + high) / 2
 
 
-def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> float:
+def _deviation_by_rank(ordered: Sequence[float], centre: float, rank: int) -> float:
     """The deviation with a given rank (0 is the smallest), found in a window around the centre.
 
     The rank + 1 smallest deviations belong to a window of rank + 1 neighbouring values. It is the

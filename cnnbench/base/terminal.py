@@ -22,12 +22,12 @@ from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 from cnnbench.base.text import (
-    duration,
+    disable_ci_commands,
     error_line,
-    inert,
+    escape_formula,
+    format_duration,
     notice_line,
-    one_line,
-    spreadsheet,
+    to_terminal_line,
 )
 from cnnbench.errors import UsageError
 
@@ -67,7 +67,7 @@ class StandardStream:
         except UnicodeError:
             raise
         except (OSError, ValueError) as error:
-            self._lose(error)
+            self._store_error(error)
             return len(text)
 
     def flush(self) -> None:
@@ -75,12 +75,12 @@ class StandardStream:
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
-            self._lose(error)
+            self._store_error(error)
 
-    def _lose(self, error: Exception) -> None:
+    def _store_error(self, error: Exception) -> None:
         first = self.lost is None
         self.lost = self.lost or error
-        discard(self._stream)
+        redirect_to_null(self._stream)
         if first and self._tell is not None:
             self._tell(error)
 
@@ -94,7 +94,7 @@ def standard_streams() -> Iterator[StandardStream | None]:
     immediately.
     """
     before = sys.stdout, sys.stderr
-    out = None if sys.stdout is None else StandardStream(sys.stdout, _report)
+    out = None if sys.stdout is None else StandardStream(sys.stdout, _report_output_error)
     if out is not None:
         sys.stdout = cast("TextIO", out)
     if sys.stderr is not None:
@@ -106,7 +106,7 @@ def standard_streams() -> Iterator[StandardStream | None]:
         sys.stdout, sys.stderr = before
 
 
-def _report(error: Exception) -> None:
+def _report_output_error(error: Exception) -> None:
     if not isinstance(error, BrokenPipeError):
         reason = error.strerror if isinstance(error, OSError) else None
         print_error(f"cannot write to standard output: {reason or error}")
@@ -130,10 +130,10 @@ class LineWriter:
             self._before_line()
         stream = self._stream
         try:
-            _write(stream, "".join(f"{inert(line)}\n" for line in lines))
+            _write_text(stream, "".join(f"{disable_ci_commands(line)}\n" for line in lines))
         except (OSError, ValueError):
             self._stream = None
-            discard(stream)
+            redirect_to_null(stream)
 
 
 def print_result(text: str) -> None:
@@ -145,7 +145,7 @@ def print_result(text: str) -> None:
     stream = sys.stdout
     if stream is None:
         return
-    _write(stream, text if text.endswith("\n") else f"{text}\n")
+    _write_text(stream, text if text.endswith("\n") else f"{text}\n")
     lost = getattr(stream, "lost", None)
     if isinstance(lost, BrokenPipeError):
         raise lost
@@ -159,7 +159,7 @@ def print_notice(text: str) -> None:
 _silenced: set[str] = set()
 
 
-def silence(names: Iterable[str]) -> None:
+def silence_warnings(names: Iterable[str]) -> None:
     """Sets the names of the warnings that this process does not print (--quiet_conditions)."""
     _silenced.clear()
     _silenced.update(names)
@@ -177,7 +177,7 @@ def print_error(text: str, *more: str) -> None:
     LineWriter(sys.stderr).lines([error_line(text), *map(notice_line, more)])
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write_text(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:  # for example, a path that the terminal cannot encode
@@ -186,7 +186,7 @@ def _write(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def discard(stream: TextIO) -> None:
+def redirect_to_null(stream: TextIO) -> None:
     """Redirects a stream to the null device after a write error.
 
     Otherwise Python's flush at exit would fail again and change the exit code to 120.
@@ -231,7 +231,7 @@ class LiveLine:
     def draw(self, text: str) -> None:
         """Replaces the line. Text beyond the width of the terminal is cut off."""
         if self.enabled:
-            self._write(_ERASE_LINE + text[: self._columns() - 1])
+            self._write(_ERASE_LINE + text[: self._terminal_width() - 1])
             self.drawn = self.enabled
 
     def clear(self) -> None:
@@ -240,7 +240,7 @@ class LiveLine:
             self.drawn = False
             self._write(_ERASE_LINE)
 
-    def _columns(self) -> int:
+    def _terminal_width(self) -> int:
         try:
             return os.get_terminal_size(self._stream.fileno()).columns or 80
         except (OSError, ValueError, io.UnsupportedOperation):
@@ -302,7 +302,7 @@ class Progress:
             self._first = (done, now)
         if now >= self._next_draw:
             self._next_draw = now + _SECONDS_BETWEEN_DRAWS
-            self._live.draw(self._line(done, now, *self._first))
+            self._live.draw(self._progress_text(done, now, *self._first))
         return True
 
     def clear(self) -> None:
@@ -313,7 +313,7 @@ class Progress:
 
     finish = clear
 
-    def _line(self, done: int, now: float, first_done: int, first_time: float) -> str:
+    def _progress_text(self, done: int, now: float, first_done: int, first_time: float) -> str:
         share = min(done / self._total, 1.0) if self._total else 1.0
         filled = int(share * _BAR_WIDTH)
         bar = "#" * filled + "." * (_BAR_WIDTH - filled)
@@ -349,7 +349,7 @@ class Messages:
     def warning(self, text: str, name: str) -> None:
         """Prints that something may distort results, or that defective data is left out.
 
-        `name` is the name of the warning in --quiet_conditions; see `silence`.
+        `name` is the name of the warning in --quiet_conditions; see `silence_warnings`.
         """
         if name not in _silenced:
             self.notice(f"warning: {text} (--quiet_conditions={name} silences this)")
@@ -360,7 +360,7 @@ class Messages:
 
     def plain(self, text: str) -> None:
         """Writes a line without changes, for output in the format of another program."""
-        self._writer.lines([one_line(text)])
+        self._writer.lines([to_terminal_line(text)])
 
 
 class Reporter(Messages):
@@ -382,8 +382,8 @@ class Reporter(Messages):
 
         Arguments are those of `ended`, but `left` includes this process.
         """
-        eta = f" ETA {duration(left)}" if left else ""
-        self._live.draw(one_line(f"[{index}/{total}] {label} ...{eta}"))
+        eta = f" ETA {format_duration(left)}" if left else ""
+        self._live.draw(to_terminal_line(f"[{index}/{total}] {label} ...{eta}"))
 
     def ended(
         self, index: int, total: int, label: str, result: str, seconds: float, left: float | None
@@ -393,8 +393,8 @@ class Reporter(Messages):
         `left` is the expected time of the remaining processes in seconds: 0 after the last process,
         None if unknown.
         """
-        eta = f" ETA {duration(left)}" if left else ""
-        self.notice(f"[{index}/{total}] {label}: {result} ({duration(seconds)}){eta}")
+        eta = f" ETA {format_duration(left)}" if left else ""
+        self.notice(f"[{index}/{total}] {label}: {result} ({format_duration(seconds)}){eta}")
 
 
 # Tables as plain text, CSV and Markdown, and natural sort order of names.
@@ -407,7 +407,7 @@ _PART = re.compile(r"\s*[^\s/_,;=]+[/_,;=]*|\s*[/_,;=]+|\s+")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
+def align_table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
     """A table as lines: aligned columns two spaces apart, without trailing spaces.
 
     All rows, including the header, have the same number of cells. The columns with the numbers
@@ -431,7 +431,7 @@ def columns() -> int:
     return _USUAL
 
 
-def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
+def wrap_text(text: str, indent: str = "", more: str | None = None) -> list[str]:
     """Wraps a text to `columns` without breaking words. `more` is the indent of all lines but the
     first.
     """
@@ -443,7 +443,7 @@ def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [*map(inert, lines)] or [indent.rstrip()]
+    return [*map(disable_ci_commands, lines)] or [indent.rstrip()]
 
 
 def fit_table(
@@ -462,7 +462,7 @@ def fit_table(
     a table without heads, or if the first two columns alone are too wide.
 
     Args:
-      rows, left: as for `aligned`.
+      rows, left: as for `align_table`.
       spare: numbers of columns that are omitted first, in this order.
       indent: number of characters that the caller will put before every line.
     """
@@ -487,28 +487,28 @@ def fit_table(
     if has_head:
         least = {index: max(_longest_word(rows, index), _NARROWEST_TEXT) for index in texts}
         whole = widths.copy()
-        _narrow(widths, least, excess)
+        _narrow_columns(widths, least, excess)
         while excess() > 0 and len(shown) > _FEWEST_COLUMNS:
             least.pop(shown.pop(), None)
             widths[:] = whole
-            _narrow(widths, least, excess)
+            _narrow_columns(widths, least, excess)
         texts = [index for index in shown if index in to_left]
-    _narrow(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
+    _narrow_columns(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
     for index in shown:  # Column heads use the remaining width.
         longer = len(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
             widths[index] += longer
     lines = [
-        _row_lines(row, shown, widths, to_left, has_head and place == 0)
+        _lines_of_row(row, shown, widths, to_left, has_head and place == 0)
         for place, row in enumerate(rows)
     ]
     missing = [rows[0][index] for index in range(len(rows[0])) if index not in shown]
     if missing:
-        lines.append(wrapped(f"omitted for lack of width: {', '.join(missing)}"))
+        lines.append(wrap_text(f"omitted for lack of width: {', '.join(missing)}"))
     return lines
 
 
-def _narrow(widths: list[int], least: Mapping[int, int], excess: Callable[[], int]) -> None:
+def _narrow_columns(widths: list[int], least: Mapping[int, int], excess: Callable[[], int]) -> None:
     """Makes the widest columns narrower until the table fits or all columns have their minimum
     width.
     """
@@ -544,10 +544,10 @@ def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[lis
     return [[[row[index] for index in group] for row in rows] for group in groups]
 
 
-def _row_lines(
+def _lines_of_row(
     row: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int], head: bool
 ) -> list[str]:
-    cells = [_broken(row[index], widths[index], head) for index in shown]
+    cells = [_break_cell(row[index], widths[index], head) for index in shown]
     height = max(map(len, cells))
     filled = [
         [*[""] * (height - len(cell)), *cell] if head else [*cell, *[""] * (height - len(cell))]
@@ -564,10 +564,10 @@ def _join_cells(
         cell.ljust(widths[index]) if index in to_left else cell.rjust(widths[index])
         for index, cell in zip(shown, cells, strict=True)
     )
-    return inert(line.rstrip())
+    return disable_ci_commands(line.rstrip())
 
 
-def _broken(text: str, width: int, head: bool) -> list[str]:
+def _break_cell(text: str, width: int, head: bool) -> list[str]:
     """Breaks a cell into lines of this width. In body cells, all lines after the first are
     indented.
     """
@@ -604,7 +604,7 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     for row in rows:
-        writer.writerow(spreadsheet(csv_cell(value)) for value in row)
+        writer.writerow(escape_formula(csv_cell(value)) for value in row)
     return file.getvalue()
 
 
@@ -621,7 +621,7 @@ def markdown_table(
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
 
 
-def with_table(text: str, name: str, table: str) -> str:
+def replace_table(text: str, name: str, table: str) -> str:
     """Replaces the text between "<!-- NAME: begin -->" and "<!-- NAME: end -->" by a table."""
     first, last = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
     head, begin, rest = text.partition(first)

@@ -49,18 +49,16 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNO
 
 
 def plain(text: str) -> str:
-    """An `inert` text on one line, without control characters, direction marks and invisible
-    characters.
-    """
-    return inert("".join(c if c.isprintable() else " " for c in text).strip())
+    """A one-line `disable_ci_commands` text without control and invisible characters."""
+    return disable_ci_commands("".join(c if c.isprintable() else " " for c in text).strip())
 
 
-def inert(line: str) -> str:
+def disable_ci_commands(line: str) -> str:
     """Disables commands for CI services in a line: inserts a space into each command prefix."""
     return _COMMAND.sub(r"\g<0> ", line)
 
 
-def one_line(text: str) -> str:
+def to_terminal_line(text: str) -> str:
     """Text for a terminal or a build log: like `plain`, but undecodable bytes become escape
     sequences.
     """
@@ -72,7 +70,7 @@ def markdown(text: str) -> str:
     code.
     """
     shown = plain(text)
-    escaped = _SPECIAL.sub(_entity, shown)
+    escaped = _SPECIAL.sub(_numeric_entity, shown)
     if not _REFERENCE.search(shown):
         return escaped
     return f"<code>{_LINK.sub('&#46;', escaped)}</code>"
@@ -83,14 +81,14 @@ def code(text: str) -> str:
 
     In CommonMark, an entity is always text. It never ends a table cell, for example.
     """
-    return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_entity, plain(text)))}</code>"
+    return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_numeric_entity, plain(text)))}</code>"
 
 
-def _entity(match: re.Match[str]) -> str:
+def _numeric_entity(match: re.Match[str]) -> str:
     return f"&#{ord(match.group())};"
 
 
-def spreadsheet(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Text for a cell of a CSV file. A formula is escaped (see OWASP, "CSV injection").
 
     A number, even a negative one, is not a formula.
@@ -138,7 +136,7 @@ def record_text_fault(text: str) -> str:
     return ""
 
 
-def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
+def labels_from_config(config: Mapping[str, Any]) -> dict[str, str]:
     """The labels in the configuration of a record; empty if missing or invalid."""
     text = config.get(FLAG)
     try:
@@ -167,7 +165,7 @@ _FAULTY = "Unexpected Event status"
 
 def notice_line(text: str) -> str:
     """The line for a notice."""
-    return _PREFIX + one_line(text)
+    return _PREFIX + to_terminal_line(text)
 
 
 def error_line(text: str) -> str:
@@ -175,7 +173,7 @@ def error_line(text: str) -> str:
     return notice_line(f"error: {text}")
 
 
-def library_lines(log: str, *, hides_openblas: bool = False) -> str:
+def library_output_notices(log: str, *, hides_openblas: bool = False) -> str:
     """Formats the output of native libraries as notices. Lines of a nested cnnbench are not
     changed.
 
@@ -187,7 +185,7 @@ def library_lines(log: str, *, hides_openblas: bool = False) -> str:
     return "".join(f"{notice_line(line)}\n" for line in lines)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest_word(word: str, known: Iterable[str]) -> str:
     """The known word that is most similar to a misspelled word; "" if no word is similar.
 
     A known word is similar if it begins with the word, or if three quarters of both words agree
@@ -199,12 +197,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, names, 1, cutoff) or longer), "")
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
+def unknown_key_message(key: str, known: Iterable[str]) -> str:
     """The message for an unknown key. It names the most similar known key, or all keys if there are
     few.
     """
     names = tuple(known)
-    close = nearest(key, names)
+    close = nearest_word(key, names)
     if close:
         return f'unknown key "{key}"; did you mean "{close}"?'
     few = f"; there are {', '.join(names)}" if len(names) <= 20 else ""
@@ -214,7 +212,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 def fatal_message(log: str) -> str:
     """The last fatal message of TensorFlow or OpenBLAS in a log, as one line; "" if none."""
     messages = _FATAL.findall(log)
-    message = one_line(messages[-1]) if messages else ""
+    message = to_terminal_line(messages[-1]) if messages else ""
     return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message
 
 
@@ -244,12 +242,12 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def exact(value: float) -> str:
+def exact_number(value: float) -> str:
     """A number with all its digits, such as 0.5 or 86400. It can be used as the value of a flag."""
     return str(value).removesuffix(".0")
 
 
-def truth(value: bool) -> str:
+def boolean_text(value: bool) -> str:
     """A Boolean: "true" or "false"."""
     return "true" if value else "false"
 
@@ -264,15 +262,15 @@ def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> st
 
     None becomes `NONE`.
     """
-    return NONE if share is None else f"{hundredths(share, digits, signed=signed)} %"
+    return NONE if share is None else f"{percent_number(share, digits, signed=signed)} %"
 
 
-def percents(low: float, high: float, digits: int = 1) -> str:
+def percent_range(low: float, high: float, digits: int = 1) -> str:
     """A range of shares, such as "1.0 to 2.5 %"."""
-    return f"{hundredths(low, digits)} to {percent(high, digits)}"
+    return f"{percent_number(low, digits)} to {percent(high, digits)}"
 
 
-def hundredths(share: float, digits: int = 1, *, signed: bool = False) -> str:
+def percent_number(share: float, digits: int = 1, *, signed: bool = False) -> str:
     """A share as `percent` writes it, without the percent sign."""
     # The number is rounded first, so -0.0004 becomes 0.0 %, not -0.0 %.
     return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
@@ -291,24 +289,24 @@ def binary(size: float | None) -> str:
     return f"{value:.0f} {unit}" if abs(value) >= 999.5 else f"{value:.3g} {unit}"
 
 
-def number_of(items: int | Sized) -> int:
+def item_count(items: int | Sized) -> int:
     """The number of items in a collection. A number is returned unchanged."""
     return items if isinstance(items, int) else len(items)
 
 
-def count(items: int | Sized, singular: str, plural: str) -> str:
+def count_text(items: int | Sized, singular: str, plural: str) -> str:
     """A number with its noun in singular or plural: "1 run", "2 runs". Accepts collections, too."""
-    number = number_of(items)
+    number = item_count(items)
     return f"{number} {singular if number == 1 else plural}"
 
 
-def selected(shown: int, of: str, total: int, singular: str, plural: str) -> str:
+def selection_text(shown: int, of: str, total: int, singular: str, plural: str) -> str:
     """Describes a selection: "2 runs" if all are selected, otherwise "the 2 fastest of 3 runs"."""
-    text = count(total, singular, plural)
+    text = count_text(total, singular, plural)
     return text if shown == total else f"the {shown} {of} of {text}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in whole units, such as "42 s", "5 min" or "2 h 10 min"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
@@ -370,7 +368,7 @@ class StopAt(NamedTuple):
     source: str
 
 
-def counted(names: Iterable[object]) -> str:
+def counted_names(names: Iterable[object]) -> str:
     """A list of names. Duplicates are combined, as in "8 x NVIDIA H100"."""
     counts = Counter(map(str, names))
     return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())

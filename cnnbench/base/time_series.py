@@ -2,7 +2,8 @@
 
 The model: the series consists of segments. A segment is one level, or a trend: a level, then a
 straight line to a second level. Deviations are noise; its standard deviation and its first-order
-autocorrelation are the same for the whole series. `segments` chooses the segments in two steps:
+autocorrelation are the same for the whole series. `find_segments` chooses the segments in two
+steps:
 
 1. Candidates. Optimal partitioning (Jackson et al., "An algorithm for optimal partitioning of data
    on an interval", IEEE Signal Processing Letters 12, 2005) cuts the series where the sum of the
@@ -124,11 +125,11 @@ class Segment(NamedTuple):
             deviations.
         """
         own = values[self.start : self.stop]
-        centre = median(own.tolist()) if self.trend is None else _least_squares(own, self)
+        centre = median(own.tolist()) if self.trend is None else _fit_least_squares(own, self)
         off = own - centre
         if reach is None:
             reach = _REACH * MAD_TO_SIGMA * median(abs(off).tolist())
-        return _least_squares(centre + off.clip(-reach, reach), self)
+        return _fit_least_squares(centre + off.clip(-reach, reach), self)
 
 
 def change_points(
@@ -145,7 +146,7 @@ def change_points(
       min_segment: minimum number of values in a segment. With a smaller number, changes are
         detected earlier, but fewer consecutive outliers are mistaken for a level.
     """
-    cuts, segments = _chosen(values, lambda _: min_spread, min_segment, 0.0)
+    cuts, segments = _choose_segments(values, lambda _: min_spread, min_segment, 0.0)
     trends = [segment for segment in segments if segment.trend is not None]
     starts = {segment.start for segment in segments[1:]}
     return tuple(
@@ -155,7 +156,7 @@ def change_points(
     )
 
 
-def segments(
+def find_segments(
     values: Sequence[float],
     min_spread: Callable[[float], float],
     min_segment: int,
@@ -170,10 +171,10 @@ def segments(
       min_segment: minimum number of values in a segment.
       least_trend: the total change of a trend must be larger than this.
     """
-    return _chosen(values, min_spread, min_segment, least_trend)[1]
+    return _choose_segments(values, min_spread, min_segment, least_trend)[1]
 
 
-def _chosen(
+def _choose_segments(
     values: Sequence[float],
     min_spread: Callable[[float], float],
     min_segment: int,
@@ -186,12 +187,12 @@ def _chosen(
     count = len(values)
     if count < max(3, 2 * min_segment):
         return (), [Segment(0, count)]
-    spread = max(_spread(values), min_spread(0.0))
-    cuts = partition(values, _CANDIDATE * spread * math.log(count), min_segment)
+    spread = max(_robust_deviation(values), min_spread(0.0))
+    cuts = optimal_segmentation(values, _CANDIDATE * spread * math.log(count), min_segment)
     segments = [Segment(start, stop) for start, stop in pairwise((0, *cuts, count))]
     if not cuts:
         return cuts, segments
-    choice = _Choice(np.asarray(values, dtype=np.float64), segments, min_spread)
+    choice = _SegmentationChoice(np.asarray(values, dtype=np.float64), segments, min_spread)
     merged = segments
     if len(segments) <= _MOST_WITH_TRENDS:
         merged = choice.merged(choice.with_trends(segments, least_trend))
@@ -202,7 +203,7 @@ def _chosen(
     return cuts, choice.with_trends(merged, least_trend)
 
 
-def _spread(values: Sequence[float]) -> float:
+def _robust_deviation(values: Sequence[float]) -> float:
     """Robust standard deviation of the noise: from differences of neighbours or from the values.
 
     The result is the smaller of two estimates, which gives more candidates. Changes of level
@@ -214,7 +215,7 @@ def _spread(values: Sequence[float]) -> float:
     return MAD_TO_SIGMA * min(of_differences, median_absolute_deviation(values))
 
 
-class _Sums(NamedTuple):
+class _DeviationSums(NamedTuple):
     """Sums of the squared deviations in a segment and of products of neighbours, and both end
     values.
     """
@@ -225,11 +226,11 @@ class _Sums(NamedTuple):
     last: float
 
 
-class _Move(NamedTuple):
+class _SegmentReplacement(NamedTuple):
     """The replacement of the segments `start` to `stop` - 1 by one segment.
 
     `price`: the decrease of log-likelihood that is accepted because the new segment has fewer
-    parameters, in units of `_weight`. `reach`: the limit of deviations.
+    parameters, in units of `_case_weight`. `reach`: the limit of deviations.
     """
 
     start: int
@@ -238,12 +239,12 @@ class _Move(NamedTuple):
     price: float
     reach: float
 
-    def overlaps(self, other: _Move) -> bool:
+    def overlaps(self, other: _SegmentReplacement) -> bool:
         """Whether two moves replace a common segment."""
         return self.start < other.stop and other.start < self.stop
 
 
-class _Choice:
+class _SegmentationChoice:
     """Chooses among segmentations of a series by their likelihood."""
 
     def __init__(
@@ -262,7 +263,7 @@ class _Choice:
         spread = max(MAD_TO_SIGMA * median(np.abs(off).tolist()), min_spread(0.0))
         self._least_reach = max(_REACH * spread, sys.float_info.min)
         self._limited: dict[tuple[Segment, float], NDArray[np.float64]] = {}
-        self._sums: dict[tuple[object, ...], _Sums] = {}
+        self._sums: dict[tuple[object, ...], _DeviationSums] = {}
         self._trends: dict[tuple[int, int], Segment | None] = {}
 
     def with_trends(self, segments: list[Segment], least: float) -> list[Segment]:
@@ -275,15 +276,15 @@ class _Choice:
         moves = []
         for start in range(len(segments) - 1):
             for stop in range(start + 2, min(len(segments), start + _MOST_JOINED) + 1):
-                moves += self._trend_instead(segments, start, stop, least)
-        losses = self._losses(segments, moves)
+                moves += self._moves_to_trend(segments, start, stop, least)
+        losses = self._likelihood_losses(segments, moves)
         gains = [move.price * self._weight - loss for move, loss in zip(moves, losses, strict=True)]
         order = sorted(range(len(moves)), key=lambda index: -gains[index])
-        return _replaced(segments, [moves[index] for index in order if gains[index] > 0])
+        return _apply_moves(segments, [moves[index] for index in order if gains[index] > 0])
 
-    def _trend_instead(
+    def _moves_to_trend(
         self, segments: Sequence[Segment], start: int, stop: int, least: float
-    ) -> list[_Move]:
+    ) -> list[_SegmentReplacement]:
         """Replaces rising or falling levels by the best trend. Empty if that is impossible."""
         parts = segments[start:stop]
         if any(part.trend is not None for part in parts):
@@ -297,12 +298,16 @@ class _Choice:
         if abs(total) <= least or not is_one_way or trend is None:
             return []
         price = _CHANGE * len(changes) - _TREND
-        return [_Move(start, stop, trend, price, self._reach(max(map(abs, changes))))]
+        return [
+            _SegmentReplacement(
+                start, stop, trend, price, self._deviation_limit(max(map(abs, changes)))
+            )
+        ]
 
     def merged(self, segments: list[Segment]) -> list[Segment]:
         """Merges segments as long as the likelihood allows it, starting with the weakest change."""
-        while moves := self._merges(segments):
-            losses = self._losses(segments, moves)
+        while moves := self._possible_merges(segments):
+            losses = self._likelihood_losses(segments, moves)
             strengths = [
                 loss / (move.price * self._weight) for move, loss in zip(moves, losses, strict=True)
             ]
@@ -311,40 +316,43 @@ class _Choice:
             weak = [i for i in order[: max(1, len(segments) // _AT_A_TIME)] if strengths[i] <= 1]
             if not weak:
                 break
-            segments = _replaced(segments, [moves[i] for i in weak])
+            segments = _apply_moves(segments, [moves[i] for i in weak])
         return segments
 
-    def _merges(self, segments: Sequence[Segment]) -> list[_Move]:
+    def _possible_merges(self, segments: Sequence[Segment]) -> list[_SegmentReplacement]:
         """Moves that remove one trend, one change, or one level."""
         fits = [segment.fit(self._values, self._least_reach) for segment in segments]
         gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
         prices = [
-            self._price(segment, 0 < i < len(segments) - 1) for i, segment in enumerate(segments)
+            self._price_of_short_level(segment, 0 < i < len(segments) - 1)
+            for i, segment in enumerate(segments)
         ]
         moves = []
         for i, (segment, fit) in enumerate(zip(segments, fits, strict=True)):
             if segment.trend is not None:
                 level, total = Segment(segment.start, segment.stop), float(fit[-1] - fit[0])
-                moves.append(_Move(i, i + 1, level, _EXCURSION, self._reach(total)))
+                moves.append(
+                    _SegmentReplacement(i, i + 1, level, _EXCURSION, self._deviation_limit(total))
+                )
             for stop, price in ((i + 2, _CHANGE), (i + 3, _EXCURSION)):
                 if stop <= len(segments):
                     price += sum(prices[i:stop])
-                    moves += self._merge(segments, i, stop, price, gaps)
+                    moves += self._merge_moves(segments, i, stop, price, gaps)
         return moves
 
-    def _price(self, level: Segment, is_inner: bool) -> float:
+    def _price_of_short_level(self, level: Segment, is_inner: bool) -> float:
         """Additional penalty for a short level, besides the penalty for its changes."""
         shortness = max(1.0, self._short / (level.stop - level.start))
         return _EXCURSION * (shortness**2 - 1) if is_inner else _CHANGE * (shortness**0.5 - 1)
 
-    def _merge(
+    def _merge_moves(
         self,
         segments: Sequence[Segment],
         start: int,
         stop: int,
         price: float,
         gaps: Sequence[float],
-    ) -> list[_Move]:
+    ) -> list[_SegmentReplacement]:
         """Merges neighbouring segments. The result is a trend if one of them is a trend, otherwise
         a level.
         """
@@ -354,8 +362,8 @@ class _Choice:
             new = self._best_trend(first, last) if stop == start + 2 else None
         if new is None:
             return []
-        reach = self._reach(max(map(abs, gaps[start : stop - 1])))
-        return [_Move(start, stop, new, price, reach)]
+        reach = self._deviation_limit(max(map(abs, gaps[start : stop - 1])))
+        return [_SegmentReplacement(start, stop, new, price, reach)]
 
     def _best_trend(self, start: int, stop: int) -> Segment | None:
         """The trend with the least squares; None if there are too few values."""
@@ -363,7 +371,7 @@ class _Choice:
             self._trends[start, stop] = _best_trend(self._values, start, stop)
         return self._trends[start, stop]
 
-    def _reach(self, gap: float) -> float:
+    def _deviation_limit(self, gap: float) -> float:
         """The limit to which deviations are reduced: the size of the change that is judged.
 
         The limit is rounded up to a power of 2 ** (1/4), so that cached sums can be used again.
@@ -371,18 +379,22 @@ class _Choice:
         quarters = 4 * math.log2(max(abs(gap) / self._least_reach, 1.0))
         return self._least_reach * math.pow(2.0, math.ceil(quarters) / 4)
 
-    def _losses(self, segments: Sequence[Segment], moves: Sequence[_Move]) -> list[float]:
+    def _likelihood_losses(
+        self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
+    ) -> list[float]:
         """How much each move decreases the log-likelihood."""
         losses = [0.0] * len(moves)
         for reach in {move.reach for move in moves}:
             chosen = [index for index, move in enumerate(moves) if move.reach == reach]
-            costs = self._costs(segments, [moves[index] for index in chosen], reach)
+            costs = self._negative_log_likelihoods(
+                segments, [moves[index] for index in chosen], reach
+            )
             for index, cost in zip(chosen, costs[1:], strict=True):
                 losses[index] = cost - costs[0]
         return losses
 
-    def _costs(
-        self, segments: Sequence[Segment], moves: Sequence[_Move], reach: float
+    def _negative_log_likelihoods(
+        self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement], reach: float
     ) -> list[float]:
         """Negative log-likelihood of the segments, and the one after each move, without a constant
         term.
@@ -393,7 +405,7 @@ class _Choice:
         """
         import numpy as np
 
-        sums = [self._sums_of(segment, (segment,), reach) for segment in segments]
+        sums = [self._sums_of_deviations(segment, (segment,), reach) for segment in segments]
         # Products of neighbours in different segments; 0 at both ends of the series.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
         squares = list(accumulate((segment_sums.squares for segment_sums in sums), initial=0.0))
@@ -401,7 +413,7 @@ class _Choice:
         between = list(accumulate(crossing, initial=0.0))
         rows = [(squares[-1], inside[-1] + between[-1], sums[0].first, sums[-1].last)]
         for start, stop, segment, *_ in moves:
-            new = self._sums_of(segment, segments[start:stop], reach)
+            new = self._sums_of_deviations(segment, segments[start:stop], reach)
             lost = inside[stop] - inside[start] + between[stop + 1] - between[start]
             gained = new.products
             if start:
@@ -426,7 +438,9 @@ class _Choice:
         best: list[float] = (costs.min(axis=1) / 2).tolist()
         return best
 
-    def _sums_of(self, segment: Segment, parts: Sequence[Segment], reach: float) -> _Sums:
+    def _sums_of_deviations(
+        self, segment: Segment, parts: Sequence[Segment], reach: float
+    ) -> _DeviationSums:
         """Sums of the deviations of the values from a new segment.
 
         Values are first limited around the old parts.
@@ -436,9 +450,11 @@ class _Choice:
         key = segment, *parts, reach
         if key not in self._sums:
             values = np.concatenate([self._limited_values(part, reach) for part in parts])
-            off = values - _least_squares(values, segment)
+            off = values - _fit_least_squares(values, segment)
             products = float(off[1:] @ off[:-1])
-            self._sums[key] = _Sums(float(off @ off), products, float(off[0]), float(off[-1]))
+            self._sums[key] = _DeviationSums(
+                float(off @ off), products, float(off[0]), float(off[-1])
+            )
         return self._sums[key]
 
     def _limited_values(self, segment: Segment, reach: float) -> NDArray[np.float64]:
@@ -451,9 +467,11 @@ class _Choice:
         return self._limited[key]
 
 
-def _replaced(segments: Sequence[Segment], moves: Sequence[_Move]) -> list[Segment]:
+def _apply_moves(
+    segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
+) -> list[Segment]:
     """The segments after moves. If two moves overlap, the first one is used."""
-    taken: list[_Move] = []
+    taken: list[_SegmentReplacement] = []
     for move in moves:
         if not any(move.overlaps(other) for other in taken):
             taken.append(move)
@@ -487,7 +505,7 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
     return Segment(start, stop, (start + int(first[best]), start + int(last[best])))
 
 
-def _least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
+def _fit_least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
     """Least-squares fit of a segment to its values."""
     import numpy as np
 
@@ -500,7 +518,7 @@ def _least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.
     return fitted
 
 
-def growing_deviations(values: Iterable[float]) -> Iterator[float]:
+def cumulative_deviations(values: Iterable[float]) -> Iterator[float]:
     """Sums of absolute deviations from the median: of the first value, the first two, and so on."""
     cost = 0.0
     ordered: list[float] = []
@@ -517,7 +535,9 @@ def growing_deviations(values: Iterable[float]) -> Iterator[float]:
         yield cost
 
 
-def partition(values: Sequence[float], penalty: float, min_segment: int) -> tuple[int, ...]:
+def optimal_segmentation(
+    values: Sequence[float], penalty: float, min_segment: int
+) -> tuple[int, ...]:
     """Optimal segmentation: returns the start of each segment except the first.
 
     The result minimises the sum, over all segments, of the absolute deviations from the segment's
@@ -590,7 +610,7 @@ _LEAST_RELATIVE_NOISE = 0.002
 _OUTLIER_SIGMAS = 5.0
 
 
-class Shape(enum.Enum):
+class SeriesShape(enum.Enum):
     """Classification of a series, with the terms of Barrett et al."""
 
     FLAT = "flat"
@@ -621,7 +641,7 @@ class SteadyState:
     """
 
     start: int | None
-    shape: Shape
+    shape: SeriesShape
     levels: tuple[StepTimeLevel, ...]
     steps: int
     warmup_steps: int = 0
@@ -637,7 +657,7 @@ class SteadyState:
         return None if self.start is None else max(0, self.start - self.warmup_steps)
 
 
-def steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState:
+def find_steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState:
     """Finds the steady state of a series of step times; the oldest is first.
 
     With more than 150 steps, medians of batches are searched first, and then the steps around the
@@ -649,12 +669,12 @@ def steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState
     values = [seconds[i] for i in known]
     steps = len(seconds), warmup_steps
     if len(values) < MIN_STEPS:
-        return SteadyState(None, Shape.TOO_SHORT, (), *steps)
-    levels = _levels(values, 0, len(values))
+        return SteadyState(None, SeriesShape.TOO_SHORT, (), *steps)
+    levels = _find_levels(values, 0, len(values))
     last = levels[-1].seconds
-    start = _beginning(levels, last)
+    start = _start_of_final_levels(levels, last)
     if start is not None:
-        start = _refine(values, start, last)
+        start = _refine_start(values, start, last)
         # A single slow first step, which compiles, is too short to be a separate level.
         noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
         reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
@@ -665,11 +685,11 @@ def steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState
         for level in levels
     )
     if start is None or len(values) - start < max(MIN_STEADY, MIN_SHARE * len(values)):
-        return SteadyState(None, Shape.NOT_STEADY, shown, *steps)
-    return SteadyState(known[start], _shape(levels, start, last), shown, *steps)
+        return SteadyState(None, SeriesShape.NOT_STEADY, shown, *steps)
+    return SteadyState(known[start], _classify_shape(levels, start, last), shown, *steps)
 
 
-def _levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel]:
+def _find_levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel]:
     size = math.ceil((end - first) / _RESOLUTION)
     edges = [*range(first, end - size + 1, size), end]
     medians = [median(values[a:b]) for a, b in pairwise(edges)]
@@ -678,7 +698,7 @@ def _levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel
     return [StepTimeLevel(a, b, median(values[a:b])) for a, b in pairwise([*starts, end])]
 
 
-def _beginning(levels: Sequence[StepTimeLevel], last: float) -> int | None:
+def _start_of_final_levels(levels: Sequence[StepTimeLevel], last: float) -> int | None:
     """Where the final levels that are similar to `last` start; None if the last level is not
     similar.
     """
@@ -690,25 +710,25 @@ def _beginning(levels: Sequence[StepTimeLevel], last: float) -> int | None:
     return start
 
 
-def _refine(values: Sequence[float], start: int, last: float) -> int:
+def _refine_start(values: Sequence[float], start: int, last: float) -> int:
     """The exact first steady step, if the series was searched in batches."""
     size = math.ceil(len(values) / _RESOLUTION)
     while size > 1:
         first = max(0, start - MIN_SEGMENT * size)
         end = min(len(values), start + MIN_SEGMENT * size)
-        refined = _beginning(_levels(values, first, end), last)
+        refined = _start_of_final_levels(_find_levels(values, first, end), last)
         if refined is None:
             break
         start, size = refined, math.ceil((end - first) / _RESOLUTION)
     return start
 
 
-def _shape(levels: Sequence[StepTimeLevel], start: int, last: float) -> Shape:
+def _classify_shape(levels: Sequence[StepTimeLevel], start: int, last: float) -> SeriesShape:
     if start == 0:
-        return Shape.FLAT
+        return SeriesShape.FLAT
     before = [level.seconds for level in levels if level.stop <= start]
     faster = any(seconds < last and not _is_close(seconds, last) for seconds in before)
-    return Shape.SLOWDOWN if faster else Shape.WARM_UP
+    return SeriesShape.SLOWDOWN if faster else SeriesShape.WARM_UP
 
 
 def _is_close(seconds: float, last: float) -> bool:

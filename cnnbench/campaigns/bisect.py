@@ -21,13 +21,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cnnbench.base import document
-from cnnbench.base.document import Row, TableCell, Text, numeric, table
+from cnnbench.base.document import Row, TableCell, Text, make_table, numeric_cell
 from cnnbench.base.inference import ANALYSIS_STEP, FIRST_ANALYSIS
-from cnnbench.base.text import NONE, count, duration, integer, number_of, percent, percents
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, NotExplainedError, Profiling
-from cnnbench.campaigns.ab.pairs import AB, SIDES, Experiment, ExperimentState, Pairs, experiment_in
-from cnnbench.campaigns.ab.side import Side, check, turn_seconds, worktree
-from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, last_line
+from cnnbench.base.text import (
+    NONE,
+    count_text,
+    format_duration,
+    integer,
+    item_count,
+    percent,
+    percent_range,
+)
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, NotExplainedError, ProfilingPlan
+from cnnbench.campaigns.ab.pairs import (
+    AB,
+    SIDES,
+    Experiment,
+    ExperimentState,
+    Pairs,
+    find_experiment,
+)
+from cnnbench.campaigns.ab.side import Side, resolve_flags, resolve_turn_seconds, worktree
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, last_output_text
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
 from cnnbench.campaigns.processes.results_dir import PROCESS, CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
@@ -48,16 +63,16 @@ from cnnbench.machine.repository import (
     GitError,
     commit_of,
     git,
-    reverted,
+    missing_commit_reason,
+    reverted_commit,
     short,
-    why_missing,
 )
 from cnnbench.records.profiles import Explanation
 
 # Commits between GOOD and BAD: answers from verdicts, and remaining candidates.
 
 
-class History(NamedTuple):
+class CommitHistory(NamedTuple):
     """The history of a repository. With `first_parent`, a merge is treated as one commit."""
 
     repository: Path
@@ -75,7 +90,7 @@ class History(NamedTuple):
         )
         return [line.split()[0] for line in listed.splitlines()]
 
-    def ordered(self, commits: Collection[str], good: str, bad: str) -> tuple[str, ...]:
+    def order_by_ancestry(self, commits: Collection[str], good: str, bad: str) -> tuple[str, ...]:
         """Commits with parents before children."""
         listed = git(
             *("rev-list", "--reverse", "--topo-order", bad, f"^{good}"), folder=self.repository
@@ -102,7 +117,7 @@ def repository_of(text: str) -> Path:
         raise FlagError("repository", text, f"must be in a git repository: {error}") from None
 
 
-def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
+def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str]:
     """The hashes of GOOD and BAD.
 
     Raises UsageError if a commit is unknown, or GOOD is not an ancestor of BAD.
@@ -120,12 +135,12 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
     try:
         base = git("merge-base", *commits, folder=repository)
     except GitError as error:
-        why = why_missing(repository) or error
+        why = missing_commit_reason(repository) or error
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} have no common ancestor: {why}") from None
     if base == commits[1]:
         raise UsageError(f"GOOD {good!r}: BAD is an ancestor of it; swap them")
     if base != commits[0]:
-        replaced = Commits(repository).replacements(commits).items()
+        replaced = Commits(repository).replacing_commits(commits).items()
         reasons = [
             "it is not an ancestor of BAD",
             *(
@@ -149,7 +164,7 @@ _TO_CHANGED_WORK = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class BisectionStep:
     """A commit that was compared with GOOD, or could not be measured.
 
     Attributes:
@@ -179,7 +194,7 @@ class Step:
 class CommitSearch:
     """The search for the first bad commit among the candidates."""
 
-    def __init__(self, history: History, good: str, bad: str) -> None:
+    def __init__(self, history: CommitHistory, good: str, bad: str) -> None:
         self._history = history
         self._good = [good]
         self.bad = bad
@@ -197,7 +212,7 @@ class CommitSearch:
     @property
     def steps_left(self) -> int:
         """Estimated number of remaining steps."""
-        return math.ceil(math.log2(len(self._open()) + 1))
+        return math.ceil(math.log2(len(self._untested_suspects()) + 1))
 
     def next(self) -> str | None:
         """The next commit to measure; None if no answer can reduce the candidates.
@@ -205,12 +220,12 @@ class CommitSearch:
         After each skipped commit, the next one is farther away, because broken commits are often
         consecutive.
         """
-        candidates = self._open()
+        candidates = self._untested_suspects()
         if not candidates:
             return None
         return candidates[min((1 << self._misses) - 1, len(candidates) // 2)]
 
-    def add(self, step: Step) -> None:
+    def add(self, step: BisectionStep) -> None:
         """Adds an answer."""
         if step.answer == SKIP:
             self._skipped.add(step.commit)
@@ -223,7 +238,7 @@ class CommitSearch:
         self._misses = 0
         self._suspects = self._history.suspects(self._good, self.bad)
 
-    def _open(self) -> list[str]:
+    def _untested_suspects(self) -> list[str]:
         return [
             commit
             for commit in self._suspects
@@ -231,7 +246,7 @@ class CommitSearch:
         ]
 
 
-def is_about_work(differ: Step | None) -> bool:
+def is_search_for_work(differ: BisectionStep | None) -> bool:
     """Whether bisect looks for changed work instead of a lower speed.
 
     `differ` is the comparison of BAD with GOOD.
@@ -239,13 +254,13 @@ def is_about_work(differ: Step | None) -> bool:
     return differ is not None and differ.judgement.verdict is Verdict.CHANGED_WORK
 
 
-def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
+def only_configuration(comparison: Comparison) -> ComparedConfiguration | None:
     """The only configuration of an experiment; None if the sides have different configurations."""
     deciding = [entry for entry in comparison.entries if entry.decides]
     return deciding[0] if len(deciding) == 1 else None
 
 
-def policy_between(step: Step, usual: Policy) -> Policy:
+def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
     """The decision thresholds for a commit between GOOD and BAD. `step` is the comparison of BAD
     with GOOD.
     """
@@ -256,7 +271,7 @@ def policy_between(step: Step, usual: Policy) -> Policy:
     return usual.replace(threshold=max(usual.threshold, half))
 
 
-def answer_about(result: MetricResult, usual: Policy, about_work: bool) -> str:
+def bisect_answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
     """The answer about a commit ("good", "bad", "skip") from its comparison with GOOD.
 
     In a search for changed work, one pair is enough. In a search for lower speed, the thresholds in
@@ -270,7 +285,7 @@ def answer_about(result: MetricResult, usual: Policy, about_work: bool) -> str:
     return _TO_SLOWER.get(result.verdict, SKIP)
 
 
-def follow_up_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
+def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
     """Pairs per commit, above `most_pairs`, that should resolve the undecided steps.
 
     0 if more pairs would not help.
@@ -290,7 +305,7 @@ _OTHER_CONFIGURATION = "its runs have a different configuration from the runs of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class BisectionSettings:
     """Settings that all steps have in common.
 
     Attributes:
@@ -302,7 +317,7 @@ class Setting:
       pairing: how the processes of a pair alternate; see `turn_seconds`.
     """
 
-    history: History
+    history: CommitHistory
     good: str
     bad: str
     side: Side
@@ -323,7 +338,7 @@ class _UnusableError(Exception):
     """A commit cannot be built. The message contains the reason."""
 
 
-class CommitBench:
+class CommitBenchmark:
     """Measures commits. The worktree of GOOD exists until the stack is closed.
 
     `differ` is the comparison of BAD with GOOD; None before it was measured.
@@ -331,7 +346,7 @@ class CommitBench:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: BisectionSettings,
         results: ResultsFolder,
         campaign: Campaign,
         stack: contextlib.ExitStack,
@@ -341,7 +356,7 @@ class CommitBench:
         self._results = results
         self._stack = stack
         self._good: Side | None = None
-        self.differ: Step | None = None
+        self.differ: BisectionStep | None = None
 
     def prepare(self) -> None:
         """Creates and builds GOOD's worktree if necessary.
@@ -352,20 +367,20 @@ class CommitBench:
             return
         good = self.setting.good
         try:
-            self._good = self._stack.enter_context(self._prepared(good, "a"))
+            self._good = self._stack.enter_context(self._built_worktree_side(good, "a"))
         except _UnusableError as error:
             raise BenchmarkError(f"GOOD ({good[:12]}) {error}") from None
 
     @property
     def seconds_per_pair(self) -> float | None:
         """Seconds per pair in this session, or a first estimate; None if unknown."""
-        seconds = self.campaign.seconds_of(None)
+        seconds = self.campaign.mean_seconds_of(None)
         work = None if self._good is None else self._good.resolved.work
         if seconds is None and work is not None:
             seconds = work.seconds(self.campaign.facts)
         return None if seconds is None else len(SIDES) * seconds
 
-    def known(self, commit: str) -> Step | None:
+    def known(self, commit: str) -> BisectionStep | None:
         """The answer about a commit from earlier sessions; see `measure`.
 
         None if there is no answer, or if more pairs must be measured.
@@ -374,9 +389,9 @@ class CommitBench:
         if unusable is not None and self.differ is not None:
             return _skipped(commit, unusable["problem"])
         state, step = self._measured_before(commit)
-        return None if self._pairs_to_go(state, step) else step
+        return None if self._target_number_of_pairs(state, step) else step
 
-    def measure(self, number: int, commit: str) -> RunPolicy[Step]:
+    def measure(self, number: int, commit: str) -> RunPolicy[BisectionStep]:
         """Compares a commit with GOOD, as step `number` (from 0). Call `prepare` first.
 
         Pairs from earlier sessions are included. Raises BenchmarkError if GOOD failed, or if
@@ -386,9 +401,9 @@ class CommitBench:
         setting = self.setting
         with contextlib.ExitStack() as stack:
             try:
-                new = stack.enter_context(self._prepared(commit, "b"))
+                new = stack.enter_context(self._built_worktree_side(commit, "b"))
                 sides = {"a": self._good, "b": new}
-                in_turn = turn_seconds(setting.pairing, sides, self.campaign.reporter)
+                in_turn = resolve_turn_seconds(setting.pairing, sides, self.campaign.reporter)
             except (_UnusableError, UsageError) as error:
                 if self.differ is None and isinstance(error, FlagError) and error.flag == "pairing":
                     raise
@@ -396,8 +411,8 @@ class CommitBench:
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
                 return _skipped(commit, problem)
             state, step = self._measured_before(commit)
-            burn_in = 0 if is_about_work(self.differ) else setting.experiment.burn_in
-            while most := self._pairs_to_go(state, step):
+            burn_in = 0 if is_search_for_work(self.differ) else setting.experiment.burn_in
+            while most := self._target_number_of_pairs(state, step):
                 if step is not None:
                     self.campaign.reporter.notice(f"undecided: continuing with up to {most} pairs")
                 first = setting.experiment.seed + number
@@ -406,18 +421,18 @@ class CommitBench:
                     sides=sides,
                     most_pairs=most,
                     earlier=state,
-                    sequential=not is_about_work(self.differ),
+                    sequential=not is_search_for_work(self.differ),
                     seed=first if state is None else state.facts["seed"],
                     burn_in=burn_in,
                     turn_seconds=in_turn if state is None else state.facts["turn_seconds"],
                     policy=self._policy(),
                 )
-                place = self._place(commit)
+                place = self._pairs_folder(commit)
                 with ResultsFolder(AB, place, resume=True, within=self._results) as results:
                     yield from Pairs(experiment, results, self.campaign).policy()
                 burn_in = 0
-                state = experiment_in(self._place(commit))
-                step = self._answer(commit, state)
+                state = find_experiment(self._pairs_folder(commit))
+                step = self._answer_from_journal(commit, state)
         assert step is not None
         if step.good_fails:
             raise BenchmarkError(f"GOOD ({setting.good[:12]}) fails: {step.judgement.reason}")
@@ -430,26 +445,26 @@ class CommitBench:
         """
         with contextlib.ExitStack() as stack:
             try:
-                a = stack.enter_context(self._prepared(parent, "a"))
-                b = stack.enter_context(self._prepared(commit, "b"))
+                a = stack.enter_context(self._built_worktree_side(parent, "a"))
+                b = stack.enter_context(self._built_worktree_side(commit, "b"))
             except (_UnusableError, UsageError) as error:
                 raise NotExplainedError(str(error)) from error
             place = self._results.folder / f"explain-{commit[:12]}"
             kind = PROFILES_OF_SIDES
             with ResultsFolder(kind, place, resume=True, within=self._results) as results:
-                return Profiling(
+                return ProfilingPlan(
                     sides={"a": a, "b": b},
                     results=results,
                     campaign=self.campaign,
                     timeout=self.setting.experiment.timeout,
                 ).explain()
 
-    def _place(self, commit: str) -> Path:
+    def _pairs_folder(self, commit: str) -> Path:
         """The folder with the pairs of a commit."""
         return self._results.folder / commit[:12]
 
     @contextlib.contextmanager
-    def _prepared(self, commit: str, name: str) -> Iterator[Side]:
+    def _built_worktree_side(self, commit: str, name: str) -> Iterator[Side]:
         """Context manager for a worktree that is built. Yields a `Side` with the flags as resolved
         there.
         """
@@ -457,43 +472,45 @@ class CommitBench:
         with worktree(commit, setting.history.repository) as folder:
             # This is determined before the build, because the build may change files that git
             # tracks.
-            subject = replace(repository.of_folder(folder), side=name)
+            subject = replace(repository.folder_repository(folder), side=name)
             if setting.build is not None:
-                self._build(setting.build, commit, folder)
+                self._run_build(setting.build, commit, folder)
             side = replace(setting.side, checkout=folder, revision=commit[:12], subject=subject)
-            yield replace(side, resolved=check(side))
+            yield replace(side, resolved=resolve_flags(side))
 
-    def _build(self, command: str, commit: str, folder: Path) -> None:
+    def _run_build(self, command: str, commit: str, folder: Path) -> None:
         log = self._results.folder / f"build-{commit[:12]}.log"
         build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
         self._results.check()
         done = execute(build, self.setting.experiment.timeout)
         if done.timed_out:
-            raise _UnusableError(f"does not build: takes more than {duration(done.seconds)}")
+            raise _UnusableError(f"does not build: takes more than {format_duration(done.seconds)}")
         if done.code != 0:
-            problem = f"exit status {done.code}; {last_line(log_tail(log))}"
+            problem = f"exit status {done.code}; {last_output_text(log_tail(log))}"
             raise _UnusableError(f"does not build: {problem}")
 
-    def _measured_before(self, commit: str) -> tuple[ExperimentState | None, Step | None]:
+    def _measured_before(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
         """The measurements of a commit in earlier sessions, and its answer.
 
         The answer is None if the commit must be measured again, because processes were killed from
         outside, GOOD failed, or BAD failed when it was compared with GOOD.
         """
-        state = experiment_in(self._place(commit))
-        step = self._answer(commit, state)
+        state = find_experiment(self._pairs_folder(commit))
+        step = self._answer_from_journal(commit, state)
         if step is not None and (step.lost or step.good_fails):
             step = None
         if step is not None and self.differ is None and step.judgement.verdict is Verdict.FAILED:
             step = None
         return state, step
 
-    def _pairs_to_go(self, state: ExperimentState | None, step: Step | None) -> int:
+    def _target_number_of_pairs(
+        self, state: ExperimentState | None, step: BisectionStep | None
+    ) -> int:
         """The total number of pairs with which a commit is to be measured; 0 if its answer is
         final.
         """
         if state is None:
-            return 1 if is_about_work(self.differ) else self.setting.experiment.most_pairs
+            return 1 if is_search_for_work(self.differ) else self.setting.experiment.most_pairs
         if step is None:
             return state.pairs
         most = self.setting.most_pairs
@@ -503,27 +520,29 @@ class CommitBench:
 
     def _policy(self) -> Policy:
         policy = self.setting.experiment.policy
-        if self.differ is None or is_about_work(self.differ):
+        if self.differ is None or is_search_for_work(self.differ):
             return policy
-        return policy_between(self.differ, policy)
+        return policy_for_middle_commit(self.differ, policy)
 
-    def _answer(self, commit: str, state: ExperimentState | None) -> Step | None:
+    def _answer_from_journal(
+        self, commit: str, state: ExperimentState | None
+    ) -> BisectionStep | None:
         """The answer from the journal and the records of a commit; None if it is incomplete."""
         if state is None or state.end is None:
             return None
-        comparison = state.verdict(together=state.is_spent)
+        comparison = state.verdict(together=state.is_alpha_spent)
         assert comparison is not None
         alpha, policy = state.end["alpha"], self.setting.experiment.policy
-        entry = entry_of(comparison)
+        entry = only_configuration(comparison)
         if entry is None:
             step = _skipped(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
         else:
             pairs, judgement = min(len(entry.base), len(entry.new)), entry.main.judgement
             fewest = processes_needed(policy, paired=True)
-            step = Step(
+            step = BisectionStep(
                 commit=commit,
-                answer=answer_about(
-                    entry.main, policy.replace(alpha=alpha), is_about_work(self.differ)
+                answer=bisect_answer(
+                    entry.main, policy.replace(alpha=alpha), is_search_for_work(self.differ)
                 ),
                 judgement=replace(judgement, needed=fewest) if pairs < fewest else judgement,
                 confidence=1 - alpha,
@@ -543,9 +562,9 @@ class CommitBench:
         )
 
 
-def _skipped(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> Step:
+def _skipped(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> BisectionStep:
     judgement = Judgement(verdict=verdict, reason=reason)
-    return Step(commit=commit, answer=SKIP, judgement=judgement)
+    return BisectionStep(commit=commit, answer=SKIP, judgement=judgement)
 
 
 # Steps of a bisection (BAD, then commits between GOOD and BAD), and its result as text.
@@ -564,22 +583,22 @@ class Bisection:
         differ.
     """
 
-    def __init__(self, bench: CommitBench) -> None:
+    def __init__(self, bench: CommitBenchmark) -> None:
         self._bench = bench
         self.setting = setting = bench.setting
         self._notice = bench.campaign.reporter.notice
         self._search = CommitSearch(setting.history, setting.good, setting.bad)
-        self.steps: dict[str, Step] = {}
+        self.steps: dict[str, BisectionStep] = {}
         self.suspects: tuple[str, ...] = ()
 
     @property
-    def differ(self) -> Step:
+    def differ(self) -> BisectionStep:
         """The step in which BAD was compared with GOOD."""
         assert self._bench.differ is not None
         return self._bench.differ
 
     @property
-    def without_answer(self) -> list[Step]:
+    def unanswered_steps(self) -> list[BisectionStep]:
         """Steps without an answer."""
         if not self.suspects:
             return [self.differ]
@@ -595,18 +614,18 @@ class Bisection:
         commit: str | None = setting.bad
         while commit is not None:
             known = self._bench.known(commit)
-            step = known or (yield from self._measure(commit))
+            step = known or (yield from self._measure_commit(commit))
             if self._bench.differ is None:
                 self._bench.differ = step
             else:
                 self._search.add(step)
             before = "" if known is None else ", as measured before"
-            self._notice(f"{commit[:12]} is {answer_text(step, self.differ)}{before}")
+            self._notice(f"{commit[:12]} is {step_answer_text(step, self.differ)}{before}")
             self.steps[commit] = step
             commit = self._search.next() if self.differ.answer == BAD else None
         if self.differ.answer == BAD:
             suspects = self._search.suspects
-            self.suspects = setting.history.ordered(suspects, setting.good, setting.bad)
+            self.suspects = setting.history.order_by_ancestry(suspects, setting.good, setting.bad)
 
     def explain(self) -> Explanation | None:
         """Explains the change in the first bad commit; None if it was not found.
@@ -620,43 +639,43 @@ class Bisection:
         self._notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
         return self._bench.explain(parent, commit)
 
-    def _measure(self, commit: str) -> RunPolicy[Step]:
+    def _measure_commit(self, commit: str) -> RunPolicy[BisectionStep]:
         self._bench.prepare()
         steps_left, done = self._search.steps_left, len(self.steps)
         what = f"step {done} of about {done + steps_left - 1}" if done else "GOOD against BAD"
-        self._notice(self._outlook(steps_left + (not done)))
+        self._notice(self._remaining_steps_text(steps_left + (not done)))
         self._notice(f"{what}: {commit[:12]} {self.setting.history.show(commit)}")
         return (yield from self._bench.measure(done, commit))
 
-    def _outlook(self, steps: int) -> str:
+    def _remaining_steps_text(self, steps: int) -> str:
         """The number of remaining steps and their estimated time, as text."""
         number = len(self._search.suspects)
-        text = f"{count(number, 'commit', 'commits')} may be the first bad one: about "
-        text += f"{count(steps, 'step', 'steps')} of "
+        text = f"{count_text(number, 'commit', 'commits')} may be the first bad one: about "
+        text += f"{count_text(steps, 'step', 'steps')} of "
         experiment = self.setting.experiment
         most, burn_in = experiment.most_pairs, experiment.burn_in
         least = min(FIRST_ANALYSIS, most)
-        if is_about_work(self._bench.differ):
+        if is_search_for_work(self._bench.differ):
             least, most, burn_in = 1, 1, 0
-        text += count(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
+        text += count_text(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
         per_pair = self._bench.seconds_per_pair
         if per_pair is None:
             return text
-        times = [duration(steps * (pairs + burn_in) * per_pair) for pairs in (least, most)]
-        basis = "as before" if self._bench.campaign.seconds_of(None) else "a first guess"
+        times = [format_duration(steps * (pairs + burn_in) * per_pair) for pairs in (least, most)]
+        basis = "as before" if self._bench.campaign.mean_seconds_of(None) else "a first guess"
         return f"{text}, {' to '.join(dict.fromkeys(times))}, {basis}"
 
 
-def answer_text(step: Step, differ: Step) -> str:
+def step_answer_text(step: BisectionStep, differ: BisectionStep) -> str:
     """An answer as text. `differ` is the comparison of BAD with GOOD."""
     if step.answer == SKIP:
         return f"{'undecided' if step.undecided else 'skipped'}: {step.judgement.reason}"
-    if is_about_work(differ):
+    if is_search_for_work(differ):
         return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
-    return f"{step.answer}: {_speed(step)}"
+    return f"{step.answer}: {_speed_change_text(step)}"
 
 
-def _speed(step: Step) -> str:
+def _speed_change_text(step: BisectionStep) -> str:
     """The change of the speed as text, "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
     change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
     if change is None or low is None or high is None:
@@ -666,19 +685,24 @@ def _speed(step: Step) -> str:
     digits = 0 if abs(change) >= _LARGE else 1
     least, most = sorted((abs(low), abs(high)))
     direction = "slower" if change < 0 else "faster"
-    return f"{percent(abs(change), digits)} {direction} ({percents(least, most, digits)})"
+    return f"{percent(abs(change), digits)} {direction} ({percent_range(least, most, digits)})"
 
 
 def text_of(bisection: Bisection) -> str:
     """A table of the steps, and the first bad commit or the candidates for it."""
-    steps = table(
-        (_row(step, bisection.setting.history) for step in bisection.steps.values()), whole=True
+    steps = make_table(
+        (_step_row(step, bisection.setting.history) for step in bisection.steps.values()),
+        whole=True,
     )
-    more = _culprit(bisection) if len(bisection.suspects) == 1 else _range(bisection)
+    more = (
+        _first_bad_commit_texts(bisection)
+        if len(bisection.suspects) == 1
+        else _suspect_range_texts(bisection)
+    )
     return document.text_of([[steps], more if bisection.suspects else []])
 
 
-def no_difference(step: Step) -> str:
+def no_difference_reason(step: BisectionStep) -> str:
     """The reason why there is nothing to search for, and advice."""
     if step.undecided:
         return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
@@ -690,29 +714,36 @@ def no_difference(step: Step) -> str:
     return text + "measure comparable commits"
 
 
-def _row(step: Step, history: History) -> Row:
+def _step_row(step: BisectionStep, history: CommitHistory) -> Row:
     return {
         "commit": step.commit[:12],
         "answer": step.answer,
-        "change": TableCell(_change(step), kinds="number"),
-        "interval": TableCell(_interval(step), kinds="number"),
-        "pairs": numeric(step.pairs, integer),
+        "change": TableCell(_change_cell(step), kinds="number"),
+        "interval": TableCell(_interval_cell(step), kinds="number"),
+        "pairs": numeric_cell(step.pairs, integer),
         "subject": history.show(step.commit),
     }
 
 
-def _culprit(bisection: Bisection) -> list[Text]:
+def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
     (commit,), history = bisection.suspects, bisection.setting.history
     step = bisection.steps[commit]  # The only remaining candidate has always been measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):
         again = f"cd {shlex.quote(str(history.repository))} && {again}"
-    what = answer_text(step, bisection.differ)
-    if not is_about_work(bisection.differ) and step.judgement.low is not None:
-        what = f"{_change(step)} median images/sec against GOOD "
-        what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
-    lines = (history.show(commit), history.show(commit, "%an, %as"), what, *_kind(commit, history))
+    what = step_answer_text(step, bisection.differ)
+    if not is_search_for_work(bisection.differ) and step.judgement.low is not None:
+        what = f"{_change_cell(step)} median images/sec against GOOD "
+        what += (
+            f"({percent(step.confidence, 0)} interval {_interval_cell(step)}, {step.pairs} pairs)"
+        )
+    lines = (
+        history.show(commit),
+        history.show(commit, "%an, %as"),
+        what,
+        *_commit_kind_texts(commit, history),
+    )
     return [
         Text(f"{commit} is the first bad commit"),
         *(Text(line, indent=6, whole=True) for line in lines),
@@ -720,7 +751,7 @@ def _culprit(bisection: Bisection) -> list[Text]:
     ]
 
 
-def _kind(commit: str, history: History) -> Iterator[str]:
+def _commit_kind_texts(commit: str, history: CommitHistory) -> Iterator[str]:
     """Text that says whether a commit is a merge or reverts another commit."""
     first, *merged = history.show(commit, "%P").split()
     if merged:
@@ -731,12 +762,12 @@ def _kind(commit: str, history: History) -> Iterator[str]:
             else "each of these is good alone"
         )
         yield text
-    if other := reverted(history.show(commit, "%b")):
+    if other := reverted_commit(history.show(commit, "%b")):
         yield f"it reverts {short(other)}"
 
 
-def _range(bisection: Bisection) -> list[Text]:
-    number = number_of(bisection.suspects)
+def _suspect_range_texts(bisection: Bisection) -> list[Text]:
+    number = item_count(bisection.suspects)
     text = [Text(f"the first bad commit is one of these {number}; skipped commits hide which:")]
     for commit in bisection.suspects:
         step = bisection.steps.get(commit)
@@ -745,18 +776,18 @@ def _range(bisection: Bisection) -> list[Text]:
             if step is None
             else BAD
             if step.answer == BAD
-            else answer_text(step, bisection.differ)
+            else step_answer_text(step, bisection.differ)
         )
         title = f"{commit[:12]} {bisection.setting.history.show(commit)}"
         text += [Text(title, indent=6, whole=True), Text(why, indent=12, whole=True)]
     return text
 
 
-def _change(step: Step) -> str:
+def _change_cell(step: BisectionStep) -> str:
     return NONE if step.judgement.change is None else THROUGHPUT.change_text(step.judgement.change)
 
 
-def _interval(step: Step) -> str:
+def _interval_cell(step: BisectionStep) -> str:
     if step.judgement.low is None or step.judgement.high is None:
         return NONE
     return THROUGHPUT.range_text(step.judgement.low, step.judgement.high)

@@ -15,33 +15,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.interrupts import AT_ONCE, name_of, obey
+from cnnbench.base.interrupts import AT_ONCE, raise_if_interrupted, signal_name
 from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
 from cnnbench.base.rendezvous import REFUSED
 from cnnbench.base.terminal import Messages
-from cnnbench.base.text import error_line, fatal_message, one_line
+from cnnbench.base.text import error_line, fatal_message, to_terminal_line
 from cnnbench.campaigns.processes.child import (
     STORED,
     Child,
     Command,
     ProcessResult,
     RunSummary,
-    command_prefix,
     log_tail,
-    of_plan,
-    start,
-    stop,
+    own_command_prefix,
+    start_command,
+    stop_children,
+    summary_of_plan,
 )
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import ParsedArgs, parse_args, parse_flags
-from cnnbench.flags.declare import RunPart, named, specs_of, texts_of
-from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
+from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.gpu import share_of_gpus
+from cnnbench.machine.gpu import visible_devices_share
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.place import ADDRESSES, JobFlagNames
 from cnnbench.plan.setup import MachinePlan
@@ -57,7 +57,9 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
     **dict.fromkeys(ADDRESSES, "is set by launch for every process"),
-    **dict.fromkeys(named(FLAGS, RunPart.DISCOVERY), "launch gives every process its flags"),
+    **dict.fromkeys(
+        names_of_flags(FLAGS, RunPart.DISCOVERY), "launch gives every process its flags"
+    ),
     "cluster_ps": "launch has --ps for this",
 }
 
@@ -111,18 +113,18 @@ class TaskCommand(NamedTuple):
 
     def of_task(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
         """The command line of a process in a job. `more` are additional flags."""
-        own = command_words({**more, **task_flags(job, towers)})
-        return (*command_prefix(), self.name, *self.words, *own)
+        own = flags_to_words({**more, **task_flags(job, towers)})
+        return (*own_command_prefix(), self.name, *self.words, *own)
 
     def alone(self, towers: int) -> tuple[str, ...]:
         """The command line of a run in one process whose towers do not communicate."""
         of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
         own = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
-        texts = {**texts_of(own, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
-        return command_words(texts)
+        texts = {**flag_texts(own, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
+        return flags_to_words(texts)
 
 
-def task_command(words: Sequence[str]) -> TaskCommand:
+def parse_task_command(words: Sequence[str]) -> TaskCommand:
     """Parses the command line after "--", which all processes of a job run. The default command is
     `run`.
     """
@@ -133,26 +135,26 @@ def task_command(words: Sequence[str]) -> TaskCommand:
     return TaskCommand(name="run", words=tuple(words), args=parse_args(words))
 
 
-def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPlan:
+def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPlan:
     """Checks the flags of all processes before any process starts.
 
-    Returns the plan of the chief. Raises UsageError like `chief_setup`, and BenchmarkError for
+    Returns the plan of the chief. Raises UsageError like `plan_chief`, and BenchmarkError for
     unusable data.
     """
     if command.name == "run":
-        return make_plan(chief_setup(command.args, layout, towers))
+        return make_plan(plan_chief(command.args, layout, towers))
     values_of_flags = command.args.given
     if layout.ps:
         raise FlagError("ps", layout.ps, "they have no effect in cnnbench allreduce")
 
     def of_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
         values = {**values_of_flags, **own, **({} if towers is None else {"num_gpus": (towers,)})}
-        return all_reduce_plan.make_plan(params_of(values), tuple(values), names).run
+        return all_reduce_plan.make_plan(params_from_values(values), tuple(values), names).run
 
     return _plan_tasks(values_of_flags, layout, towers, of_task)
 
 
-def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
+def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
     """The plan of a run, or of a job's chief; also checks the plans of a job's other processes.
 
     Messages of UsageError name flags of launch, such as --towers, instead of the flags that launch
@@ -176,7 +178,7 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> RunSummary
 
     Raises UsageError or DataError if the run is impossible.
     """
-    return of_plan(make_plan(chief_setup(args.including(STORED), layout)))
+    return summary_of_plan(make_plan(plan_chief(args.including(STORED), layout)))
 
 
 def _plan_tasks(
@@ -210,7 +212,10 @@ def _plan_tasks(
 
 
 def check_files(command: TaskCommand, chief: RunPlan) -> None:
-    """Raises an error for output files that the chief could not write. `check` returns `chief`."""
+    """Raises an error for output files that the chief could not write.
+
+    `check_job_flags` returns `chief`.
+    """
     values, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
     results = ResultFiles(values.get("result_json"), values.get("result_csv"), *written)
@@ -218,14 +223,14 @@ def check_files(command: TaskCommand, chief: RunPlan) -> None:
         pass
 
 
-def command_words(flags: Mapping[str, object]) -> tuple[str, ...]:
+def flags_to_words(flags: Mapping[str, object]) -> tuple[str, ...]:
     """Command-line arguments for flags that are given by name. The value True means a flag without
     a value.
     """
     return tuple(f"--{n}" if value is True else f"--{n}={value}" for n, value in flags.items())
 
 
-def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
+def run_command_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
     """The command line, without the program, of a run or of a job with these flags."""
     if layout is None:
         return ("run", *flags)
@@ -246,12 +251,12 @@ def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
     if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}
     number, per_card = flags.num_gpus, flags.gpus_per_card
-    share = share_of_gpus(Host(), job.task.index, number, per_card)
-    everybody = share_of_gpus(Host(), job.num_workers - 1, number, per_card)
+    share = visible_devices_share(Host(), job.task.index, number, per_card)
+    everybody = visible_devices_share(Host(), job.num_workers - 1, number, per_card)
     return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}
 
 
-def shares_of_cores(tasks: int) -> list[set[int]]:
+def divide_cores(tasks: int) -> list[set[int]]:
     """Divides the CPUs of this process among tasks. Each task gets neighbouring CPUs."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < tasks:
@@ -277,7 +282,7 @@ process and writes its record.
 
 
 @dataclass
-class _Process:
+class _JobProcess:
     """A process of the job, and the number of bytes of its log that have been shown."""
 
     task: Task
@@ -290,7 +295,7 @@ class _Process:
     def ok(self) -> bool:
         return self.ended is not None and self.ended.code == 0
 
-    def news(self) -> list[str]:
+    def new_log_lines(self) -> list[str]:
         """The new lines in the log of a process, with the name of its task before each line.
 
         An incomplete line is only included after the process has ended.
@@ -305,7 +310,7 @@ class _Process:
             data = b"".join(data.rpartition(b"\n")[:2])  # Only complete lines are shown.
         self.shown += len(data)
         return [
-            f"[{self.task}] " + one_line(line.rpartition("\r")[2])
+            f"[{self.task}] " + to_terminal_line(line.rpartition("\r")[2])
             for line in data.decode(errors="replace").replace("\r\n", "\n").split("\n")
             if line.strip()
         ]
@@ -334,7 +339,7 @@ class JobSession:
     spares: Callable[[Task, str], bool] = lambda task, state: False
 
     def __post_init__(self) -> None:
-        self._processes: list[_Process] = []
+        self._processes: list[_JobProcess] = []
         self._stopped = self._interrupted = False
 
     def run(self) -> int:
@@ -344,17 +349,19 @@ class JobSession:
         failure. On KeyboardInterrupt, the chief has had time to write its record.
         """
         with ExitStack() as stack:
-            stack.callback(self._show_news)  # Shows the last lines after all processes have ended.
+            stack.callback(
+                self._show_new_log_lines
+            )  # Shows the last lines after all processes have ended.
             try:
-                self._start(stack)
-                self._wait()
+                self._start_processes(stack)
+                self._wait_for_processes()
             except KeyboardInterrupt:
                 self._interrupted = True
-                self._stop()
+                self._stop_processes()
                 raise
-        return self._outcome()
+        return self._job_exit_code()
 
-    def _start(self, stack: ExitStack) -> None:
+    def _start_processes(self, stack: ExitStack) -> None:
         job, stdout = self.job, None
         cores = self.cores or (None,) * len(job.tasks)
         with suppress(AttributeError, OSError, ValueError):  # standard output may be closed
@@ -367,22 +374,22 @@ class JobSession:
             command = Command(
                 words=self.command(seen), log=log, environment=self.variables(seen), cores=own
             )
-            child = start(command, stdout=stdout if task == job.chief else None)
+            child = start_command(command, stdout=stdout if task == job.chief else None)
             stack.enter_context(child)
-            self._processes.append(_Process(task, child, log))
+            self._processes.append(_JobProcess(task, child, log))
 
-    def _wait(self) -> None:
-        """Waits until all processes have ended, or until `_limit` has passed."""
+    def _wait_for_processes(self) -> None:
+        """Waits until all processes have ended, or until `_remaining_seconds` has passed."""
         deadline = math.inf
-        while running := self._running(self._processes):
-            obey()
-            self._look(running)
-            deadline = min(deadline, time.monotonic() + self._limit())
+        while running := self._running_processes(self._processes):
+            raise_if_interrupted()
+            self._poll_processes(running)
+            deadline = min(deadline, time.monotonic() + self._remaining_seconds())
             if time.monotonic() >= deadline:
-                self._stop()
+                self._stop_processes()
                 return
 
-    def _limit(self) -> float:
+    def _remaining_seconds(self) -> float:
         """Seconds that the remaining processes may still run; may be infinite."""
         chief = self._processes[0]
         if chief.ok:
@@ -395,43 +402,45 @@ class JobSession:
         spared = all(self.spares(process.task, REFUSED) for process in lost)
         return math.inf if spared else AFTER_LOSS
 
-    def _stop(self) -> None:
+    def _stop_processes(self) -> None:
         """Ends running processes. The chief is first, because its record contains the reason."""
         self._stopped = True
-        for process in self._running(self._processes):
+        for process in self._running_processes(self._processes):
             process.child.send(signal.SIGCONT)  # The chief may be waiting for a suspended process.
         # The other processes write no record, so they do not get time to write one.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
-            running = self._running(part)
-            ended = stop(
-                [process.child for process in running], lambda line: self._show_news(), seconds
+            running = self._running_processes(part)
+            ended = stop_children(
+                [process.child for process in running],
+                lambda line: self._show_new_log_lines(),
+                seconds,
             )
             for process, end in zip(running, ended, strict=True):
                 process.ended = end
 
     @staticmethod
-    def _running(processes: Sequence[_Process]) -> list[_Process]:
+    def _running_processes(processes: Sequence[_JobProcess]) -> list[_JobProcess]:
         return [process for process in processes if process.ended is None]
 
-    def _look(self, running: Sequence[_Process]) -> None:
+    def _poll_processes(self, running: Sequence[_JobProcess]) -> None:
         """Waits a moment, detects ended processes, and prints new output."""
         by_child = {process.child: process for process in running}
         ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
         for child in ended:
             by_child[child].ended = child.wait(_LOOK_SECONDS)
-        self._show_news()
+        self._show_new_log_lines()
 
-    def _show_news(self) -> None:
+    def _show_new_log_lines(self) -> None:
         known = error_line("interrupted")  # The line of the job itself is also omitted.
         for process in self._processes:
-            for line in process.news():
+            for line in process.new_log_lines():
                 if not (self._interrupted and line.endswith(known)):
                     self.show(line)
 
-    def _outcome(self) -> int:
+    def _job_exit_code(self) -> int:
         for process in self._processes:
             if not process.ok:
-                why = _ended(process.ended, process.log)
+                why = _end_text(process.ended, process.log)
                 self.show(error_line(f"{process.task} {why}; {process.log}"))
         chief = self._processes[0].ended
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
@@ -441,7 +450,7 @@ class JobSession:
         return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
 
 
-def _ended(ended: ProcessResult | None, log: Path) -> str:
+def _end_text(ended: ProcessResult | None, log: Path) -> str:
     if ended is None or (ended.timed_out and ended.code == -signal.SIGKILL):
         return "did not end and was killed"
     if ended.error is not None:
@@ -450,5 +459,5 @@ def _ended(ended: ProcessResult | None, log: Path) -> str:
         return "was killed together with its guard"
     if ended.code < 0:
         reason = fatal_message(log_tail(log))
-        return f"was ended by {name_of(-ended.code)}{reason and ': '}{reason}"
+        return f"was ended by {signal_name(-ended.code)}{reason and ': '}{reason}"
     return f"ended with exit status {ended.code}"

@@ -17,19 +17,24 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.document import Row, numeric, table, text_of
+from cnnbench.base.document import Row, make_table, numeric_cell, text_of
 from cnnbench.base.slow_steps import mean_step_seconds
 from cnnbench.base.text import integer, percent
-from cnnbench.campaigns.ab.side import Side, request
-from cnnbench.campaigns.launch import JobLayout, TaskCommand, command_words
-from cnnbench.campaigns.processes.campaign import RunPolicy, measure_in_rounds, rounds, run_one
+from cnnbench.campaigns.ab.side import Side, make_process_request
+from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_words
+from cnnbench.campaigns.processes.campaign import (
+    RunPolicy,
+    measure_in_rounds,
+    ordered_rounds,
+    run_process,
+)
 from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     CampaignIdentity,
     CampaignKind,
     PlanIdentity,
     ResultsFolder,
-    identity_of,
+    identity_values,
 )
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
@@ -116,7 +121,9 @@ class Scaling:
         return CampaignIdentity(
             plans={
                 f"{n} workers": PlanIdentity(
-                    identity_of(plan.identity), plan.to_json(), parts=plugins.parts(plan.config)
+                    identity_values(plan.identity),
+                    plan.to_json(),
+                    parts=plugins.files_used_by_plugins(plan.config),
                 )
                 for n, plan in self.chiefs.items()
             },
@@ -135,27 +142,27 @@ class Scaling:
         counts = {"alone": 0, **{f"workers-{n}": n for n in self.layouts}}
         records: dict[int, list[RunRecord]] = {n: [] for n in counts.values()}
         # The jobs are interleaved, so that a slowdown of the machine affects all of them equally.
-        order = rounds(counts, repeats, seed=None)
+        order = ordered_rounds(counts, repeats, seed=None)
         targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
         check_outputs([Output("results", str(target), "run") for target in targets])
 
-        def measure(case: str, repeat: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
+        def measure_case(case: str, repeat: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
             name, count = f"{case}-{repeat}", counts[case]
             logs, target = folder.log(name).parent, folder.folder / f"{name}.json"
-            side = self._side(folder.unfinished(logs), count)
-            process_request = request(
+            side = self._job_side(folder.unfinished_path(logs), count)
+            process_request = make_process_request(
                 folder, name, side, key=(case, False), target=target, leaves=logs
             )
-            ended = yield from run_one(folder, process_request, _A_DAY, then)
+            ended = yield from run_process(folder, process_request, _A_DAY, then)
             if ended.status != "ok":
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")
             records[count].append(ended.record)
             return True
 
-        yield from measure_in_rounds(order, measure)
+        yield from measure_in_rounds(order, measure_case)
         return records
 
-    def _side(self, logs: Path, count: int) -> Side:
+    def _job_side(self, logs: Path, count: int) -> Side:
         """The side that runs a job.
 
         For 0 workers, the command of a single process on the processors of one worker.
@@ -165,13 +172,13 @@ class Scaling:
         layout = self.layouts.get(count, JobLayout())
         if count:
             own = {"log_dir": logs, "towers": self.towers, "affinity": self.cores > 0}
-            options = command_words({name: value for name, value in own.items() if value})
+            options = flags_to_words({name: value for name, value in own.items() if value})
             side = Side(flags=self.command.words, layout=layout._replace(options=options))
         free = sorted(os.sched_getaffinity(0))[: self.cores * layout.size]
         return replace(side, resolved=RunSummary(config=chief.to_json()), cores=free or None)
 
 
-def points(
+def scaling_points(
     alone: Sequence[RunRecord],
     jobs: Mapping[int, Sequence[RunRecord]],
     *,
@@ -191,11 +198,11 @@ def points(
         long as one worker for the computation.
       predicted: predicted seconds of the gradient exchange, by number of workers.
     """
-    computed = _step_seconds(alone)
+    computed = _mean_step_seconds(alone)
     computing = median(computed)
     points = []
     for workers, records in jobs.items():
-        step = median(_step_seconds(records))
+        step = median(_mean_step_seconds(records))
         speeds = [speed or 0.0 for speed in throughputs(records)]
         speed = median(speeds)
         # This job has this share of the work that a single worker does in `computing` seconds.
@@ -226,7 +233,7 @@ def points(
     return points
 
 
-def exchange_seconds(
+def predict_exchange_seconds(
     setup: RunPlan, link: Link, ps: int, counts: Sequence[int]
 ) -> tuple[dict[int, float], str]:
     """Predicts the seconds of the gradient exchange by number of workers.
@@ -245,14 +252,14 @@ def exchange_seconds(
     for workers in counts:
         try:
             devices = workers * towers
-            spec = _spec(setup, min(ps, devices))
+            spec = _equivalent_all_reduce_spec(setup, min(ps, devices))
             seconds[workers] = model.seconds(spec, tensors, devices, packing)
         except NotPredictedError as error:
             reason = str(error)
     return seconds, reason
 
 
-def _spec(setup: RunPlan, ps: int) -> AllReduceSpec:
+def _equivalent_all_reduce_spec(setup: RunPlan, ps: int) -> AllReduceSpec:
     """The all-reduce algorithm with the same traffic as the mode."""
     mode, spec = setup.place.mode, setup.params.all_reduce_spec
     if mode.processes is Processes.CLIENT_PER_WORKER:
@@ -268,26 +275,26 @@ def table_text(points: Sequence[ScalingPoint]) -> str:
     images = sorted({point.images_per_step for point in points})
     batch = "all jobs have {} images per step" if points[0].kind == STRONG else _WEAK_BATCH
     title = f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
-    return f"{title}\n{text_of([[table(map(_cells, points))]])}"
+    return f"{title}\n{text_of([[make_table(map(_point_cells, points))]])}"
 
 
-def _cells(point: ScalingPoint) -> Row:
+def _point_cells(point: ScalingPoint) -> Row:
     low, high = point.efficiency_low, point.efficiency_high
     span = f"{percent(low)} to {percent(high)}"
     return {
-        "workers": numeric(point.workers, integer),
-        "towers": numeric(point.towers, integer),
-        "median images/sec": numeric(point.images_per_sec),
-        "mean step, ms": numeric(point.step_seconds, scale=1e3),
-        "efficiency": numeric(point.efficiency, percent),
-        "of single runs": numeric(point.efficiency_low, span),
-        "communication": numeric(point.communication, percent),
-        "predicted images/sec": numeric(point.predicted_images_per_sec),
-        "predicted efficiency": numeric(point.predicted_efficiency, percent),
+        "workers": numeric_cell(point.workers, integer),
+        "towers": numeric_cell(point.towers, integer),
+        "median images/sec": numeric_cell(point.images_per_sec),
+        "mean step, ms": numeric_cell(point.step_seconds, scale=1e3),
+        "efficiency": numeric_cell(point.efficiency, percent),
+        "of single runs": numeric_cell(point.efficiency_low, span),
+        "communication": numeric_cell(point.communication, percent),
+        "predicted images/sec": numeric_cell(point.predicted_images_per_sec),
+        "predicted efficiency": numeric_cell(point.predicted_efficiency, percent),
     }
 
 
-def chart(points: Sequence[ScalingPoint], title: str) -> Lines:
+def scaling_chart(points: Sequence[ScalingPoint], title: str) -> Lines:
     """Chart of images/sec by number of workers: measured, predicted, and without communication."""
     first = points[0]
     ideal = first.images_per_sec / first.efficiency / first.workers
@@ -314,7 +321,7 @@ def chart(points: Sequence[ScalingPoint], title: str) -> Lines:
     )
 
 
-def _step_seconds(records: Sequence[RunRecord]) -> list[float]:
+def _mean_step_seconds(records: Sequence[RunRecord]) -> list[float]:
     for record in records:
         if not record.step_seconds:
             raise BenchmarkError(f"run {record.run_id} has no steps: it ended as {record.status}")

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Text, table, text_of
+from cnnbench.base.document import Text, make_table, text_of
 from cnnbench.base.stats import ProcessValues, median
-from cnnbench.base.text import labels_of, number_of
-from cnnbench.campaigns.ab.side import Side, request
+from cnnbench.base.text import item_count, labels_from_config
+from cnnbench.campaigns.ab.side import Side, make_process_request
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import (
-    Request,
+    ProcessRequest,
     RunPolicy,
     measure_in_rounds,
-    rounds,
-    run_one,
+    ordered_rounds,
+    run_process,
 )
 from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.campaigns.processes.results_dir import (
@@ -30,12 +30,12 @@ from cnnbench.campaigns.processes.results_dir import (
     CampaignIdentity,
     CampaignKind,
     ResultsFolder,
-    plan_of,
+    plan_identity,
 )
 from cnnbench.campaigns.sweep import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, args_of, values_of
-from cnnbench.flags.declare import Role, RunPart, named, texts_of
+from cnnbench.flags.declare import FlagRole, RunPart, flag_texts, names_of_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.judge.report.sections.campaigns import mode_row
 from cnnbench.machine import repository
@@ -50,8 +50,8 @@ from cnnbench.records.campaigns import (
     StrategiesDocument,
     StrategyProcess,
     StrategyRow,
-    speeds_of,
-    weight_remarks,
+    images_per_sec_of_mode,
+    weight_comparison_lines,
 )
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
@@ -74,21 +74,21 @@ def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, 
     """
     if len(checkpoints) < 2:
         return {}
-    values = {name: _read(name, folder) for name, folder in checkpoints.items()}
+    values = {name: _read_checkpoint(name, folder) for name, folder in checkpoints.items()}
     reference = next(iter(values.values()))
-    return {name: _distance(reference, weights) for name, weights in values.items()}
+    return {name: _weight_distance(reference, weights) for name, weights in values.items()}
 
 
-def _read(name: str, folder: Path) -> dict[str, np.ndarray]:
+def _read_checkpoint(name: str, folder: Path) -> dict[str, np.ndarray]:
     from cnnbench.run.driver.checkpoints import stored_variables  # loads TensorFlow
 
-    path = files.latest(str(folder))
+    path = files.find_latest_checkpoint(str(folder))
     if path is None:
         raise BenchmarkError(f"{name} wrote no checkpoint")
     return stored_variables(path)
 
 
-def _distance(
+def _weight_distance(
     reference: dict[str, np.ndarray], weights: dict[str, np.ndarray]
 ) -> tuple[float, str]:
     if reference.keys() != weights.keys():
@@ -116,7 +116,7 @@ CHECKPOINTS = "checkpoints"
 _WEIGHTS = "weights"  # name of a note in the journal
 
 
-def known_distances(
+def stored_distances(
     folder: ResultsFolder, name: str = ""
 ) -> Mapping[str, tuple[float, str]] | None:
     """Distances that an earlier session stored under a name; None if there are none."""
@@ -143,8 +143,8 @@ def compare_weights(
 _OTHERWISE = "trains differently from the modes without it; compare it with cnnbench ab"
 _NOT_FOR_WEIGHTS = (
     *NOT_IN_TRIALS,
-    *named(FLAGS, RunPart.LEARNING_RATE),
-    *named(FLAGS, Role.PROFILE),
+    *names_of_flags(FLAGS, RunPart.LEARNING_RATE),
+    *names_of_flags(FLAGS, FlagRole.PROFILE),
 )
 # Learning rate for comparing weights. Modes add gradients in different orders, so rounding differs.
 # With a network's usual learning rate, each step amplifies such differences by a factor of 100 or
@@ -157,7 +157,7 @@ _OF_THE_COMMAND = {
     "result_csv": "is set by the command; see --results and --format=csv",
     "train_dir": "is set by the command: every process keeps its own checkpoint",
     "export_dir": "cannot go with strategies: every process would write there",
-    **dict.fromkeys(named(FLAGS, RunPart.WORK), "cannot go with strategies, which trains"),
+    **dict.fromkeys(names_of_flags(FLAGS, RunPart.WORK), "cannot go with strategies, which trains"),
     "check_replica_consistency": "is set by the command where weights are compared",
     "staged_vars": _OTHERWISE,
 }
@@ -201,16 +201,16 @@ def make_plan(
         images of one device.
       weights_steps: number of steps after which weights are compared; 0 for no comparison.
     """
-    _refuse(values)
-    plugins.load_all(values)
+    _refuse_flags(values)
+    plugins.load_plugins_of_flags(values)
     if not on_gpu and values.get("device", "auto") == "auto":
         values = {**values, "device": "cpu"}  # Excludes modes that need GPUs.
     args = args_of(values)
-    first = _resolved(args, {"variable_update": DEFAULT})
+    first = _resolve_flags(args, {"variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])
     if towers < 2:
         raise FlagError("num_gpus", towers, "must be at least 2: one device has nothing to reduce")
-    texts = texts_of(values, ACCEPTED)
+    texts = flag_texts(values, ACCEPTED)
     alone = {"variable_update": DEFAULT, "num_gpus": "1"}
     if "global_batch_size" in texts:
         alone["global_batch_size"] = "0"
@@ -218,7 +218,7 @@ def make_plan(
     if texts.get("gpu_indices"):
         alone["gpu_indices"] = texts["gpu_indices"].split(",")[0]
     reason = "it sees all images as one batch"
-    cases = [StrategyCase(ONE_TOWER, {**texts, **alone}, _resolved(args, alone), reason)]
+    cases = [StrategyCase(ONE_TOWER, {**texts, **alone}, _resolve_flags(args, alone), reason)]
     notices = []
     there_are = registry.names()
     for name in dict.fromkeys(there_are if modes is None else modes):
@@ -226,7 +226,7 @@ def make_plan(
             raise FlagError("modes", name, f"takes one or more of {', '.join(there_are)}")
         mode = registry.find(name)
         try:
-            cases.append(_case(mode, args, weights_steps))
+            cases.append(_strategy_case(mode, args, weights_steps))
         except UsageError as error:
             if modes is not None:
                 raise
@@ -237,16 +237,16 @@ def make_plan(
     return cases, [*notices, *notices_of_cases]
 
 
-def _case(mode: Mode, args: ParsedArgs, weights_steps: int) -> StrategyCase:
+def _strategy_case(mode: Mode, args: ParsedArgs, weights_steps: int) -> StrategyCase:
     reason = mode.apart or ("" if mode.in_sync else "its towers train apart")
-    texts = texts_of(args.given, ACCEPTED)
+    texts = flag_texts(args.given, ACCEPTED)
     flags = {**mode.needs, **texts, "variable_update": mode.name}
     own = {name: text for name, text in flags.items() if name not in texts}
-    few = flags_for_weights(flags, weights_steps) if weights_steps and not reason else {}
-    return StrategyCase(mode.name, flags, _resolved(args, own), reason, few)
+    few = flags_of_weights_process(flags, weights_steps) if weights_steps and not reason else {}
+    return StrategyCase(mode.name, flags, _resolve_flags(args, own), reason, few)
 
 
-def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
+def flags_of_weights_process(flags: Mapping[str, str], steps: int) -> dict[str, str]:
     """Converts the flags of a run to flags of a process that trains weights for the comparison."""
     return {
         **{name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS},
@@ -262,7 +262,7 @@ def weights_tolerance(precision: str) -> float:
     return _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
 
 
-def _refuse(values: Mapping[str, object]) -> None:
+def _refuse_flags(values: Mapping[str, object]) -> None:
     """Raises an error for flags that the command sets.
 
     Also refuses flags with which modes would train differently.
@@ -274,20 +274,20 @@ def _refuse(values: Mapping[str, object]) -> None:
         raise FlagError("variable_consistency", values["variable_consistency"], _OTHERWISE)
 
 
-def _resolved(args: ParsedArgs, own: Mapping[str, str]) -> RunSummary:
+def _resolve_flags(args: ParsedArgs, own: Mapping[str, str]) -> RunSummary:
     try:
         return resolve_run(args.including(values_of(own, ACCEPTED)))
     except DataError as error:
         raise UsageError(str(error)) from None
 
 
-def question_of(
+def campaign_identity(
     cases: Sequence[StrategyCase], facts: Mapping[str, Any], weights_steps: int, seed: int
 ) -> CampaignIdentity:
     """Identity of the campaign. The number of rounds is not included, so it may be increased."""
     names = [case.name for case in cases]
     return CampaignIdentity(
-        plans={case.name: plan_of(case.resolved) for case in cases},
+        plans={case.name: plan_identity(case.resolved) for case in cases},
         facts=facts,
         policy={"name": "modes", "modes": names, "weights_steps": weights_steps, "seed": seed},
     )
@@ -326,12 +326,12 @@ class StrategiesSession:
         `timeout` is in seconds per process.
         """
         cases = {case.name: case for case in self.cases}
-        known = known_distances(self._results) is not None
+        known = stored_distances(self._results) is not None
         trained = [(case.name, 0) for case in self.cases if case.weights_flags and not known]
 
         def measure(name: str, number: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
-            request = self._request(cases[name], number)
-            ended = yield from run_one(self._results, request, timeout, then)
+            request = self._case_request(cases[name], number)
+            ended = yield from run_process(self._results, request, timeout, then)
             if ended.message:
                 self.problems[name] = ended.message
             elif number:
@@ -340,9 +340,9 @@ class StrategiesSession:
                 self.checkpoints[name] = self._results.folder / CHECKPOINTS / name
             return not ended.message
 
-        return measure_in_rounds([*trained, *rounds(cases, repeats, seed)], measure)
+        return measure_in_rounds([*trained, *ordered_rounds(cases, repeats, seed)], measure)
 
-    def _request(self, case: StrategyCase, number: int) -> Request:
+    def _case_request(self, case: StrategyCase, number: int) -> ProcessRequest:
         """The process of a round; for number 0, the process that trains weights for the comparison.
 
         The record of the process that trains weights is only stored if it fails.
@@ -351,9 +351,9 @@ class StrategiesSession:
         if not number:
             checkpoint = self._results.folder / CHECKPOINTS / case.name
             stem, flags = "weights", dict(case.weights_flags)
-            flags["train_dir"] = str(self._results.unfinished(checkpoint))
+            flags["train_dir"] = str(self._results.unfinished_path(checkpoint))
         path = self._results.folder / case.name / f"{stem}.json"
-        return request(
+        return make_process_request(
             self._results,
             f"{case.name}-{stem}",
             Side(resolved=case.resolved).including(flags),
@@ -370,7 +370,7 @@ _SPARE = ("variables", "build, s", "copies", "first step, s", "reduction ops", "
 """Columns that are omitted in narrow terminals, in this order."""
 
 
-def _row(
+def _strategy_row(
     case: StrategyCase,
     session: StrategiesSession,
     processes: Sequence[StrategyProcess],
@@ -378,7 +378,7 @@ def _row(
     tolerance: float,
 ) -> StrategyRow:
     records = list(session.records[case.name].values())
-    speeds = speeds_of(processes, case.name)
+    speeds = images_per_sec_of_mode(processes, case.name)
     low, high = speeds.interval or speeds.range or (None, None)
     distance, variable = distances.get(case.name, (None, ""))
     weights = UNKNOWN
@@ -395,10 +395,10 @@ def _row(
         images_per_sec=speeds.median,
         low=low,
         high=high,
-        overhead=_overhead(case.name, session.records),
-        peak_memory_bytes=_values(records, lambda r: r.measured.peak_memory_bytes).median,
-        build_seconds=_values(records, lambda r: r.startup_seconds.build).median,
-        first_step_seconds=_values(records, lambda r: r.startup_seconds.first_step).median,
+        overhead=_median_overhead(case.name, session.records),
+        peak_memory_bytes=_process_values(records, lambda r: r.measured.peak_memory_bytes).median,
+        build_seconds=_process_values(records, lambda r: r.startup_seconds.build).median,
+        first_step_seconds=_process_values(records, lambda r: r.startup_seconds.first_step).median,
         variables=placed[0].variables if placed else None,
         variable_copies=placed[0].variable_copies if placed else None,
         reduction_operations=placed[0].reduction_operations if placed else None,
@@ -409,7 +409,7 @@ def _row(
     )
 
 
-def _overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> float | None:
+def _median_overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> float | None:
     """Median overhead over the rounds in which one tower was measured, too."""
     if mode == ONE_TOWER:
         return None
@@ -424,7 +424,7 @@ def _overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> floa
     return median(overheads) if overheads else None
 
 
-def _values(
+def _process_values(
     records: Sequence[RunRecord], value: Callable[[RunRecord], float | None]
 ) -> ProcessValues:
     return ProcessValues(tuple(v for v in map(value, records) if v is not None))
@@ -440,15 +440,15 @@ def table_text(document: StrategiesDocument, cases: Sequence[StrategyCase]) -> s
     rows, tolerance = document.rows, document.weights_tolerance
     is_interval = any(row.processes >= ProcessValues.FEWEST for row in rows)
     spread = ProcessValues.INTERVAL if is_interval else "range"
-    remarks = [text for text, _ in weight_remarks(rows, tolerance)]
+    remarks = [text for text, _ in weight_comparison_lines(rows, tolerance)]
     remarks += [f"{case.name}: {case.apart}" for case in cases[1:] if case.apart]
     remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]
     remarks += [f"incomplete: {document.incomplete}"] if document.incomplete else []
-    shown = table((mode_row(row, spread) for row in rows), spare=_SPARE, whole=True)
+    shown = make_table((mode_row(row, spread) for row in rows), spare=_SPARE, whole=True)
     return text_of([[shown, *(Text(remark, hanging=2) for remark in remarks)]])
 
 
-def document(
+def strategies_document(
     session: StrategiesSession,
     distances: Mapping[str, tuple[float, str]],
     tolerance: float,
@@ -478,14 +478,16 @@ def document(
         started_at=started_at.isoformat(timespec="seconds"),
         command=tuple(command),
         config=first,
-        rows=tuple(_row(case, session, processes, distances, tolerance) for case in session.cases),
+        rows=tuple(
+            _strategy_row(case, session, processes, distances, tolerance) for case in session.cases
+        ),
         processes=processes,
         weights_tolerance=tolerance,
         environment=facts,
-        subject=repository.of_work(first).labelled(labels_of(first)),
+        subject=repository.measured_code(first).with_labels(labels_from_config(first)),
         planned=None if end is None else planned,
     )
     if end is None:
         return document
-    measured = f"{number_of(document.processes)} of {document.planned} processes measured"
+    measured = f"{item_count(document.processes)} of {document.planned} processes measured"
     return replace(document, incomplete=f"{end}; {measured}")

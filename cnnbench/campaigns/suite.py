@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from cnnbench.base.files import read_file
-from cnnbench.base.text import exact, parse_integer, parse_number, unknown_key
+from cnnbench.base.text import exact_number, parse_integer, parse_number, unknown_key_message
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS
@@ -121,10 +121,10 @@ def load(path: str, flag: str = "") -> Node:
         raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if root is None:
         raise UsageError(f"{path}: is empty")
-    return _node(path, root, {})
+    return _convert_node(path, root, {})
 
 
-def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> Node:
+def _convert_node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> Node:
     """Converts a YAML node. Nodes are converted once; an alias returns the same `Node`."""
     line = int(node.start_mark.line) + 1
     if depth > _MAX_DEPTH:
@@ -137,7 +137,7 @@ def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> 
             raise UsageError(f"{file}:{line}: the tag {node.tag} is not known")
         parsed = Node(file, line, kind, text=str(node.value))
     elif isinstance(node, yaml.SequenceNode):
-        items = tuple(_node(file, item, done, depth + 1) for item in node.value)
+        items = tuple(_convert_node(file, item, done, depth + 1) for item in node.value)
         parsed = Node(file, line, "list", items=items)
     else:
         fields: list[tuple[str, int, Node]] = []
@@ -147,7 +147,7 @@ def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> 
                 raise UsageError(f"{file}:{at}: a key must be a word")
             if any(key.value == name for name, _, _ in fields):
                 raise UsageError(f'{file}:{at}: duplicate key "{key.value}"')
-            fields.append((key.value, at, _node(file, value, done, depth + 1)))
+            fields.append((key.value, at, _convert_node(file, value, done, depth + 1)))
         parsed = Node(file, line, "mapping", fields=tuple(fields))
     done[id(node)] = parsed
     return parsed
@@ -177,7 +177,7 @@ Limits = tuple[float | None, float | None]
 """Minimum and maximum of a metric; None for no limit."""
 
 
-def _scalar(
+def _scalar_reader(
     kind: str,
     parse: Callable[[str], Any],
     valid: Callable[[Any], object] = lambda value: True,
@@ -200,63 +200,67 @@ def _scalar(
     return read
 
 
-def _whole_number(most: int) -> Reader:
-    return _scalar("a whole number", parse_integer, lambda n: 1 <= n <= most, f"from 1 to {most}")
+def _whole_number_reader(most: int) -> Reader:
+    return _scalar_reader(
+        "a whole number", parse_integer, lambda n: 1 <= n <= most, f"from 1 to {most}"
+    )
 
 
-def _words(valid: Callable[[str], object] = lambda text: True, limits: str = "") -> Reader:
+def _text_reader(valid: Callable[[str], object] = lambda text: True, limits: str = "") -> Reader:
     kinds = ("string", "integer", "number", "boolean", "null")
-    return _scalar("text", lambda text: " ".join(text.split()), valid, limits, kinds)
+    return _scalar_reader("text", lambda text: " ".join(text.split()), valid, limits, kinds)
 
 
-def _repeats(node: Node, what: str) -> int | None:
+def _read_repeats(node: Node, what: str) -> int | None:
     if node.kind == "string" and node.text == AUTO:
         return None
     kind = f"a whole number or {AUTO}"
     limits = f"from 1 to {MAX_REPEATS}, or {AUTO}"
-    read = _scalar(kind, parse_integer, lambda n: 1 <= n <= MAX_REPEATS, limits)
+    read = _scalar_reader(kind, parse_integer, lambda n: 1 <= n <= MAX_REPEATS, limits)
     return int(read(node, what))
 
 
-_number = _scalar("a finite number", parse_number)
-_seconds = _scalar("a finite number", parse_number, lambda s: s > 0, "greater than 0 (seconds)")
-_text = _words()
-_name = _words(_NAME.fullmatch, "letters, digits and any of . _ + -")
-_command = _words(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
+_number = _scalar_reader("a finite number", parse_number)
+_seconds = _scalar_reader(
+    "a finite number", parse_number, lambda s: s > 0, "greater than 0 (seconds)"
+)
+_text = _text_reader()
+_name = _text_reader(_NAME.fullmatch, "letters, digits and any of . _ + -")
+_command = _text_reader(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
 
 
-def _boolean(node: Node, what: str) -> bool:
+def _read_boolean(node: Node, what: str) -> bool:
     if node.kind != "boolean":
         raise node.error(f"{what} must be true or false, not {_node_text(node)}")
     return node.is_true
 
 
-def _list(node: Node, what: str) -> tuple[Node, ...]:
+def _read_list(node: Node, what: str) -> tuple[Node, ...]:
     if node.kind != "list":
         raise node.error(f"{what} must be a list, not {_node_text(node)}")
     return node.items
 
 
-def _filled_list(node: Node, what: str) -> tuple[Node, ...]:
-    items = _list(node, what)
+def _read_filled_list(node: Node, what: str) -> tuple[Node, ...]:
+    items = _read_list(node, what)
     if not items:
         raise node.error(f"{what}: at least one item is needed")
     return items
 
 
-def _mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
+def _read_mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
     """The values of a mapping by key. Raises an error for keys that are not in `known`."""
     if node.kind != "mapping":
         raise node.error(f"{what} must be a mapping (key: value), not {_node_text(node)}")
     names = None if known is None else tuple(known)
     for key, line, _ in node.fields:
         if names is not None and key not in names:
-            raise node.error(unknown_key(key, names), line)
+            raise node.error(unknown_key_message(key, names), line)
     return {key: value for key, _, value in node.fields}
 
 
-def _flags(node: Node, what: str) -> FlagNodes:
-    flags = _mapping(node, what)
+def _read_flags(node: Node, what: str) -> FlagNodes:
+    flags = _read_mapping(node, what)
     for name, value in flags.items():
         if value.kind == "mapping":
             raise value.error(f"{name}: must be one value, or a list")
@@ -265,22 +269,22 @@ def _flags(node: Node, what: str) -> FlagNodes:
     return flags
 
 
-def _includes(node: Node, what: str) -> tuple[FlagNodes, ...]:
-    return tuple(_flags(item, f"an item of {what}") for item in _list(node, what))
+def _read_includes(node: Node, what: str) -> tuple[FlagNodes, ...]:
+    return tuple(_read_flags(item, f"an item of {what}") for item in _read_list(node, what))
 
 
-def _excludes(node: Node, what: str) -> tuple[Node, ...]:
-    for item in _list(node, what):
-        if not _mapping(item, f"an item of {what}"):
+def _read_excludes(node: Node, what: str) -> tuple[Node, ...]:
+    for item in _read_list(node, what):
+        if not _read_mapping(item, f"an item of {what}"):
             raise item.error(f"an item of {what} must name a flag")
     return node.items
 
 
-def _axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
+def _read_axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
     axes = []
     owners: dict[str, tuple[str, int]] = {}
-    for axis, values in _mapping(node, what).items():
-        sets = _axis(axis, values, f"{what}.{axis}")
+    for axis, values in _read_mapping(node, what).items():
+        sets = _read_axis(axis, values, f"{what}.{axis}")
         for name, value in ((name, flags[name]) for flags in sets for name in flags):
             owner, line = owners.setdefault(name, (axis, value.line))
             if owner != axis:
@@ -292,56 +296,56 @@ def _axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
     return tuple(axes)
 
 
-def _axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
-    items = _filled_list(node, what)
+def _read_axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
+    items = _read_filled_list(node, what)
     sets = [item for item in items if item.kind == "mapping"]
     if not sets:
         return tuple({name: item} for item in items)
     if len(sets) < len(items):
         raise sets[0].error(f"{what}: values and sets of flags cannot be mixed")
-    return _includes(node, what)
+    return _read_includes(node, what)
 
 
 _LAUNCH: Mapping[str, Reader] = {
-    "workers": _whole_number(MAX_PROCESSES),
-    "ps": _whole_number(MAX_PROCESSES),
-    "controller": _boolean,
+    "workers": _whole_number_reader(MAX_PROCESSES),
+    "ps": _whole_number_reader(MAX_PROCESSES),
+    "controller": _read_boolean,
 }
 """The fields of `JobLayout` as keys."""
 
 
-def _bounds(node: Node, what: str) -> dict[str, Limits]:
+def _read_bounds(node: Node, what: str) -> dict[str, Limits]:
     bounds: dict[str, Limits] = {}
-    for metric, limits in _mapping(node, what, BOUNDS).items():
+    for metric, limits in _read_mapping(node, what, BOUNDS).items():
         of = f"{what}.{metric}"
-        ends = _mapping(limits, of, ("min", "max"))
+        ends = _read_mapping(limits, of, ("min", "max"))
         low, high = (_number(ends[key], key) if key in ends else None for key in ("min", "max"))
         if low is None and high is None:
             raise limits.error(f"{of}: needs min, max or both")
         if low is not None and high is not None and low > high:
-            raise limits.error(f"{of}: min {exact(low)} is above max {exact(high)}")
+            raise limits.error(f"{of}: min {exact_number(low)} is above max {exact_number(high)}")
         bounds[metric] = low, high
     return bounds
 
 
-def _search(node: Node, what: str) -> BatchSizeSearch | None:
+def _read_search(node: Node, what: str) -> BatchSizeSearch | None:
     if node.kind != "mapping":
-        return BatchSizeSearch() if _boolean(node, what) else None
-    search = BatchSizeSearch(**_decode(BatchSizeSearch, node, what))
+        return BatchSizeSearch() if _read_boolean(node, what) else None
+    search = BatchSizeSearch(**_read_fields(BatchSizeSearch, node, what))
     if search.limit < search.multiple_of:
         raise node.error(f"{what}: limit {search.limit} is below multiple_of {search.multiple_of}")
     return search
 
 
-def _launch(node: Node, what: str) -> JobLayout:
-    keys = _mapping(node, what, _LAUNCH)
+def _read_launch(node: Node, what: str) -> JobLayout:
+    keys = _read_mapping(node, what, _LAUNCH)
     layout = JobLayout(**{key: _LAUNCH[key](value, key) for key, value in keys.items()})
     if layout.workers + layout.ps > MAX_PROCESSES:
         raise node.error(f"{what}: more than {MAX_PROCESSES} processes")
     return layout
 
 
-def _key(read: Reader, default: Any = None, name: str = "") -> Any:
+def _key_field(read: Reader, default: Any = None, name: str = "") -> Any:
     """Declares a dataclass field that is a key in the file. `name` is the key if it differs."""
     return field(default=default, metadata={"read": read, "name": name})
 
@@ -353,17 +357,17 @@ class BatchSizeSearch:
     Each trial has `num_batches` steps after one warm-up step.
     """
 
-    limit: int = _key(_whole_number(2**31 - 1), 65536)
-    multiple_of: int = _key(_whole_number(2**31 - 1), 1)
-    num_batches: int = _key(_whole_number(2**31 - 1), 10)
+    limit: int = _key_field(_whole_number_reader(2**31 - 1), 65536)
+    multiple_of: int = _key_field(_whole_number_reader(2**31 - 1), 1)
+    num_batches: int = _key_field(_whole_number_reader(2**31 - 1), 10)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnCpu:
     """Flags and filter for running a suite for GPUs on a machine without GPUs."""
 
-    flags: FlagNodes = _key(_flags)  # noqa: RUF009
-    filter: str = _key(_text, "")
+    flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
+    filter: str = _key_field(_text, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,13 +377,13 @@ class EntrySettings:
     `repeats` is None for as many as a verdict needs. `launch` is None for a run in one process.
     """
 
-    command: str = _key(_command, "run")
-    flags: FlagNodes = _key(_flags)  # noqa: RUF009
-    repeats: int | None = _key(_repeats)
-    timeout: float = _key(_seconds, DEFAULT_TIMEOUT)
-    launch: JobLayout | None = _key(_launch)  # noqa: RUF009
-    bounds: Mapping[str, Limits] = _key(_bounds)
-    search: BatchSizeSearch | None = _key(_search, name="max_batch_search")  # noqa: RUF009
+    command: str = _key_field(_command, "run")
+    flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
+    repeats: int | None = _key_field(_read_repeats)
+    timeout: float = _key_field(_seconds, DEFAULT_TIMEOUT)
+    launch: JobLayout | None = _key_field(_read_launch)  # noqa: RUF009
+    bounds: Mapping[str, Limits] = _key_field(_read_bounds)
+    search: BatchSizeSearch | None = _key_field(_read_search, name="max_batch_search")  # noqa: RUF009
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,11 +397,11 @@ class SuiteEntry(EntrySettings):
     """
 
     node: Node
-    name: str = _key(_name, "")
-    axes: tuple[tuple[FlagNodes, ...], ...] = _key(_axes, (), "matrix")
-    include: tuple[FlagNodes, ...] = _key(_includes, ())
-    exclude: tuple[Node, ...] = _key(_excludes, ())
-    optional: bool = _key(_boolean, False)
+    name: str = _key_field(_name, "")
+    axes: tuple[tuple[FlagNodes, ...], ...] = _key_field(_read_axes, (), "matrix")
+    include: tuple[FlagNodes, ...] = _key_field(_read_includes, ())
+    exclude: tuple[Node, ...] = _key_field(_read_excludes, ())
+    optional: bool = _key_field(_read_boolean, False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,11 +409,13 @@ class Suite:
     """A checked suite, with merged defaults. `on_cpu` is None if it is for all machines."""
 
     file: str
-    name: str = _key(_name)
-    description: str = _key(_text, "")
-    on_cpu: OnCpu | None = _key(lambda node, what: OnCpu(**_decode(OnCpu, node, what)))  # noqa: RUF009
-    defaults: Mapping[str, Any] = _key(lambda node, what: _decode(EntrySettings, node, what))
-    entries: tuple[SuiteEntry, ...] = _key(_filled_list)
+    name: str = _key_field(_name)
+    description: str = _key_field(_text, "")
+    on_cpu: OnCpu | None = _key_field(lambda node, what: OnCpu(**_read_fields(OnCpu, node, what)))  # noqa: RUF009
+    defaults: Mapping[str, Any] = _key_field(
+        lambda node, what: _read_fields(EntrySettings, node, what)
+    )
+    entries: tuple[SuiteEntry, ...] = _key_field(_read_filled_list)
 
     def with_settings(
         self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
@@ -430,17 +436,17 @@ class Suite:
         return replace(self, entries=tuple(entries))
 
 
-def check(root: Node) -> Suite:
+def parse_suite(root: Node) -> Suite:
     """Checks a document and returns the suite.
 
     UsageError names file, line, key and the valid values.
     """
-    values = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
+    values = {"name": Path(root.file).stem, "defaults": {}, **_read_fields(Suite, root, "a suite")}
     if "entries" not in values:
         raise root.error('a suite needs the key "entries", a list')
     entries: dict[str, SuiteEntry] = {}
     for node in values.pop("entries"):
-        entry = _entry(values["defaults"], node)
+        entry = _read_entry(values["defaults"], node)
         if entry.name in entries:
             first = entries[entry.name].node.line
             raise node.error(f'duplicate entry "{entry.name}"; the first is in line {first}')
@@ -448,8 +454,8 @@ def check(root: Node) -> Suite:
     return Suite(file=root.file, entries=tuple(entries.values()), **values)
 
 
-def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
-    values = _decode(SuiteEntry, node, "an entry")
+def _read_entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
+    values = _read_fields(SuiteEntry, node, "an entry")
     if "name" not in values:
         raise node.error('an entry needs the key "name"')
     base = dict(defaults)
@@ -463,17 +469,17 @@ def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
     return SuiteEntry(node=node, **{**base, **values})
 
 
-def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
-    """Reads the values of a mapping, by the fields of a dataclass that `_key` declares."""
-    by_key = keys_of(declared)
+def _read_fields(declared: type, node: Node, what: str) -> dict[str, Any]:
+    """Reads the values of a mapping, by the fields of a dataclass that `_key_field` declares."""
+    by_key = declared_keys(declared)
     return {
         by_key[key].name: by_key[key].metadata["read"](value, key)
-        for key, value in _mapping(node, what, by_key).items()
+        for key, value in _read_mapping(node, what, by_key).items()
     }
 
 
-def keys_of(declared: type) -> dict[str, Field[Any]]:
-    """The fields of a dataclass that `_key` declares, by key in the file."""
+def declared_keys(declared: type) -> dict[str, Field[Any]]:
+    """The fields of a dataclass that `_key_field` declares, by key in the file."""
     return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
 
 

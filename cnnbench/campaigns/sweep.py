@@ -26,32 +26,40 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.document import Row, Text, numeric, table, text_of
+from cnnbench.base.document import Row, Text, make_table, numeric_cell, text_of
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count, duration, first_few, labels_of, number, percent, unknown_key
-from cnnbench.campaigns.launch import command_words, resolve_run, run_words
+from cnnbench.base.text import (
+    count_text,
+    first_few,
+    format_duration,
+    labels_from_config,
+    number,
+    percent,
+    unknown_key_message,
+)
+from cnnbench.campaigns.launch import flags_to_words, resolve_run, run_command_words
 from cnnbench.campaigns.processes.campaign import (
     BenchmarkCommand,
     Campaign,
+    ProcessRequest,
     Record,
-    Request,
     RunPolicy,
     blank_record,
     bus_bandwidth,
     measure_in_rounds,
-    read,
-    rounds,
-    run_one,
+    ordered_rounds,
+    read_record,
+    run_process,
 )
 from cnnbench.campaigns.processes.child import (
     ProcessResult,
     RunSummary,
-    digest_key,
     environment_identity,
-    flags_of,
-    refuse_in_sweep,
+    flag_specs_of,
+    json_digest,
+    refuse_sweep_flags,
     resolve_all_reduce,
     source_digest,
 )
@@ -60,7 +68,7 @@ from cnnbench.campaigns.processes.results_dir import (
     CampaignIdentity,
     CampaignKind,
     ResultsFolder,
-    plan_of,
+    plan_identity,
 )
 from cnnbench.campaigns.suite import (
     AUTO,
@@ -73,17 +81,17 @@ from cnnbench.campaigns.suite import (
 )
 from cnnbench.errors import DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import args_of, values_of
-from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS
 from cnnbench.flags.parse import flags_added_by
-from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_find
+from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_detect
 from cnnbench.judge.metrics import Policy, median_step_text
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.metric import BOUNDS
 from cnnbench.records.metrics.figures import throughputs
-from cnnbench.records.run import RunRecord, Subject, SweepPlace, with_subject
+from cnnbench.records.run import RunRecord, Subject, SweepPlace, add_subject
 
 # Plan of a suite: configurations, repeats and order. All flags are checked before the first run.
 
@@ -128,7 +136,7 @@ class _MissingVariable(UsageError):
         super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
 
 
-def expand(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
+def expand_entry(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
     """The configurations of an entry: the matrix without exclusions, then the inclusions.
 
     Also returns why an optional entry is skipped, such as "DATA is not set", or None. Raises
@@ -136,14 +144,14 @@ def expand(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
     or a missing variable.
     """
     try:
-        return _expand(entry), None
+        return _expand_matrix(entry), None
     except _MissingVariable as missing:
         if entry.optional:
             return (), missing.lack
         raise
 
 
-def _expand(entry: SuiteEntry) -> tuple[SweepCase, ...]:
+def _expand_matrix(entry: SuiteEntry) -> tuple[SweepCase, ...]:
     count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
     if count > MAX_CONFIGURATIONS:
         raise entry.node.error(
@@ -151,8 +159,8 @@ def _expand(entry: SuiteEntry) -> tuple[SweepCase, ...]:
         )
     only_included = bool(entry.include) and not entry.axes
     products = [] if only_included else list(itertools.product(*entry.axes))
-    made = _exclude(entry, [_configuration(entry, sets) for sets in products])
-    made += [_configuration(entry, (flags,)) for flags in entry.include]
+    made = _remove_excluded(entry, [_make_configuration(entry, sets) for sets in products])
+    made += [_make_configuration(entry, (flags,)) for flags in entry.include]
     seen: dict[str, SweepCase] = {}
     for configuration in made:
         if configuration.name in seen:
@@ -164,21 +172,23 @@ def _expand(entry: SuiteEntry) -> tuple[SweepCase, ...]:
     return tuple(made)
 
 
-def _configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> SweepCase:
+def _make_configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> SweepCase:
     own = {name: node for flags in sets for name, node in flags.items()}
     nodes = {**entry.flags, **own}
-    values = {name: _value(entry, name, node) for name, node in nodes.items()}
+    values = {name: _flag_text(entry, name, node) for name, node in nodes.items()}
     texts = {name: text for name, text in values.items() if text is not None}
-    label = " ".join([entry.name, *(f"{name}={_short(texts.get(name, ''))}" for name in own)])
+    label = " ".join(
+        [entry.name, *(f"{name}={_shorten_value(texts.get(name, ''))}" for name in own)]
+    )
     return SweepCase(entry=entry, name=label, flags=texts, nodes=nodes, varied=tuple(own))
 
 
-def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
+def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
     remaining = made
     named = {name for configuration in made for name in configuration.nodes}
     for rule in entry.exclude:
         values = {
-            name: [_value(entry, name, item) for item in node.items or (node,)]
+            name: [_flag_text(entry, name, item) for item in node.items or (node,)]
             for name, _, node in rule.fields
         }
         # Null means "not given". But a flag that no configuration contains is considered a typing
@@ -195,21 +205,21 @@ def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
     return remaining
 
 
-def _value(entry: SuiteEntry, name: str, node: Node) -> str | None:
+def _flag_text(entry: SuiteEntry, name: str, node: Node) -> str | None:
     """Text of a flag's value, as on a command line; None if the flag is not given."""
     if node.kind == "null":
         return None
     if node.kind == "list":
-        return ",".join("".join(_substituted(item)) for item in node.items)
+        return ",".join("".join(_substitute_variables(item)) for item in node.items)
     # A switch accepts every spelling of a YAML boolean. For other flags, "on" and "no" are ordinary
     # values.
-    spec = flags_of(entry.command).get(name)
+    spec = flag_specs_of(entry.command).get(name)
     if node.kind == "boolean" and spec is not None and spec.kind.name == "boolean":
         return "true" if node.is_true else "false"
-    return "".join(_substituted(node))
+    return "".join(_substitute_variables(node))
 
 
-def _substituted(node: Node) -> Iterator[str]:
+def _substitute_variables(node: Node) -> Iterator[str]:
     end = 0
     for match in _VARIABLE.finditer(node.text):
         yield node.text[end : match.start()]
@@ -222,7 +232,7 @@ def _substituted(node: Node) -> Iterator[str]:
     yield node.text[end:]
 
 
-def _short(text: str) -> str:
+def _shorten_value(text: str) -> str:
     """Shortens a value for use in a name: the last part of a path. (nccl/xring is not a path.)"""
     if text.startswith(("/", "./", "../", "~")):
         text = os.path.basename(text.rstrip("/"))
@@ -255,22 +265,22 @@ def make_plan(
         because their flags may not work on this machine.
     """
     for_all = for_all or {}
-    subject = (subject or Subject()).labelled(labels_of(for_all)) or Subject()
+    subject = (subject or Subject()).with_labels(labels_from_config(for_all)) or Subject()
     state = {"revision": subject.revision, "changes": subject.changes, "sources": source_digest()}
     known = {name: value for name, value in state.items() if value is not None}
     environment = {**environment_identity(facts), **known}
     configurations: list[SweepCase] = []
     notices: list[str] = []
     for entry in suite.entries:
-        expanded, unset = expand(entry)
+        expanded, unset = expand_entry(entry)
         if unset is not None:
             notices.append(f"{entry.name}: left out, because {unset}")
         configurations += expanded
     if not configurations:
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
     cases: dict[str, SweepCase] = {}
-    for configuration in _chosen(configurations, pattern):
-        case = _case(configuration, environment, for_all, notices)
+    for configuration in _filter_configurations(configurations, pattern):
+        case = _resolve_case(configuration, environment, for_all, notices)
         if case.key in cases:
             raise configuration.entry.node.error(
                 f'"{case.name}" runs the same as "{cases[case.key].name}"; '
@@ -278,14 +288,16 @@ def make_plan(
             )
         cases[case.key] = case
     listed = tuple(dict.fromkeys(notices))
-    return SweepPlan(suite.name, _with_repeats(cases.values()), listed, subject)
+    return SweepPlan(suite.name, _set_repeats(cases.values()), listed, subject)
 
 
-def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> CampaignIdentity:
+def campaign_identity(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> CampaignIdentity:
     """Identity of the campaign. A resumed sweep may have more configurations and repeats."""
     return CampaignIdentity(
         plans={
-            case.name: plan_of(case.resolved, search=case.entry.search and vars(case.entry.search))
+            case.name: plan_identity(
+                case.resolved, search=case.entry.search and vars(case.entry.search)
+            )
             for case in plan.cases
         },
         facts=facts,
@@ -293,7 +305,9 @@ def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Campaig
     )
 
 
-def _chosen(configurations: Sequence[SweepCase], pattern: str | None) -> list[SweepCase]:
+def _filter_configurations(
+    configurations: Sequence[SweepCase], pattern: str | None
+) -> list[SweepCase]:
     try:
         expression = re.compile(pattern or "")
     except re.error as error:
@@ -307,21 +321,21 @@ def _chosen(configurations: Sequence[SweepCase], pattern: str | None) -> list[Sw
     return chosen
 
 
-def family_size(cases: Iterable[SweepCase], command: str) -> int:
+def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
     """Number of configurations of a command, for which `cnnbench compare` corrects p-values."""
     return sum(case.resolved.rows for case in cases if case.entry.command == command)
 
 
-def _with_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
+def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
     """Sets the repeats of cases. Automatic repeats become the number that verdicts need."""
     commands = {case.entry.command for case in cases}
-    needed = {name: processes_to_decide(family_size(cases, name)) for name in commands}
+    needed = {name: processes_to_decide(count_of_command(cases, name)) for name in commands}
     return tuple(
         replace(case, repeats=case.entry.repeats or needed[case.entry.command]) for case in cases
     )
 
 
-class Item(NamedTuple):
+class SweepItem(NamedTuple):
     """One process of a case. Repeats are counted from 1; 0 is the search for the batch size."""
 
     case: SweepCase
@@ -345,17 +359,19 @@ class Item(NamedTuple):
         return self.case.key, self.repeat == 0
 
 
-def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
+def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[SweepItem, ...]:
     """Items in order: searches, then rounds of all cases. Each round is shuffled by the seed."""
     most = max((case.repeats for case in cases), default=0)
 
     def is_due(case: SweepCase, repeat: int) -> bool:
         return repeat <= case.repeats if repeat else case.entry.search is not None
 
-    return tuple(Item(case, repeat) for case, repeat in rounds(cases, most, seed, is_due))
+    return tuple(
+        SweepItem(case, repeat) for case, repeat in ordered_rounds(cases, most, seed, is_due)
+    )
 
 
-def _case(
+def _resolve_case(
     configuration: SweepCase,
     environment: Mapping[str, Any],
     for_all: Mapping[str, str],
@@ -363,12 +379,12 @@ def _case(
 ) -> SweepCase:
     """Resolves the flags of a configuration; adds notices about them to `notices`."""
     entry = configuration.entry
-    known = flags_of(entry.command)
+    known = flag_specs_of(entry.command)
     if entry.command == "run" and configuration.nodes.keys() - known.keys():
         flags_added_by({name: [text] for name, text in configuration.flags.items()})
     for name, node in configuration.nodes.items():
         if name not in known:
-            raise node.error(unknown_key(name, known))
+            raise node.error(unknown_key_message(name, known))
     for name, text in for_all.items():
         if name in configuration.varied:
             reason = f'is what "{entry.name}" varies; choose with --filter'
@@ -397,15 +413,15 @@ def _case(
         "search": search and vars(search),
         "environment": environment,
     }
-    return replace(configuration, flags=flags, resolved=resolved, key=digest_key(parts))
+    return replace(configuration, flags=flags, resolved=resolved, key=json_digest(parts))
 
 
 def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
     """Resolves the flags of a configuration. Errors name the line of the flag."""
     entry = configuration.entry
     try:
-        values = values_of(flags, flags_of(entry.command))
-        refuse_in_sweep(values)
+        values = values_of(flags, flag_specs_of(entry.command))
+        refuse_sweep_flags(values)
         if entry.command == "allreduce":
             return resolve_all_reduce(values)
         return resolve_run(args_of(values), entry.launch)
@@ -434,7 +450,7 @@ SWEEP = CampaignKind(
 """Kind of campaign for sweeps. A folder contains records and logs, possibly of several suites."""
 
 
-def found_records(folder: Path, key: str, repeat: int) -> list[Path]:
+def find_records(folder: Path, key: str, repeat: int) -> list[Path]:
     """Paths of the records of a run, oldest first. They may be invalid. Repeats start at 1."""
     named = [
         path for path in folder.glob(f"*.{key}.r{repeat}.*.json") if _NAME.fullmatch(path.stem)
@@ -448,8 +464,8 @@ def record_name(label: str, key: str, repeat: int, stamp: str) -> str:
     return f"{label}.{key}.r{repeat}.{stamp}.json"
 
 
-_BATCH = named(FLAGS, RunPart.BATCH)
-NOT_IN_TRIALS = named(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
+_BATCH = names_of_flags(FLAGS, RunPart.BATCH)
+NOT_IN_TRIALS = names_of_flags(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
 """Flags that are replaced or omitted in a process with few steps, such as a trial of a batch size.
 """
 
@@ -460,12 +476,12 @@ _REDUCING_SECONDS = 20.0
 class SweepRun(NamedTuple):
     """Result of an item. If it was measured by an earlier session, only its status is known."""
 
-    item: Item
+    item: SweepItem
     path: Path
     ended: ProcessResult
 
 
-def command_of_item(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
+def command_of_item(item: SweepItem, batch_size: int | None = None) -> tuple[str, ...]:
     """Command and flags of an item, without the flag for its record."""
     entry = item.case.entry
     flags: dict[str, object] = {**item.case.flags}
@@ -476,8 +492,12 @@ def command_of_item(item: Item, batch_size: int | None = None) -> tuple[str, ...
     if batch_size is not None:
         flags = {name: text for name, text in flags.items() if name not in _BATCH}
         flags["batch_size"] = batch_size
-    words = command_words(flags)
-    return run_words(entry.launch, words) if entry.command == "run" else (entry.command, *words)
+    words = flags_to_words(flags)
+    return (
+        run_command_words(entry.launch, words)
+        if entry.command == "run"
+        else (entry.command, *words)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -508,15 +528,15 @@ class Sweep:
         """Runs all items that are not complete. Returns all results."""
         counts = {"cases": len(self.plan.cases), "runs": len(self.items_to_run())}
         self.store.begin(suite=self.plan.suite, stamp=self.stamp, **counts)
-        return self.campaign.follow(self._policy(ordered_items(self.plan.cases, self.seed)))
+        return self.campaign.follow(self._sweep_policy(ordered_items(self.plan.cases, self.seed)))
 
-    def items_to_run(self) -> list[Item]:
+    def items_to_run(self) -> list[SweepItem]:
         """The items that are not complete, in order. Prints their number and estimated duration."""
         for event in self.store.earlier:
             if event.get("event") == PROCESS and event.get("repeat"):
-                self.campaign.remember((event["key"], False), event["seconds"])
+                self.campaign.store_seconds((event["key"], False), event["seconds"])
         items = ordered_items(self.plan.cases, self.seed)
-        todo = [item for item in items if self._earlier(item) is None]
+        todo = [item for item in items if self._earlier_record(item) is None]
         if len(todo) < len(items):
             done = f"{len(items) - len(todo)} of {len(items)} runs are done already"
             self.campaign.reporter.notice(done)
@@ -526,33 +546,33 @@ class Sweep:
 
     def known_batch(self, case: SweepCase) -> int | None:
         """The batch size that a search in an earlier session has found; None if there was none."""
-        earlier = None if case.entry.search is None else self._earlier(Item(case, 0))
+        earlier = None if case.entry.search is None else self._earlier_record(SweepItem(case, 0))
         if isinstance(earlier, RunRecord) and earlier.batch is not None:
             return earlier.batch.per_device
         return None
 
-    def _earlier(self, item: Item) -> Record | None:
+    def _earlier_record(self, item: SweepItem) -> Record | None:
         """The record of an item that an earlier session ran successfully; None if there is none."""
         repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
-        records = (_successful_record(self._target(item.case, repeat)) for repeat in repeats)
+        records = (_successful_record(self._record_path(item.case, repeat)) for repeat in repeats)
         return next((record for record in records if record), None)
 
-    def _policy(self, items: Sequence[Item]) -> RunPolicy[list[SweepRun]]:
+    def _sweep_policy(self, items: Sequence[SweepItem]) -> RunPolicy[list[SweepRun]]:
         """Runs the items in order. If the search of a case fails, the case is not run."""
         runs: list[SweepRun] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
 
         def measure(key: str, repeat: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
-            item = Item(cases[key], repeat)
+            item = SweepItem(cases[key], repeat)
             if repeat:
-                target = self._target(item.case, repeat)
-                ended = yield from self._run(item, batches.get(key), target, then)
+                target = self._record_path(item.case, repeat)
+                ended = yield from self._run_item(item, batches.get(key), target, then)
                 runs.append(SweepRun(item, target, ended))
                 return True
             batch: int | SweepRun | None = self.known_batch(item.case)
             if batch is None:  # An earlier result is used, because less memory may be free now.
-                batch = yield from self._search(item, then)
+                batch = yield from self._search_batch_size(item, then)
             if isinstance(batch, SweepRun):
                 runs.append(batch)
                 return False
@@ -562,24 +582,26 @@ class Sweep:
         yield from measure_in_rounds([(item.case.key, item.repeat) for item in items], measure)
         return runs
 
-    def _search(self, item: Item, then: Sequence[Hashable]) -> RunPolicy[int | SweepRun]:
+    def _search_batch_size(
+        self, item: SweepItem, then: Sequence[Hashable]
+    ) -> RunPolicy[int | SweepRun]:
         """Searches the batch size of a case. Returns the failed process if there is none."""
         case, bounds = item.case, item.case.entry.search
         assert bounds is not None
         bounds = replace(bounds, multiple_of=math.lcm(bounds.multiple_of, case.resolved.batch_unit))
-        target = self._target(case, 1)
+        target = self._record_path(case, 1)
         fitting, refused = case.resolved.batch_limits or (0, None)
         answers = ("ok", "out_of_memory")
-        search = largest_batch(fitting or case.resolved.batch_size, bounds)
+        search = search_largest_batch(fitting or case.resolved.batch_size, bounds)
         try:
             batch = next(search)
             while True:
                 fits = False
                 if refused is None or batch < refused:  # A run would refuse larger batches.
                     later = [item.duration_key, *then]
-                    ended = yield from self._run(item, batch, target, later, answers)
+                    ended = yield from self._run_item(item, batch, target, later, answers)
                     if ended.status not in answers:
-                        return SweepRun(Item(case, 1), target, ended)
+                        return SweepRun(SweepItem(case, 1), target, ended)
                     fits = ended.status == "ok"
                 batch = search.send(fits)
         except StopIteration as end:
@@ -587,17 +609,19 @@ class Sweep:
         # If the smallest batch size works now, more memory is free than during the search.
         if not images:
             images = bounds.multiple_of
-            ended = yield from self._run(item, images, target, then, name=f"{target.stem}.smallest")
+            ended = yield from self._run_item(
+                item, images, target, then, name=f"{target.stem}.smallest"
+            )
             if ended.status != "ok":
-                return SweepRun(Item(case, 1), target, ended)
+                return SweepRun(SweepItem(case, 1), target, ended)
         at_limit = images + bounds.multiple_of > bounds.limit
         text = f"{images} per device{', the limit of the search' if at_limit else ''}"
         self.campaign.reporter.notice(f"{item.label}: {text}")
         return images
 
-    def _run(
+    def _run_item(
         self,
-        item: Item,
+        item: SweepItem,
         batch_size: int | None,
         target: Path,
         then: Sequence[Hashable],
@@ -607,14 +631,14 @@ class Sweep:
         """Runs a process with a batch size; None uses the batch size in the flags.
 
         The record is written to `target`. For trials of a search, it is only written after a
-        failure. For the other arguments, see `Request`.
+        failure. For the other arguments, see `ProcessRequest`.
         """
         case, trial = item.case, item.repeat == 0
         log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
         path = log.with_suffix(".json")
-        record = self.store.unfinished(path)
-        words = (*command_of_item(item, batch_size), *command_words({"result_json": record}))
-        request = Request(
+        record = self.store.unfinished_path(path)
+        words = (*command_of_item(item, batch_size), *flags_to_words({"result_json": record}))
+        request = ProcessRequest(
             name=name or log.stem,
             label=f"{item.label}, {batch_size}" if trial else item.label,
             command=BenchmarkCommand(
@@ -627,15 +651,17 @@ class Sweep:
             target=None if trial else target,
             failed=target,
             answers=answers,
-            place=lambda document, lost: self._annotated(document, item, path),
+            place=lambda document, lost: self._add_sweep_placement(document, item, path),
             facts={
                 **{"key": case.key, "case": case.name, "repeat": item.repeat},
                 **({"batch_size": batch_size} if trial else {"record": target.name}),
             },
         )
-        return run_one(self.store, request, case.entry.timeout, then)
+        return run_process(self.store, request, case.entry.timeout, then)
 
-    def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
+    def _add_sweep_placement(
+        self, document: Mapping[str, Any], item: SweepItem, target: Path
+    ) -> dict[str, Any]:
         case = item.case
         place = SweepPlace(
             suite=self.plan.suite,
@@ -654,12 +680,12 @@ class Sweep:
         made = {**document, "command": command, "config": config, "sweep": encode(place)}
         # The record may name a different subject: a plug-in may be in a separate repository, and
         # code may be edited during the sweep.
-        return made if document.get("subject") else with_subject(made, self.plan.subject)
+        return made if document.get("subject") else add_subject(made, self.plan.subject)
 
-    def _target(self, case: SweepCase, repeat: int) -> Path:
+    def _record_path(self, case: SweepCase, repeat: int) -> Path:
         """Path for the record of a run. When resuming, it may be an existing record."""
         folder = self.store.folder
-        there = found_records(folder, case.key, repeat) if self.store.resume else []
+        there = find_records(folder, case.key, repeat) if self.store.resume else []
         good = [path for path in there if _successful_record(path)]
         label = f"{self.plan.suite}-{case.name}"
         own = folder / record_name(label, case.key, repeat, self.stamp)
@@ -668,11 +694,11 @@ class Sweep:
 
 def _successful_record(path: Path) -> Record | None:
     """The record in a file if it is of a successful run; otherwise None."""
-    record = read(path)
+    record = read_record(path)
     return record if record is not None and record.status == "ok" else None
 
 
-def largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
+def search_largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
     """Searches the largest batch size that fits (0 if none): doubles from `start`, then bisects.
 
     The generator yields sizes to try and is sent whether they fit. If a batch size fits, all
@@ -693,34 +719,36 @@ def largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, i
     return good * unit
 
 
-def duration_text(todo: Sequence[Item], campaign: Campaign) -> str:
+def duration_text(todo: Sequence[SweepItem], campaign: Campaign) -> str:
     """Text: number of processes and estimated minutes.
 
     Estimates are from earlier sweeps in the directory, or from FLOPs.
     """
     runs = [item for item in todo if item.repeat]
     cases = {item.case.key: item.case for item in todo}
-    text = f"{count(len(runs), 'process', 'processes')} of "
-    text += count(len(cases), "configuration", "configurations")
+    text = f"{count_text(len(runs), 'process', 'processes')} of "
+    text += count_text(len(cases), "configuration", "configurations")
     automatic = {case.repeats for case in cases.values() if case.entry.repeats is None}
     if automatic:
         text += f", {' or '.join(map(str, sorted(automatic)))} of each (repeats: {AUTO})"
-    guesses = [_seconds(item, campaign) for item in runs]
+    guesses = [_estimated_seconds(item, campaign) for item in runs]
     known = [guess for guess in guesses if guess is not None]
     if len(known) < len(runs) or not runs:
         return f"{text}; their duration is known after the first"
     basis = (
         "as before"
-        if all(campaign.seconds_of(item.duration_key) for item in runs)
+        if all(campaign.mean_seconds_of(item.duration_key) for item in runs)
         else "a first guess"
     )
     searches = len(todo) - len(runs)
-    besides = f", and {count(searches, 'search', 'searches')} for batch sizes" if searches else ""
-    return f"{text}: about {duration(sum(known))}, {basis}{besides}"
+    besides = (
+        f", and {count_text(searches, 'search', 'searches')} for batch sizes" if searches else ""
+    )
+    return f"{text}: about {format_duration(sum(known))}, {basis}{besides}"
 
 
-def _seconds(item: Item, campaign: Campaign) -> float | None:
-    known = campaign.seconds_of(item.duration_key)
+def _estimated_seconds(item: SweepItem, campaign: Campaign) -> float | None:
+    known = campaign.mean_seconds_of(item.duration_key)
     if known is not None:
         return known
     work = item.case.resolved.work
@@ -772,7 +800,7 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[
     for result in results:
         by_key[result.item.case.key].append(result)
     good = {
-        case.key: [read(run.path) for run in by_key[case.key] if run.ended.status == "ok"]
+        case.key: [read_record(run.path) for run in by_key[case.key] if run.ended.status == "ok"]
         for case in cases
     }
     configurations = {
@@ -780,10 +808,11 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[
         for key, records in good.items()
         for record in [record for record in records if isinstance(record, RunRecord)][:1]
     }
-    titles = labels(configurations.values())
+    titles = unique_configuration_names(configurations.values())
     reported = {key: titles[value.key] for key, value in configurations.items()}
     rows = [
-        _row(case, by_key[case.key], good[case.key], reported.get(case.key, "")) for case in cases
+        _summary_row(case, by_key[case.key], good[case.key], reported.get(case.key, ""))
+        for case in cases
     ]
     return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
 
@@ -804,18 +833,18 @@ def table_text(rows: Sequence[SummaryRow]) -> str:
     pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
     failed = (f"failed: {problem}" for row in rows for problem in row.problems)
     # The second name of the configuration is omitted in a narrow terminal.
-    shown = table(map(_cells, rows), spare=(_REPORTED,))
+    shown = make_table(map(_row_cells, rows), spare=(_REPORTED,))
     return text_of([[shown, *(Text(text, hanging=6) for text in (*pauses, *failed))]])
 
 
-def _cells(row: SummaryRow) -> Row:
+def _row_cells(row: SummaryRow) -> Row:
     bad = [text for word, text in row.verdicts if word != HELD]
     return {
         "configuration": row.name,
-        "batch": numeric(row.batch_size, "{:.0f}".format),
-        "median images/sec": numeric(row.throughputs.median),
-        "median bus GB/s": numeric(row.bandwidths.median, scale=1e-9),
-        "spread": numeric(
+        "batch": numeric_cell(row.batch_size, "{:.0f}".format),
+        "median images/sec": numeric_cell(row.throughputs.median),
+        "median bus GB/s": numeric_cell(row.bandwidths.median, scale=1e-9),
+        "spread": numeric_cell(
             (row.throughputs if row.throughputs.values else row.bandwidths).spread, percent
         ),
         "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
@@ -841,21 +870,23 @@ def detection_advice(
         for row in measured
     }
     name = max(scatters, key=lambda flag: scatters[flag])
-    among = family_size(cases, RunRecord.kind)
-    needed = processes_to_find(FOUND, scatters[name], among)
+    among = count_of_command(cases, RunRecord.kind)
+    needed = processes_to_detect(FOUND, scatters[name], among)
     fewest = min(len(row.throughputs.values) for row in measured)
     text = f"equal processes differ by at most {percent(math.expm1(scatters[name]))} ({name})"
     change = f"a change of {percent(FOUND, 0)} in every configuration"
     if fewest >= needed:
         return f"{text}: {fewest} of each side find {change}"
-    more = count(sum(max(0, needed - row.ok) for row in rows), "process more", "processes more")
+    more = count_text(
+        sum(max(0, needed - row.ok) for row in rows), "process more", "processes more"
+    )
     text += f": to find {change}, a comparison needs about {needed} of each side, {more} in all"
     if needed > _MANY:
         return f"{text}; use a quieter machine"
     return f"{text}; a quieter machine, or {command(needed)}"
 
 
-def _row(
+def _summary_row(
     case: SweepCase,
     results: Sequence[SweepRun],
     good: Sequence[RunRecord | AllReduceRecord | None],
@@ -878,13 +909,13 @@ def _row(
             f"{case.name} #{run.item.repeat}: {run.ended.message} ({run.path.with_suffix('.log')})"
             for run in bad
         ),
-        verdicts=tuple(_verdict(*bound, records) for bound in case.entry.bounds.items()),
+        verdicts=tuple(_bound_verdict(*bound, records) for bound in case.entry.bounds.items()),
         reported=reported,
         pauses=median_step_text(records, Policy.threshold),
     )
 
 
-def _verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
+def _bound_verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
     """The verdict on the median of a metric over processes, and a text."""
     values = [value for value in BOUNDS[metric].values(records) if value is not None]
     if not values:

@@ -19,10 +19,10 @@ from cnnbench.base.terminal import (
     print_error,
     print_result,
     print_warning,
-    silence,
+    silence_warnings,
     standard_streams,
 )
-from cnnbench.base.text import nearest
+from cnnbench.base.text import nearest_word
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.records.files import check_written
@@ -51,7 +51,7 @@ def entry_point() -> NoReturn:
         loading.watch_early_import,
     )  # `watched` forks
     with supervisor.forks_allowed():
-        code = _command(sys.argv[1:])
+        code = _run_command(sys.argv[1:])
     # The interpreter would wait for non-daemon threads, whose calls may never end. It would also
     # destroy TensorFlow while threads of inputs still use it.
     others = set(threading.enumerate()) - {threading.main_thread()}
@@ -59,7 +59,7 @@ def entry_point() -> NoReturn:
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
     supervisor.end_soon(code)
     # After an interrupt in `exec` of a text, which dataclasses use, Python would exit by SIGINT.
-    if supervisor.state.connected or is_held or interrupts.received():
+    if supervisor.state.connected or is_held or interrupts.was_interrupted():
         supervisor.leave(code)
     gc.freeze()  # If TensorFlow is loaded, garbage collection at exit takes a second.
     sys.exit(code)
@@ -87,18 +87,18 @@ def main(argv: Sequence[str]) -> int:
     output could not be written, a successful command counts as failed. Signal handlers are restored
     at the end.
     """
-    with interrupts.handling():
-        return _command(argv)
+    with interrupts.handling_signals():
+        return _run_command(argv)
 
 
-def _command(argv: Sequence[str]) -> int:
+def _run_command(argv: Sequence[str]) -> int:
     """Calls `main`. Afterwards, signals have no effect, because the exit code of an answer is
     final.
     """
     with standard_streams() as stdout:
         try:
-            interrupts.begin()
-            status = _outcome(argv)
+            interrupts.begin_command()
+            status = _exit_code_of_command(argv)
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
@@ -107,52 +107,54 @@ def _command(argv: Sequence[str]) -> int:
                     status = status or (0 if before else BROKEN_PIPE)
                 elif stdout.lost is not None:
                     status = status or int(ExitCode.FAILED)
-            if interrupts.conclude():
+            if interrupts.conclude_command():
                 raise KeyboardInterrupt
             return status
         except KeyboardInterrupt:
-            return _fail("interrupted", ExitCode.INTERRUPTED)
+            return _print_failure("interrupted", ExitCode.INTERRUPTED)
 
 
-def _outcome(argv: Sequence[str]) -> int:
+def _exit_code_of_command(argv: Sequence[str]) -> int:
     try:
-        with plugins.reported(UsageError):
-            status = int(_dispatch(argv))
+        with plugins.reporting_plugin_errors(UsageError):
+            status = int(_run_named_command(argv))
             check_written()
             return status
     except KeyboardInterrupt:
         raise
     except UsageError as error:
-        return _fail(text_of(error), ExitCode.USAGE, error.frames)
+        return _print_failure(text_of(error), ExitCode.USAGE, error.frames)
     except BenchmarkError as error:
-        return _fail(text_of(error), ExitCode.FAILED, error.frames)
+        return _print_failure(text_of(error), ExitCode.FAILED, error.frames)
     except BrokenPipeError:
         return BROKEN_PIPE
     except BaseException as error:  # Python would exit with 1, which is the code of a verdict.
         reason = exhausted(error)
         if not reason:
             traceback.print_exc()
-        return _fail(reason or f"{type(error).__name__}: {text_of(error)}", ExitCode.FAILED)
+        return _print_failure(
+            reason or f"{type(error).__name__}: {text_of(error)}", ExitCode.FAILED
+        )
 
 
-def _dispatch(argv: Sequence[str]) -> int:
+def _run_named_command(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("--version", "-version"):
         from cnnbench.version import __version__
 
         print_result(f"cnnbench {__version__}")
         return ExitCode.OK
-    command, arguments = _split(argv)
+    command, arguments = _split_command(argv)
     asked = {word.lstrip("-") for word in arguments if word.startswith("-")} & _HELP_FLAGS
     if asked:
-        print_result(_help(command, argv, asked))
+        print_result(_help_text(command, argv, asked))
         return ExitCode.OK
-    silence(_silenced(arguments))
+    silence_warnings(_quiet_conditions(arguments))
     if command in _JUDGING:
         supervisor.watched()  # The module imports NumPy, which may end the process.
-    return cast("Callable[[Sequence[str]], int]", _module(command).main)(arguments)
+    return cast("Callable[[Sequence[str]], int]", _import_command(command).main)(arguments)
 
 
-def _silenced(words: Sequence[str]) -> frozenset[str]:
+def _quiet_conditions(words: Sequence[str]) -> frozenset[str]:
     """The names in --quiet_conditions, before and after "--". They apply to all warnings of this
     process.
 
@@ -166,37 +168,43 @@ def _silenced(words: Sequence[str]) -> frozenset[str]:
     ]
     if not given:
         return frozenset()
-    from cnnbench.machine.checks import parse_quiet
+    from cnnbench.machine.checks import parse_silenced_conditions
 
     with contextlib.suppress(UsageError):
-        return parse_quiet(given[-1])
+        return parse_silenced_conditions(given[-1])
     return frozenset()
 
 
-def _module(command: str) -> ModuleType:
+def _import_command(command: str) -> ModuleType:
     return import_module(f"cnnbench.cli.commands.{command}")
 
 
-def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+def _split_command(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
     if not argv or argv[0].startswith("-"):
         return DEFAULT_COMMAND, argv
     command, arguments = argv[0], argv[1:]
     if command == "help":
-        return _split(arguments[:1])[0], ("--help",)
+        return _split_command(arguments[:1])[0], ("--help",)
     if command not in COMMANDS:
-        close = nearest(command, COMMANDS)
+        close = nearest_word(command, COMMANDS)
         hint = f"did you mean {close}?" if close else f"there are {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {command!r}; {hint}")
     return command, arguments
 
 
-def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
+def _help_text(command: str, argv: Sequence[str], asked: Container[str]) -> str:
     """The help of a command, as XML if requested, or the overview of all commands."""
-    from cnnbench.flags.help import all_sections, command_help, overview, run_help, xml_help
+    from cnnbench.flags.help import (
+        all_sections,
+        command_help,
+        commands_overview,
+        run_help,
+        xml_help,
+    )
     from cnnbench.flags.parse import load_plugins
 
     if command != DEFAULT_COMMAND:
-        about, flags, *end = _module(command).HELP
+        about, flags, *end = _import_command(command).HELP
         return xml_help(flags) if _XML in asked else command_help(about, flags, *end)
     load_plugins(argv)
     if _XML in asked:
@@ -204,11 +212,11 @@ def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
     names = [word for word in argv[:2] if word != "help"]
     if _EVERYTHING in asked or names[:1] == [DEFAULT_COMMAND]:
         return run_help(obsolete=_EVERYTHING in asked)
-    return overview(COMMANDS)
+    return commands_overview(COMMANDS)
 
 
-def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
-    interrupts.conclude()  # Prints one line, and returns its exit code.
+def _print_failure(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
+    interrupts.conclude_command()  # Prints one line, and returns its exit code.
     check_written(print_warning)
     print_error(" ".join(message.split()), *frames)
     return int(code)

@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.terminal import markdown_table, with_table
+from cnnbench.base.terminal import markdown_table, replace_table
 from cnnbench.base.text import binary
 from cnnbench.campaigns.processes.results_dir import JournalEvent
 from cnnbench.cli.commands.env import EnvDocument
@@ -36,7 +36,14 @@ from cnnbench.models.model import Model, get_model, model_names
 from cnnbench.plan import parse_run
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
-from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, Key, keys_of
+from cnnbench.records.codec import (
+    IMPLIED_KIND,
+    NOT_FINITE,
+    Document,
+    DocumentKey,
+    Json,
+    document_keys,
+)
 from cnnbench.records.metric import ALL, RUN, SUMMARY, Metric, Summary, load_metrics
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.run import RunRecord
@@ -61,7 +68,9 @@ CLASSES = {"imagenet": 1001, "cifar10": 11, "ratings": 2, "coco": 81, "librispee
 _MODEL_PACKAGE = "cnnbench.models."
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 99) -> str:
+def _markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 99
+) -> str:
     align = ["---:" if place >= numbers_from else "---" for place in range(len(header))]
     return markdown_table(header, align, [*rows])
 
@@ -69,16 +78,16 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: i
 def metric_tables() -> dict[str, str]:
     """Two tables by name: the metrics of runs, and the metrics of all-reduces."""
     return {
-        "runs": _table(
-            _METRICS, (_metric(metric) for metric in ALL.values() if RUN in metric.kinds)
+        "runs": _markdown_table(
+            _METRICS, (_metric_row(metric) for metric in ALL.values() if RUN in metric.kinds)
         ),
-        "reductions": _table(
-            _METRICS, (_metric(metric) for metric in ALL.values() if RUN not in metric.kinds)
+        "reductions": _markdown_table(
+            _METRICS, (_metric_row(metric) for metric in ALL.values() if RUN not in metric.kinds)
         ),
     }
 
 
-def _metric(metric: Metric) -> tuple[str, ...]:
+def _metric_row(metric: Metric) -> tuple[str, ...]:
     judged = {*metric.judged.values()}
     if not judged and not metric.followed:  # This is not a metric but a text about other metrics.
         return f"`{metric.name}`", metric.unit, metric.about, "", "", "in the record only"
@@ -94,10 +103,10 @@ def _metric(metric: Metric) -> tuple[str, ...]:
         "not in the record" if not key else "",
     ]
     remark = ", ".join(filter(None, remarks))
-    return f"`{metric.name}`", metric.unit, metric.about, better, _threshold(metric), remark
+    return f"`{metric.name}`", metric.unit, metric.about, better, _threshold_cell(metric), remark
 
 
-def _threshold(metric: Metric) -> str:
+def _threshold_cell(metric: Metric) -> str:
     if metric.threshold is None:
         return f"`--threshold`, {metric.change_text(Policy.threshold, signed=False)}"
     if metric.threshold == 0:
@@ -111,10 +120,10 @@ def model_tables() -> dict[str, str]:
     models = [get_model(name, dataset) for dataset in CLASSES for name in model_names(dataset)]
     # Leave out models of plug-ins that happen to be loaded.
     own = (model for model in models if type(model).__module__.startswith(_MODEL_PACKAGE))
-    return {"models": _table(_MODELS, map(_model, own), numbers_from=2)}
+    return {"models": _markdown_table(_MODELS, map(_model_row, own), numbers_from=2)}
 
 
-def _model(model: Model) -> tuple[str, ...]:
+def _model_row(model: Model) -> tuple[str, ...]:
     spec = declare(model, CLASSES[model.dataset])
     return (
         model.name,
@@ -130,12 +139,14 @@ def _model(model: Model) -> tuple[str, ...]:
 
 def mode_tables() -> dict[str, str]:
     """The built-in modes of --variable_update, and the flags that only some modes accept."""
-    runs = {mode.name: small_run(mode) for mode in BUILT_IN}
-    taken = _table(_FLAGS, ((f"`{flag}`", *refusals(flag, runs)) for flag in FLAGS_BY_MODE))
-    return {"modes": _table(_MODES, map(_mode, BUILT_IN)), "flags": taken}
+    runs = {mode.name: small_run_flags(mode) for mode in BUILT_IN}
+    taken = _markdown_table(
+        _FLAGS, ((f"`{flag}`", *refusing_modes(flag, runs)) for flag in FLAGS_BY_MODE)
+    )
+    return {"modes": _markdown_table(_MODES, map(_mode_row, BUILT_IN)), "flags": taken}
 
 
-def small_run(mode: Mode) -> list[str]:
+def small_run_flags(mode: Mode) -> list[str]:
     """Flags of a small run that a mode accepts."""
     needs = [f"--{name}={value}" for name, value in mode.needs.items()]
     if mode.processes is Processes.COORDINATOR:
@@ -145,7 +156,7 @@ def small_run(mode: Mode) -> list[str]:
     return run
 
 
-def refusals(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+def refusing_modes(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """The modes that refuse a flag, with reasons. `runs` contains the flags of a run by mode."""
     modes, reasons = [], []
     for mode, run in runs.items():
@@ -157,7 +168,7 @@ def refusals(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     return ", ".join(modes) or "none", "; ".join(dict.fromkeys(reasons))
 
 
-def _mode(mode: Mode) -> tuple[str, ...]:
+def _mode_row(mode: Mode) -> tuple[str, ...]:
     return (
         f"`{mode.name}`",
         mode.copies.value,
@@ -172,7 +183,7 @@ def _mode(mode: Mode) -> tuple[str, ...]:
 def warning_tables() -> dict[str, str]:
     """The warnings of a run that are not checks of the measuring conditions."""
     others = ((f"`{name}`", about) for name, about in WARNINGS.items() if name not in CONDITIONS)
-    return {"warnings": _table(("name", "meaning"), others)}
+    return {"warnings": _markdown_table(("name", "meaning"), others)}
 
 
 _FLAGS = ("flag", "modes that refuse it", "reason")
@@ -226,15 +237,15 @@ _ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
 _NONE = re.compile(r"\bNone\b")  # null in JSON
 
 
-def schema_of(cls: type[Any], title: str) -> dict[str, Json]:
+def schema_of_dataclass(cls: type[Any], title: str) -> dict[str, Json]:
     """The schema of the document that `encode` creates from a dataclass."""
     definitions: dict[str, Json] = {}
-    body = _object(cls, definitions)
+    body = _dataclass_schema(cls, definitions)
     shared: dict[str, Json] = {"$defs": definitions} if definitions else {}
     return {"$schema": DIALECT, "title": title, **body, **shared}
 
 
-def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
+def _dataclass_schema(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
     """The schema of a dataclass. Adds schemas of nested dataclasses to the definitions."""
     properties: dict[str, Json] = {}
     required: list[Json] = []
@@ -242,17 +253,19 @@ def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
         properties["schema"] = {"const": cls.schema}
         properties["kind"] = {"const": cls.kind}
         required += ["schema"] if cls.kind == IMPLIED_KIND else ["schema", "kind"]
-    for key in keys_of(cls):
-        form = _form(key.rules.get("type") or _annotation(key), definitions, key.rules)
-        about = _descriptions(key.owner)
+    for key in document_keys(cls):
+        form = _type_schema(
+            key.rules.get("type") or _annotation_of_key(key), definitions, key.rules
+        )
+        about = _attribute_descriptions(key.owner)
         text = about.get(key.attribute, about.get(key.name))
         if text is None and key.getter is not None:
-            text = _summary(key.getter)
+            text = _docstring_summary(key.getter)
         properties[key.name] = {"description": text, **form} if text else form
         if not key.rules.get("optional"):
             required.append(key.name)
     return {
-        "description": _summary(cls),
+        "description": _docstring_summary(cls),
         "type": "object",
         "properties": properties,
         "required": required,
@@ -260,13 +273,13 @@ def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
     }
 
 
-def _annotation(key: Key) -> Any:
+def _annotation_of_key(key: DocumentKey) -> Any:
     if key.getter is None:
         return typing.get_type_hints(key.owner)[key.attribute]
     return typing.get_type_hints(key.getter)["return"]
 
 
-def _form(
+def _type_schema(
     hint: Any, definitions: dict[str, Json], metadata: Mapping[str, Any] | None = None
 ) -> dict[str, Json]:
     """The schema of a type that `encode` can write.
@@ -276,7 +289,7 @@ def _form(
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_form(argument, definitions, metadata) for argument in arguments]}
+        return {"anyOf": [_type_schema(argument, definitions, metadata) for argument in arguments]}
     if hint is str and metadata and "choices" in metadata:
         return {"enum": list(metadata["choices"])}
     if hint is str and metadata and "format" in metadata:
@@ -287,33 +300,36 @@ def _form(
         definitions["number"] = _NUMBER
         return {"$ref": "#/$defs/number"}
     if origin in (tuple, list, Sequence):
-        return {"type": "array", "items": _form(arguments[0], definitions)}
+        return {"type": "array", "items": _type_schema(arguments[0], definitions)}
     if origin in (dict, Mapping) and metadata and "form" in metadata:
-        return _form(metadata["form"], definitions)
+        return _type_schema(metadata["form"], definitions)
     if origin in (dict, Mapping):
-        return {"type": "object", "additionalProperties": _form(arguments[1], definitions) or True}
+        return {
+            "type": "object",
+            "additionalProperties": _type_schema(arguments[1], definitions) or True,
+        }
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [member.value for member in hint]}
     if hint is Summary:
         definitions["number"] = _NUMBER
-        definitions[hint.__name__] = _metrics()
+        definitions[hint.__name__] = _metrics_schema()
         return {"$ref": f"#/$defs/{hint.__name__}"}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         name = _NAMES.get(hint.__name__, hint.__name__)
         if name not in definitions:
             definitions[name] = {}  # Reserved first, because the type may contain itself.
-            definitions[name] = _object(hint, definitions)
+            definitions[name] = _dataclass_schema(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
     raise TypeError(f"{hint!r} has no JSON Schema")
 
 
-def _metrics() -> dict[str, Json]:
+def _metrics_schema() -> dict[str, Json]:
     """The schema of a summary, to which plug-ins may add metrics."""
     load_metrics()
     value: dict[str, Json] = {"anyOf": [{"$ref": "#/$defs/number"}, {"type": "null"}]}
     text: dict[str, Json] = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     return {
-        "description": _summary(Summary),
+        "description": _docstring_summary(Summary),
         "type": "object",
         "properties": {
             key: {"description": metric.about, **(value if metric.unit else text)}
@@ -338,12 +354,12 @@ _NAMES = {
 """Names of definitions that differ from their classes, because names in schemas must not change."""
 
 
-def _summary(cls: Any) -> str:
+def _docstring_summary(cls: Any) -> str:
     text = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
     return _NONE.sub("null", text)
 
 
-def _descriptions(cls: Any) -> dict[str, str]:
+def _attribute_descriptions(cls: Any) -> dict[str, str]:
     """Descriptions of attributes from the docstrings of a dataclass and its bases, by name."""
     by_name: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -385,10 +401,10 @@ DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {
 """The class of each document, and the command that writes it, by the name of the schema."""
 
 
-def schemas() -> dict[str, str]:
+def schema_files() -> dict[str, str]:
     """The contents of all schema files, by file name."""
     return {
-        f"{name}.schema.json": json.dumps(schema_of(cls, title), indent=1) + "\n"
+        f"{name}.schema.json": json.dumps(schema_of_dataclass(cls, title), indent=1) + "\n"
         for name, (cls, title) in DOCUMENTS.items()
     }
 
@@ -398,7 +414,7 @@ if __name__ == "__main__":
     for page, tables in PAGES.items():
         text = (docs / page).read_text(encoding="utf-8")
         for name, made in tables().items():
-            text = with_table(text, name, made)
+            text = replace_table(text, name, made)
         (docs / page).write_text(text, encoding="utf-8")
-    for name, text in schemas().items():
+    for name, text in schema_files().items():
         (docs / "schemas" / name).write_text(text, encoding="utf-8")

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, InputSpec
-from cnnbench.data.pipeline import Pipeline, positions_of, seed_pair, uniform_int
-from cnnbench.models.spec import of_role
+from cnnbench.data.pipeline import Pipeline, draw_uniform_int, positions_of, stateless_seed
+from cnnbench.models.spec import elements_of_role
 
 # Mixing: mixup (Zhang et al., arXiv:1710.09412) and CutMix (Yun et al., arXiv:1905.04899).
 
 
-def mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
+def make_mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
     """The batches of `Pipeline.tower_batches`, with the elements `InputSpec.delivered`.
 
     They are mixed on the host if the spec says so, and unchanged otherwise.
@@ -32,18 +32,18 @@ def mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
         return batches
     count = spec.batch_per_device
 
-    def mix(number: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def mix_batch(number: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         turns = number * count + tf.range(count, dtype=tf.int64)
-        return mixed(batch, positions_of(turns, spec), spec)
+        return mix_with_neighbours(batch, positions_of(turns, spec), spec)
 
     return batches.enumerate(pipeline.delivered // count).map(
-        tf.autograph.experimental.do_not_convert(mix),
+        tf.autograph.experimental.do_not_convert(mix_batch),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
 
 
-def mixed(
+def mix_with_neighbours(
     batch: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
     """A batch of n images, mixed with their neighbours. n must be even.
@@ -56,10 +56,10 @@ def mixed(
       The elements `InputSpec.delivered`. Images are mixed in float32 and have the dtype of the
       batch.
     """
-    (feature,), (label,) = (of_role(spec.elements, role) for role in ("feature", "label"))
+    (feature,), (label,) = (elements_of_role(spec.elements, role) for role in ("feature", "label"))
     images, classes = batch[feature.name], batch[label.name]
     height, width = feature.sizes[:2]
-    own, shares = own_shares(positions, height, width, spec)
+    own, shares = own_shares_in_mixes(positions, height, width, spec)
     neighbours = tf.bitwise.bitwise_xor(tf.range(positions.shape[0]), 1)
     exact = tf.cast(images, tf.float32)
     together = own * exact + (1.0 - own) * tf.gather(exact, neighbours)
@@ -71,7 +71,7 @@ def mixed(
     }
 
 
-def own_shares(
+def own_shares_in_mixes(
     positions: tf.Tensor, height: int, width: int, spec: InputSpec
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The share of each of n images in its mixed image.
@@ -85,11 +85,11 @@ def own_shares(
         return drawn[:, None, None, None], drawn
     cuts = tf.ones(positions.shape, tf.bool)
     if spec.mixup_alpha:
-        cuts = uniform_int(positions, spec.seed, "mixup or CutMix", 2) == 1
+        cuts = draw_uniform_int(positions, spec.seed, "mixup or CutMix", 2) == 1
     drawn = beta(positions, spec.seed, tf.where(cuts, spec.cutmix_alpha, spec.mixup_alpha))
-    down = uniform_int(positions, spec.seed, "CutMix row", height)
-    across = uniform_int(positions, spec.seed, "CutMix column", width)
-    rows, columns = _inside(down, drawn, height), _inside(across, drawn, width)
+    down = draw_uniform_int(positions, spec.seed, "CutMix row", height)
+    across = draw_uniform_int(positions, spec.seed, "CutMix column", width)
+    rows, columns = _inside_rectangle(down, drawn, height), _inside_rectangle(across, drawn, width)
     inside = rows[:, :, None, None] & columns[:, None, :, None]
     area = tf.math.count_nonzero(rows, 1) * tf.math.count_nonzero(columns, 1)
     left = 1.0 - tf.cast(area, tf.float32) / float(height * width)
@@ -98,7 +98,7 @@ def own_shares(
     return tf.where(cuts[:, None, None, None], by_pixel, drawn[:, None, None, None]), share
 
 
-def _inside(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
+def _inside_rectangle(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
     """Whether each row (or column) of n images is in the rectangle: bool [n, size].
 
     Before it is cut off at the border, the rectangle has the share 1 - `drawn` of the area, and
@@ -120,9 +120,9 @@ def beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
 
     def one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         position, alpha = of
-        pair = seed_pair(position, seed, "gamma")
+        pair = stateless_seed(position, seed, "gamma")
         gamma = tf.random.stateless_gamma([2], pair, alpha + 1.0, dtype=tf.float64)
-        pair = seed_pair(position, seed, "power of gamma")
+        pair = stateless_seed(position, seed, "power of gamma")
         uniform = 1.0 - tf.random.stateless_uniform([2], pair, dtype=tf.float64)
         first, second = tf.unstack(tf.math.log(gamma) + tf.math.log(uniform) / alpha)
         return tf.cast(tf.sigmoid(first - second), tf.float32)
@@ -177,7 +177,7 @@ def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tens
     `position`, an int64 scalar, determines the operations, their strengths and their directions.
     """
     kind = AUGMENTATIONS[spec.augment]
-    draw = partial(uniform_int, position, spec.seed)
+    draw = partial(draw_uniform_int, position, spec.seed)
     for number in range(kind.operations):
         if kind.strength is None:
             level = draw(f"strength {number}", _STRONGEST + 1)
@@ -191,7 +191,7 @@ def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tens
     return image
 
 
-def augmented_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> tf.Tensor:
+def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> tf.Tensor:
     """Like `augmented`, for images uint8 [n, height, width, 3] and positions [n]."""
 
     def one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
@@ -212,28 +212,30 @@ def _rotate(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Te
     cosine, sine = tf.cos(angle), tf.sin(angle)
     across, down = width / 2.0, height / 2.0
     first = (cosine, -sine, across - cosine * across + sine * down)
-    return _moved(image, first, (sine, cosine, down - sine * across - cosine * down))
+    return _resample_affine(image, first, (sine, cosine, down - sine * across - cosine * down))
 
 
 def _shear_x(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _moved(image, (1.0, signed * kind.shear, 0.0), (0.0, 1.0, 0.0))
+    return _resample_affine(image, (1.0, signed * kind.shear, 0.0), (0.0, 1.0, 0.0))
 
 
 def _shear_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _moved(image, (1.0, 0.0, 0.0), (signed * kind.shear, 1.0, 0.0))
+    return _resample_affine(image, (1.0, 0.0, 0.0), (signed * kind.shear, 1.0, 0.0))
 
 
 def _translate_x(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
     shift = tf.cast(signed * kind.translation(image.shape[1]), tf.int32)
-    return _moved(image, (1.0, 0.0, tf.cast(shift, tf.float64)), (0.0, 1.0, 0.0))
+    return _resample_affine(image, (1.0, 0.0, tf.cast(shift, tf.float64)), (0.0, 1.0, 0.0))
 
 
 def _translate_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
     shift = tf.cast(signed * kind.translation(image.shape[0]), tf.int32)
-    return _moved(image, (1.0, 0.0, 0.0), (0.0, 1.0, tf.cast(shift, tf.float64)))
+    return _resample_affine(image, (1.0, 0.0, 0.0), (0.0, 1.0, tf.cast(shift, tf.float64)))
 
 
-def _moved(image: Any, column: tuple[Any, Any, Any], row: tuple[Any, Any, Any]) -> tf.Tensor:
+def _resample_affine(
+    image: Any, column: tuple[Any, Any, Any], row: tuple[Any, Any, Any]
+) -> tf.Tensor:
     """The moved image: its pixel (x, y) is the pixel nearest to (column, row), or black outside.
 
     `column` and `row` are factors of x, y and 1. Places are measured to the centres of pixels, so
@@ -258,7 +260,7 @@ def _auto_contrast(image: Any, strength: Any, signed: Any, kind: Augmentation) -
     exact = tf.cast(image, tf.float64)
     low, high = tf.reduce_min(exact, (0, 1)), tf.reduce_max(exact, (0, 1))
     scale = tf.where(high > low, 255.0 / tf.maximum(high - low, 1.0), 1.0)
-    return _truncated(exact * scale - tf.where(high > low, low * scale, 0.0))
+    return _clip_to_uint8(exact * scale - tf.where(high > low, low * scale, 0.0))
 
 
 def _equalize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
@@ -282,20 +284,20 @@ def _posterize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf
     return tf.bitwise.left_shift(tf.bitwise.right_shift(image, lost), lost)
 
 
-def _color(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _blended(_grey(image)[:, :, tf.newaxis], image, strength, kind)
+def _change_color(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    return _blend_with(_luma(image)[:, :, tf.newaxis], image, strength, kind)
 
 
-def _contrast(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    mean = tf.floor(tf.reduce_mean(tf.cast(_grey(image), tf.float64)) + 0.5)
-    return _blended(mean, image, strength, kind)
+def _change_contrast(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    mean = tf.floor(tf.reduce_mean(tf.cast(_luma(image), tf.float64)) + 0.5)
+    return _blend_with(mean, image, strength, kind)
 
 
-def _brightness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _blended(0.0, image, strength, kind)
+def _change_brightness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+    return _blend_with(0.0, image, strength, kind)
 
 
-def _sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+def _change_sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
     if min(image.shape[:2]) < 3:
         return image
     kernel = tf.constant([[1.0, 1.0, 1.0], [1.0, 5.0, 1.0], [1.0, 1.0, 1.0]])[:, :, None, None]
@@ -306,10 +308,10 @@ def _sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf
     inner = [[1, 1], [1, 1], [0, 0]]
     smooth = tf.pad(tf.floor(sums / 13.0 + 0.5), inner)
     inside = tf.pad(tf.ones_like(sums, tf.bool), inner)  # the border stays as it is
-    return _blended(tf.where(inside, smooth, exact), image, strength, kind)
+    return _blend_with(tf.where(inside, smooth, exact), image, strength, kind)
 
 
-def _blended(without: Any, image: Any, strength: Any, kind: Augmentation) -> tf.Tensor:
+def _blend_with(without: Any, image: Any, strength: Any, kind: Augmentation) -> tf.Tensor:
     """The image with a weaker or stronger property, such as colour.
 
     `without` is the image without the property, in a shape that broadcasts to the image's.
@@ -317,16 +319,16 @@ def _blended(without: Any, image: Any, strength: Any, kind: Augmentation) -> tf.
     low, high = kind.factors
     factor = tf.cast(low + (high - low) * strength, tf.float32)
     without = tf.cast(without, tf.float32)
-    return _truncated(without + factor * (tf.cast(image, tf.float32) - without))
+    return _clip_to_uint8(without + factor * (tf.cast(image, tf.float32) - without))
 
 
-def _grey(image: Any) -> tf.Tensor:
+def _luma(image: Any) -> tf.Tensor:
     """Luma, int32 [height, width]."""
     weights = tf.constant([19595, 38470, 7471])
     return (tf.reduce_sum(tf.cast(image, tf.int32) * weights, 2) + 2**15) // 2**16
 
 
-def _truncated(values: Any) -> tf.Tensor:
+def _clip_to_uint8(values: Any) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(values, 0.0, 255.0), tf.uint8)
 
 
@@ -336,11 +338,11 @@ OPERATIONS: Mapping[str, Callable[[Any, Any, Any, Augmentation], tf.Tensor]] = {
     "equalize": _equalize,
     "rotate": _rotate,
     "solarize": _solarize,
-    "color": _color,
+    "color": _change_color,
     "posterize": _posterize,
-    "contrast": _contrast,
-    "brightness": _brightness,
-    "sharpness": _sharpness,
+    "contrast": _change_contrast,
+    "brightness": _change_brightness,
+    "sharpness": _change_sharpness,
     "shear_x": _shear_x,
     "shear_y": _shear_y,
     "translate_x": _translate_x,

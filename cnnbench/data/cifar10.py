@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.data import cifar10_files
-from cnnbench.data.augment import augmented_batch
+from cnnbench.data.augment import augment_batch
 from cnnbench.data.dataset import InputSpec
-from cnnbench.data.pipeline import ArrayPipeline, uniform_int
+from cnnbench.data.pipeline import ArrayPipeline, draw_uniform_int
 from cnnbench.errors import FlagError
 
 _PAD = 4
@@ -23,7 +23,7 @@ class Cifar10Pipeline(ArrayPipeline):
             raise FlagError("data_dir", spec.data_dir, reason)
         assert spec.data_dir is not None
         files = cifar10_files.find_files(spec.data_dir, spec.subset)
-        parts = (cifar10_files.read_file(path, spec.num_classes) for path in files)
+        parts = (cifar10_files.read_cifar10_file(path, spec.num_classes) for path in files)
         images, labels = map(np.concatenate, zip(*parts, strict=True))
         super().__init__(spec, images, labels.astype(np.int64))
 
@@ -34,7 +34,7 @@ class Cifar10Pipeline(ArrayPipeline):
         if spec.training and spec.distortions:
             images = pad_crop_flip(images, positions, spec.seed)
         if spec.training and spec.augment != "none":
-            images = augmented_batch(images, positions, spec)
+            images = augment_batch(images, positions, spec)
         images = tf.cast(images, tf.float32) / 127.5 - 1.0
         if spec.image_size != cifar10_files.SIZE:
             images = tf.image.resize(images, [spec.image_size, spec.image_size])
@@ -45,9 +45,9 @@ def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tens
     """Randomly crops images [n, size, size, c], padded with 4 zeros, and mirrors half of them."""
     size = images.shape[1]
     padded = tf.pad(images, [[0, 0], [_PAD, _PAD], [_PAD, _PAD], [0, 0]])
-    top = uniform_int(positions, seed, "crop top", 2 * _PAD + 1)
-    left = uniform_int(positions, seed, "crop left", 2 * _PAD + 1)
-    mirrored = uniform_int(positions, seed, "mirror", 2) == 1
+    top = draw_uniform_int(positions, seed, "crop top", 2 * _PAD + 1)
+    left = draw_uniform_int(positions, seed, "crop left", 2 * _PAD + 1)
+    mirrored = draw_uniform_int(positions, seed, "mirror", 2) == 1
     ramp = tf.range(size, dtype=tf.int64)
     rows = top[:, None] + ramp
     columns = left[:, None] + tf.where(mirrored[:, None], ramp[::-1], ramp)

@@ -23,14 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cnnbench.base.files import place
-from cnnbench.base.plugins import shown
+from cnnbench.base.plugins import value_text
 from cnnbench.data.folder import (
     Findings,
     ImageFacts,
     ImageTally,
-    content_of,
-    once_per_content,
-    readable,
+    cache_by_file_version,
+    converting_read_errors,
+    read_content,
 )
 from cnnbench.errors import DataError, FlagError
 
@@ -57,9 +57,9 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     If a folder contains both formats, pickles are preferred.
     """
     root = place(data_dir)
-    with readable(data_dir):
+    with converting_read_errors(data_dir):
         for folder in _FOLDERS:
-            paths = _matches(root / folder, subset)
+            paths = _matching_files(root / folder, subset)
             if paths:
                 return paths
     wanted = "data_batch_* or data_batch_*.bin" if subset == "train" else "test_batch[.bin]"
@@ -70,7 +70,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     )
 
 
-def _matches(folder: Path, subset: str) -> list[Path]:
+def _matching_files(folder: Path, subset: str) -> list[Path]:
     if not folder.is_dir():
         return []
     numbered = [
@@ -83,9 +83,9 @@ def _matches(folder: Path, subset: str) -> list[Path]:
     return [path for form, _, path in sorted(numbered) if form == chosen]
 
 
-def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
+def read_cifar10_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
     """Reads images, uint8 [n, 32, 32, 3], and labels, int32 [n]; DataError names the record."""
-    flat, labels = _parse(path)
+    flat, labels = _parse_file(path)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if wrong.size:
         raise DataError(
@@ -95,10 +95,10 @@ def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
     return np.ascontiguousarray(images), labels.astype(np.int32)
 
 
-@once_per_content
+@cache_by_file_version
 def count_records(path: Path) -> int:
     """Number of images in one file of either format; labels are not read."""
-    return len(_parse(path)[1])
+    return len(_parse_file(path)[1])
 
 
 def count_examples(files: Sequence[Path], subset: str) -> int:
@@ -112,7 +112,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     findings, tally = Findings(), ImageTally()
     for path in files:
         try:
-            _, labels = read_file(path, num_classes)
+            _, labels = read_cifar10_file(path, num_classes)
         except DataError as error:
             findings.defects.append(str(error))
             continue
@@ -123,10 +123,10 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     return findings
 
 
-def _parse(path: Path) -> tuple[Images, Integers]:
+def _parse_file(path: Path) -> tuple[Images, Integers]:
     """Parses a file: images, uint8 [n, 3072] with channels first, and labels, int64 [n]."""
     parse = _parse_binary if path.suffix == ".bin" else _parse_python
-    flat, labels = parse(path, content_of(path))
+    flat, labels = parse(path, read_content(path))
     if not len(labels):
         raise DataError(f"{path}: contains no records")
     return flat, labels
@@ -144,8 +144,8 @@ def _parse_binary(path: Path, content: bytes) -> tuple[Images, Integers]:
 
 def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
     try:
-        batch = unpickled(content)
-        data, labels = (integers(_entry(path, batch, key)) for key in ("data", "labels"))
+        batch = unpickle_safely(content)
+        data, labels = (integers(_batch_entry(path, batch, key)) for key in ("data", "labels"))
         if isinstance(labels, (list, tuple)):
             labels = [integers(label) for label in labels]
     except pickle.UnpicklingError as error:
@@ -153,11 +153,11 @@ def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
     fits = isinstance(data, np.ndarray) and data.dtype == np.uint8
     if not fits or data.shape[1:] != (_IMAGE_BYTES,):
         wanted = f"a uint8 tensor [records, {_IMAGE_BYTES}]"
-        raise DataError(f"{path}: 'data' must be {wanted}, not {shown(data)}")
-    return data, _labels(path, labels, len(data))
+        raise DataError(f"{path}: 'data' must be {wanted}, not {value_text(data)}")
+    return data, _check_labels(path, labels, len(data))
 
 
-def _labels(path: Path, labels: Any, count: int) -> Integers:
+def _check_labels(path: Path, labels: Any, count: int) -> Integers:
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
     # NumPy would expand nested lists, and a few bytes of pickle can describe a billion labels.
@@ -172,7 +172,7 @@ def _labels(path: Path, labels: Any, count: int) -> Integers:
         raise DataError(f"{path}: a label is not a 64-bit integer") from error
 
 
-def _entry(path: Path, batch: object, key: str) -> object:
+def _batch_entry(path: Path, batch: object, key: str) -> object:
     if isinstance(batch, Mapping):
         for spelling in (key.encode(), key):
             if spelling in batch:
@@ -180,7 +180,7 @@ def _entry(path: Path, batch: object, key: str) -> object:
     raise DataError(f"{path}: key {key!r} is missing")
 
 
-class _Named:
+class _PickledPlaceholder:
     """Placeholder for a class or function in a pickle, with its arguments and its state.
 
     It replaces every class and function, so a pickle cannot call anything. NumPy receives no state
@@ -192,24 +192,24 @@ class _Named:
         self.arguments = arguments
         self.state: object = None
 
-    def __call__(self, *arguments: Any) -> _Named | bytes:
+    def __call__(self, *arguments: Any) -> _PickledPlaceholder | bytes:
         # In pickle protocols 0 to 2, Python 3 writes bytes as a call of one of these functions.
         if self.name == "_codecs.encode" and isinstance(arguments[0], str):
             return arguments[0].encode("latin1")
         if self.name in ("__builtin__.bytes", "builtins.bytes"):
             return b""
-        return _Named(self.name, arguments)
+        return _PickledPlaceholder(self.name, arguments)
 
     def __setstate__(self, state: object) -> None:
         self.state = state
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> _Named:
-        return _Named(f"{module}.{name}")
+class _RestrictedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> _PickledPlaceholder:
+        return _PickledPlaceholder(f"{module}.{name}")
 
 
-def unpickled(data: bytes) -> Any:
+def unpickle_safely(data: bytes) -> Any:
     """Unpickles dicts, lists, strings, bytes and numbers of an untrusted file.
 
     Nothing in the file is called. Arrays become placeholders, which `integers` converts.
@@ -226,7 +226,7 @@ def unpickled(data: bytes) -> Any:
                 puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
                 if puts and isinstance(argument, int) and not 0 <= argument <= len(data):
                     raise pickle.UnpicklingError(f"it has no place {argument} in its memo")
-        return _Unpickler(io.BytesIO(data), encoding="bytes").load()
+        return _RestrictedUnpickler(io.BytesIO(data), encoding="bytes").load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:
@@ -239,7 +239,7 @@ def integers(value: object) -> Any:
 
     UnpicklingError for placeholders of anything else, such as functions.
     """
-    if not isinstance(value, _Named):
+    if not isinstance(value, _PickledPlaceholder):
         return value
     # The modules are named numpy.core in old files, and numpy._core since NumPy 2.
     match value.name.removeprefix("numpy.").lstrip("_"), value.arguments, value.state:
@@ -251,7 +251,7 @@ def integers(value: object) -> Any:
             shape, order = (), "C"
         case _:
             raise pickle.UnpicklingError(f"{value.name[:60]!r} is not an array of integers")
-    kind = _dtype(dtype)
+    kind = _parse_dtype(dtype)
     # The sides are Python integers, so the product cannot overflow.
     natural = all(isinstance(side, int) and side >= 0 for side in shape)
     if not natural or math.prod(shape) * kind.itemsize != len(content):
@@ -259,15 +259,15 @@ def integers(value: object) -> Any:
     return np.frombuffer(content, kind).reshape(shape, order="F" if order == "F" else "C").copy()
 
 
-def _dtype(value: object) -> np.dtype[Any]:
+def _parse_dtype(value: object) -> np.dtype[Any]:
     match value:
-        case _Named(name="numpy.dtype", arguments=(name, *_), state=(_, order, *_)):
-            name, order = (_text(value) for value in (name, order))
+        case _PickledPlaceholder(name="numpy.dtype", arguments=(name, *_), state=(_, order, *_)):
+            name, order = (_decode_text(value) for value in (name, order))
             if re.fullmatch(r"[iu][1248]", name) and order in ("<", ">", "|", "="):
                 return np.dtype(order + name)
             raise pickle.UnpicklingError(f"an array of type {name[:20]!r}")
     raise pickle.UnpicklingError("an array without a type")
 
 
-def _text(value: object) -> str:
+def _decode_text(value: object) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)

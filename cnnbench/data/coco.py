@@ -12,28 +12,28 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.base.files import document, read_json
+from cnnbench.base.files import parsing_document, read_json
 from cnnbench.data import folder as output
-from cnnbench.data.folder import Findings, RecordDefect, check_name
+from cnnbench.data.folder import Findings, RecordDefect, check_class_name
 from cnnbench.data.imagenet import (
     BOX_SIDES,
     ENCODED,
-    are_inside,
+    boxes_are_inside,
     check_boxes,
     decode,
-    decoded_size,
+    decoded_image_size,
     distort_colour,
-    features_of,
-    is_usable_size,
-    normalise,
-    parse,
-    resize,
-    serialized,
+    is_usable_image_size,
+    normalise_image,
+    parse_features,
+    parse_record,
+    resize_image,
+    serialize_features,
     single,
     write_images,
 )
-from cnnbench.data.pipeline import seed_pair, uniform_int
-from cnnbench.data.records import RecordPipeline, check_records, padded, require
+from cnnbench.data.pipeline import draw_uniform_int, stateless_seed
+from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records, pad_rows
 from cnnbench.errors import DataError, UsageError
 from cnnbench.models.networks.ssd import MAX_BOXES, overlaps
 
@@ -63,7 +63,7 @@ def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int,
 
     Returns the labels, and a tuple of height, width, number of boxes and number of crowd boxes.
     """
-    features = features_of(record)
+    features = parse_features(record)
     source_id = single(features, SOURCE_ID, "bytes_list")
     if not source_id.isdigit() or int(source_id) >= 2**63:
         raise RecordDefect(f"{SOURCE_ID} {source_id!r} is not a number")
@@ -78,7 +78,7 @@ def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int,
     for label in values[LABELS]:
         if not 1 <= label < num_classes:
             raise RecordDefect(f"label {label} is not in [1, {num_classes})")
-    height, width = decoded_size(single(features, ENCODED, "bytes_list"))
+    height, width = decoded_image_size(single(features, ENCODED, "bytes_list"))
     crowds = sum(map(bool, values[CROWD]))
     return values[LABELS], (height, width, boxes, crowds)
 
@@ -88,11 +88,11 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     labels: Counter[int] = Counter()
     facts: list[tuple[int, int, int, int]] = []
 
-    def add(example: tuple[list[int], tuple[int, int, int, int]]) -> None:
+    def add_record_facts(example: tuple[list[int], tuple[int, int, int, int]]) -> None:
         labels.update(example[0])
         facts.append(example[1])
 
-    findings = check_records(files, lambda record: examine(record, num_classes), add)
+    findings = check_records(files, lambda record: examine(record, num_classes), add_record_facts)
     if facts:
         heights, widths, boxes, crowds = zip(*facts, strict=True)
         findings.details = [
@@ -112,7 +112,7 @@ def serialize(
     objects: Sequence[CocoObject],
 ) -> bytes:
     """Makes a record with the keys of TensorFlow's object detection files. Sizes are in pixels."""
-    return serialized(
+    return serialize_features(
         ints={
             "image/height": [height],
             "image/width": [width],
@@ -156,17 +156,17 @@ class CocoPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        features, boxes = parse(record, _KEYS)
+        features, boxes = parse_record(record, _KEYS)
         jpeg, classes, is_crowd = features[ENCODED], features[LABELS].values, features[CROWD].values
         count = tf.shape(boxes)[0]
         sound = [
             # Fails if the data is not a JPEG.
-            require(is_usable_size(tf.io.extract_jpeg_shape(jpeg)), "size"),
-            require(are_inside(boxes), boxes),
-            require(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),
-            require(tf.equal(tf.shape(classes)[0], count), "labels"),
-            require(tf.equal(tf.shape(is_crowd)[0], count), "crowds"),
-            require(count <= MAX_BOXES, count),
+            assert_in_graph(is_usable_image_size(tf.io.extract_jpeg_shape(jpeg)), "size"),
+            assert_in_graph(boxes_are_inside(boxes), boxes),
+            assert_in_graph(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),
+            assert_in_graph(tf.equal(tf.shape(classes)[0], count), "labels"),
+            assert_in_graph(tf.equal(tf.shape(is_crowd)[0], count), "crowds"),
+            assert_in_graph(count <= MAX_BOXES, count),
         ]
         with tf.control_dependencies(sound):
             image = decode(jpeg, spec)
@@ -180,9 +180,9 @@ class CocoPipeline(RecordPipeline):
                 tf.boolean_mask(values, kept) for values in (boxes, classes, is_crowd)
             )
         size = spec.image_size
-        image = resize(image, size, size, position, spec)
+        image = resize_image(image, size, size, position, spec)
         if spec.training:
-            mirrored = uniform_int(position, spec.seed, "mirror", 2) == 1
+            mirrored = draw_uniform_int(position, spec.seed, "mirror", 2) == 1
             image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: tf.identity(image))
             top, left, bottom, right = tf.unstack(boxes, axis=-1)
             turned = tf.stack([top, 1 - right, bottom, 1 - left], axis=-1)
@@ -190,11 +190,11 @@ class CocoPipeline(RecordPipeline):
             if spec.distortions:
                 image = distort_colour(image, position, spec)
         return {
-            "image": normalise(image, spec),
+            "image": normalise_image(image, spec),
             "num_boxes": tf.shape(boxes, tf.int64)[0],
-            "boxes": padded(boxes, MAX_BOXES),
-            "classes": padded(classes, MAX_BOXES),
-            "is_crowd": padded(is_crowd, MAX_BOXES),
+            "boxes": pad_rows(boxes, MAX_BOXES),
+            "classes": pad_rows(classes, MAX_BOXES),
+            "is_crowd": pad_rows(is_crowd, MAX_BOXES),
             "source_id": tf.strings.to_number(features[SOURCE_ID], tf.int64),
         }
 
@@ -220,9 +220,9 @@ def random_window(
     overlap = tf.gather(
         # An overlap is at most 1, so 2.0 always selects the whole image.
         tf.constant([*_OVERLAPS, 2.0]),
-        uniform_int(position, seed, "overlap", len(_OVERLAPS) + 1),
+        draw_uniform_int(position, seed, "overlap", len(_OVERLAPS) + 1),
     )
-    windows, good = _windows(boxes, overlap, position, seed)
+    windows, good = _draw_random_windows(boxes, overlap, position, seed)
     window = tf.cond(
         tf.reduce_any(good),
         lambda: windows[tf.argmax(tf.cast(good, tf.int32))],
@@ -234,25 +234,25 @@ def random_window(
     part = image[begin[0] : end[0], begin[1] : end[1]]
     # The window is rounded to whole pixels first, so that boxes match the objects.
     window = tf.concat([tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides], 0)
-    kept = _holds_centres(window[tf.newaxis], boxes)[0]
+    kept = _windows_contain_centres(window[tf.newaxis], boxes)[0]
     origin, extent = tf.tile(window[:2], [2]), tf.tile(window[2:] - window[:2], [2])
     return part, tf.clip_by_value((boxes - origin) / extent, 0.0, 1.0), kept
 
 
-def _windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
+def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
     """Draws random windows, [tries, 4]. Also returns whether each is valid, bool [tries]."""
-    drawn = tf.random.stateless_uniform([4, CROP_TRIES], seed_pair(position, seed, "window"))
+    drawn = tf.random.stateless_uniform([4, CROP_TRIES], stateless_seed(position, seed, "window"))
     height, width = (_SMALLEST_SIDE + (1 - _SMALLEST_SIDE) * side for side in tf.unstack(drawn[:2]))
     top, left = drawn[2] * (1 - height), drawn[3] * (1 - width)
     windows = tf.stack([top, left, top + height, left + width], axis=1)
     aspect = height / width
-    held = _holds_centres(windows, boxes)
+    held = _windows_contain_centres(windows, boxes)
     fits = tf.reduce_all(~held | (overlaps(windows, boxes) >= overlap), axis=1)
     shaped = (aspect >= _ASPECTS[0]) & (aspect <= _ASPECTS[1])
     return windows, shaped & tf.reduce_any(held, axis=1) & fits & (overlap <= 1)
 
 
-def _holds_centres(windows: Any, boxes: Any) -> Any:
+def _windows_contain_centres(windows: Any, boxes: Any) -> Any:
     """Whether windows contain the centres of boxes: bool [windows, boxes]."""
     centres = (boxes[None, :, :2] + boxes[None, :, 2:]) / 2
     inside = (centres > windows[:, None, :2]) & (centres < windows[:, None, 2:])
@@ -272,7 +272,7 @@ CocoImage: TypeAlias = tuple[Path, int, Sequence[CocoObject]]
 """Image file, number of the image in the annotations, and objects in the image."""
 
 
-class Coco(NamedTuple):
+class CocoAnnotations(NamedTuple):
     """Content of annotation files: class names by label (from 1), and images by subset.
 
     `without_boxes` is the number of training images without objects, and `empty_boxes` the number
@@ -285,7 +285,7 @@ class Coco(NamedTuple):
     empty_boxes: int
 
 
-def read_annotations(source: Path) -> Coco:
+def read_annotations(source: Path) -> CocoAnnotations:
     """Reads ``annotations/instances_train*.json`` and ``instances_val*.json`` in a folder.
 
     The images for ``instances_train2017.json`` are in the subfolder ``train2017``, and so on.
@@ -294,14 +294,14 @@ def read_annotations(source: Path) -> Coco:
     categories: dict[int, str] | None = None
     without_boxes = empty_boxes = 0
     for subset, name in _PUBLISHED.items():
-        path = _find(source, name)
+        path = _find_annotation_file(source, name)
         if path is None:
             continue
         content = _load(path)
-        with document(path, "annotations"):
-            own = _categories(path, content)
+        with parsing_document(path, "annotations"):
+            own = _category_names(path, content)
             labels = {number: label for label, number in enumerate(sorted(own), start=1)}
-            images, empty = _images(path, content, source, labels)
+            images, empty = _images_with_objects(path, content, source, labels)
         if categories not in (None, own):
             raise UsageError(f"{path}: has other categories than the annotations for training")
         categories = own
@@ -320,13 +320,15 @@ def read_annotations(source: Path) -> Coco:
     if not any(subsets.values()):
         raise UsageError(f"{source}: the annotations name no image with a box")
     classes = tuple(categories[number] for number in sorted(categories))
-    return Coco(classes, subsets, without_boxes, empty_boxes)
+    return CocoAnnotations(classes, subsets, without_boxes, empty_boxes)
 
 
-def make_coco(dataset: Coco, out: Path, shards: Mapping[str, int], seed: int) -> None:
+def write_coco_records(
+    dataset: CocoAnnotations, out: Path, shards: Mapping[str, int], seed: int
+) -> None:
     """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``; see `output.write_set`."""
 
-    def write(path: Path, images: Sequence[CocoImage]) -> int:
+    def write_coco_file(path: Path, images: Sequence[CocoImage]) -> int:
         made = [
             (file, partial(serialize, source_id=number, name=file.name, objects=objects))
             for file, number, objects in images
@@ -338,10 +340,10 @@ def make_coco(dataset: Coco, out: Path, shards: Mapping[str, int], seed: int) ->
         for subset, images in dataset.subsets.items()
     }
     labels = {LABELS_FILE: ["background", *dataset.classes]}
-    output.write_set(out, PREFIX, subsets, shards, write, labels)
+    output.write_dataset_files(out, PREFIX, subsets, shards, write_coco_file, labels)
 
 
-def _find(source: Path, name: str) -> Path | None:
+def _find_annotation_file(source: Path, name: str) -> Path | None:
     if not source.is_dir():
         raise UsageError(f"{source}: there is no such folder")
     files = sorted((source / "annotations").glob(f"instances_{name}*.json"))
@@ -358,20 +360,20 @@ def _load(path: Path) -> Any:
     return content
 
 
-def _categories(path: Path, content: Any) -> dict[int, str]:
+def _category_names(path: Path, content: Any) -> dict[int, str]:
     names_by_id: dict[int, str] = {}
     for category in content["categories"]:
         try:
             names_by_id[int(category["id"])] = str(category["name"])
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: {category!r:.80} is not a category: {error}") from error
-        check_name("category", names_by_id[int(category["id"])])
+        check_class_name("category", names_by_id[int(category["id"])])
     if len(names_by_id) > MAX_CLASSES:
         raise UsageError(f"{len(names_by_id)} categories, but at most {MAX_CLASSES} fit")
     return names_by_id
 
 
-def _images(
+def _images_with_objects(
     path: Path, content: Any, source: Path, labels: Mapping[int, int]
 ) -> tuple[list[CocoImage], int]:
     folder = source / path.stem.partition("_")[2]
@@ -388,7 +390,7 @@ def _images(
             files[int(entry["id"])] = folder / name
             sizes[int(entry["id"])] = (int(entry["height"]), int(entry["width"]))
         for entry in content["annotations"]:
-            made = _object(path, entry, sizes, labels)
+            made = _convert_annotation(path, entry, sizes, labels)
             if made is None:
                 empty += 1
             else:
@@ -403,7 +405,7 @@ def _images(
     return [(file, number, objects[number]) for number, file in files.items()], empty
 
 
-def _object(
+def _convert_annotation(
     path: Path, annotation: Any, sizes: Mapping[int, tuple[int, int]], labels: Mapping[int, int]
 ) -> CocoObject | None:
     """Converts an annotation to an object; None if the box has no area."""

@@ -15,11 +15,11 @@ from typing import Annotated, Any, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.base.files import place
-from cnnbench.data.folder import Findings, readable
+from cnnbench.data.folder import Findings, converting_read_errors
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.models import model as registry
-from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, grouped, resolve
+from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, group_values, resolve_sizes
 from cnnbench.records.run import SkippedRecords
 
 # Data sets: names, classes, sizes of subsets, and selection by flags, without TensorFlow.
@@ -27,10 +27,10 @@ from cnnbench.records.run import SkippedRecords
 SUBSETS = ("train", "validation")
 
 
-def _is_pipeline(value: Any, arguments: Sequence[Any]) -> str:
+def _not_a_pipeline_text(value: Any, arguments: Sequence[Any]) -> str:
     del arguments
     fits = hasattr(value, "tower_batches")  # importing Pipeline would import TensorFlow
-    return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {plugins.shown(value)}"
+    return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {plugins.value_text(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Dataset:
     files: str
     find: Callable[[str, str], Sequence[Path | str]] = field(repr=False)
     count: Callable[[Sequence[Path], str], int] = field(repr=False)
-    open: Callable[[InputSpec], Annotated[Any, _is_pipeline]] = field(repr=False)
+    open: Callable[[InputSpec], Annotated[Any, _not_a_pipeline_text]] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
     missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=lambda _: (), repr=False)
     left_out: Callable[[Sequence[Path]], Sequence[Path]] = field(default=lambda _: (), repr=False)
@@ -93,7 +93,7 @@ class Dataset:
         """
         if data_dir is None:
             return self.examples[subset]
-        files = self._files(data_dir, subset)
+        files = self._find_existing_files(data_dir, subset)
         examples = self.count(files, subset)
         if examples < 1:
             raise DataError(f"{data_dir}: the {subset} files contain no records")
@@ -101,7 +101,7 @@ class Dataset:
 
     def gaps(self, subset: str, data_dir: str) -> list[str]:
         """Lines of text about missing files of a subset, and about files that are not read."""
-        files, notices = self._files(data_dir, subset), []
+        files, notices = self._find_existing_files(data_dir, subset), []
         if missing := self.missing(files):
             count = f"{len(missing)} of {len(missing) + len(files)} {subset} files are missing"
             notices.append(f"{count}, the first {missing[0]}; epochs are shorter")
@@ -120,22 +120,24 @@ class Dataset:
         """The first defect that `check` finds in the files of an input; "" if none in that time."""
         found: list[str] = []
 
-        def look() -> None:
+        def look_for_defects() -> None:
             # An error of the check itself must not hide the one for which it is called.
             with contextlib.suppress(Exception):
-                files = self._files(str(spec.data_dir), spec.subset)
+                files = self._find_existing_files(str(spec.data_dir), spec.subset)
                 found.extend(self.check(files, spec.num_classes).defects)
 
-        thread = threading.Thread(target=look, daemon=True)
+        thread = threading.Thread(target=look_for_defects, daemon=True)
         thread.start()
         thread.join(seconds)
         return next(iter(found), "")
 
-    def _files(self, data_dir: str, subset: str) -> list[Path]:
+    def _find_existing_files(self, data_dir: str, subset: str) -> list[Path]:
         files = [place(path) for path in self.find(data_dir, subset)]
         absent = next((path for path in files if not (path.is_file() or path.exists())), None)
         if absent is not None:
-            who = plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
+            who = (
+                plugins.plugin_of_object("dataset_plugin", self.name) or f"--data_name={self.name}"
+            )
             raise UsageError(f"{who}: find names {absent}, which does not exist")
         if not files:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} {subset} files")
@@ -145,7 +147,7 @@ class Dataset:
         subsets: dict[str, Sequence[Path]] = {}
         for subset in SUBSETS:
             try:
-                subsets[subset] = self._files(data_dir, subset)
+                subsets[subset] = self._find_existing_files(data_dir, subset)
             except FlagError as error:
                 if error.__cause__ is not None:  # The files exist, but are unreadable or defective.
                     raise
@@ -195,12 +197,12 @@ def find_dataset(data_name: str | None, data_dir: str | None, model: str | None 
     for name, dataset in _DATASETS.items():
         if name in data_dir:
             return dataset
-    return detect(data_dir)
+    return detect_dataset(data_dir)
 
 
-def detect(data_dir: str) -> Dataset:
+def detect_dataset(data_dir: str) -> Dataset:
     """The data set with files in a directory. If several match, the one registered last."""
-    with readable(data_dir):
+    with converting_read_errors(data_dir):
         for dataset in reversed(_DATASETS.values()):
             if dataset._look_into(data_dir):
                 return dataset
@@ -208,7 +210,7 @@ def detect(data_dir: str) -> Dataset:
     raise FlagError("data_dir", data_dir, f"contains files of no data set ({known})")
 
 
-plugins.add_kind(
+plugins.add_plugin_kind(
     plugins.Kind(
         flag="dataset_plugin",
         noun="data set",
@@ -285,7 +287,7 @@ class InputSpec(DataParams):
         if self.num_classes == 0:
             object.__setattr__(self, "num_classes", self.dataset.num_classes)
         if not self.examples:
-            examples = resolve(self.dataset.elements, self, self.num_classes)
+            examples = resolve_sizes(self.dataset.elements, self, self.num_classes)
             object.__setattr__(self, "examples", examples)
         if not self.elements:
             object.__setattr__(self, "elements", self.examples)
@@ -357,7 +359,7 @@ class InputSpec(DataParams):
 CLOSE_SECONDS = 2.0
 
 
-def close_all(sources: Iterable[InputSource], seconds: float) -> None:
+def close_inputs(sources: Iterable[InputSource], seconds: float) -> None:
     """Closes inputs; waits at most `seconds` for all of them together."""
     end = time.monotonic() + seconds
     for source in sources:
@@ -386,8 +388,8 @@ class TowerBatch(NamedTuple):
         cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
     ) -> TowerBatch:
         """A batch with the given values, which are keyed by element name."""
-        features = grouped(elements, "feature", values)
-        return cls(features, grouped(elements, "label", values), weights)
+        features = group_values(elements, "feature", values)
+        return cls(features, group_values(elements, "label", values), weights)
 
 
 class InputSource(AbstractContextManager["InputSource"]):

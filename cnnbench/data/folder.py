@@ -93,14 +93,14 @@ def os_error_text(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def unfinished_in(folder: Path) -> str:
+def unfinished_subfolder(folder: Path) -> str:
     """Name of a subfolder with the files of an incomplete data set; "" if there is none."""
     made = (path for path in folder.iterdir() if path.name.startswith(UNFINISHED))
     held = (path.name for path in made if (path / SCRATCH).is_file() and len([*path.iterdir()]) > 1)
     return min(held, default="")
 
 
-def content_of(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     """The content of a data file; DataError if it cannot be read."""
     try:
         return path.read_bytes() if isinstance(path, UrlPath) else read_file(path)
@@ -111,7 +111,7 @@ def content_of(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def readable(data_dir: str) -> Iterator[None]:
+def converting_read_errors(data_dir: str) -> Iterator[None]:
     """Context manager for reading a directory. Raises FlagError if it is missing or cannot be
     read.
     """
@@ -125,7 +125,7 @@ def readable(data_dir: str) -> Iterator[None]:
         raise FlagError("data_dir", data_dir, problem) from error
 
 
-def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
+def cache_by_file_version(count: Callable[[Path], int]) -> Callable[[Path], int]:
     """Caches the results of ``count`` until a file changes, because a run counts examples twice."""
 
     @functools.lru_cache(_REMEMBERED)
@@ -134,7 +134,7 @@ def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
         return count(path)
 
     @functools.wraps(count)
-    def look(path: Path) -> int:
+    def count_unless_cached(path: Path) -> int:
         try:
             status = path.stat()
         except OSError:
@@ -142,7 +142,7 @@ def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         return cached_count(path, *version)
 
-    return look
+    return count_unless_cached
 
 
 # Writing of data sets: all files or none. This part does not import TensorFlow.
@@ -151,7 +151,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def write_set(
+def write_dataset_files(
     out: Path,
     prefix: str,
     subsets: Mapping[str, Sequence[Item]],
@@ -176,7 +176,7 @@ def write_set(
     results: list[Result] = []
     places = ("", *(f"{name}/" for names in SUBSET_FOLDERS.values() for name in names))
     patterns = [f"{place}{prefix}{subset}-*-of-*" for subset in SUBSET_FOLDERS for place in places]
-    with unfinished_folder(out, patterns) as folder:
+    with temporary_output_folder(out, patterns) as folder:
         written: list[Path] = []
         for subset, items in subsets.items():
             count = min(shards[subset], len(items))
@@ -194,7 +194,7 @@ def write_set(
 
 
 @contextlib.contextmanager
-def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
+def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
     """Context manager: creates ``out`` with a temporary folder, which is removed at the end.
 
     ``out`` is locked in the block. It must be writable and must not contain files of such a data
@@ -209,7 +209,9 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
             )
             if existing:
                 state = (
-                    "an unfinished data set" if unfinished_in(out) else existing.relative_to(out)
+                    "an unfinished data set"
+                    if unfinished_subfolder(out)
+                    else existing.relative_to(out)
                 )
                 raise UsageError(
                     f"{out}: contains {state} already; remove it or name another folder"
@@ -304,13 +306,13 @@ def find_images(
     try:
         if not folder.is_dir():
             raise UsageError(f"{folder}: there is no such folder")
-        roots = _split_roots(folder)
+        roots = _subset_folders(folder)
         folders_by_split = {split: _class_folders(root, ignored) for split, root in roots.items()}
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: {os_error_text(error)}") from error
     names = sorted({path.name for folders in folders_by_split.values() for path in folders})
     for name in names:
-        check_name(f"{folder}: class folder", name)
+        check_class_name(f"{folder}: class folder", name)
     numbered = [ImageClass(label, name, name) for label, name in enumerate(names, start=1)]
     classes = _read_labels(labels_file) if labels_file else numbered
     by_name = {c.name: c for c in classes}
@@ -333,7 +335,7 @@ def find_images(
     return ImageFolder(tuple(classes), subsets, tuple(ignored))
 
 
-def _split_roots(folder: Path) -> dict[str, Path]:
+def _subset_folders(folder: Path) -> dict[str, Path]:
     roots = {
         split: folder / name
         for split, names in SUBSET_FOLDERS.items()
@@ -345,9 +347,9 @@ def _split_roots(folder: Path) -> dict[str, Path]:
 
 def _class_folders(root: Path, ignored: list[Path]) -> dict[Path, list[Path]]:
     images_by_folder = {}
-    for folder in _visible(root):
+    for folder in _visible_entries(root):
         if folder.is_dir():
-            entries = _visible(folder)
+            entries = _visible_entries(folder)
             images = [path for path in entries if _is_image(path)]
             if images:
                 images_by_folder[folder] = images
@@ -363,14 +365,14 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
-def _visible(folder: Path) -> list[Path]:
+def _visible_entries(folder: Path) -> list[Path]:
     """Sorted entries of a folder, without files that operating systems and file servers create."""
     return sorted(
         path for path in folder.iterdir() if path.name[0] not in ".@" and path.name != "__MACOSX"
     )
 
 
-def check_name(what: str, name: str) -> None:
+def check_class_name(what: str, name: str) -> None:
     """Raises UsageError for a class name that cannot be written as a line of labels.txt."""
     # In file names, Python represents bytes that are not UTF-8 as surrogates.
     if not "".join(c for c in name if not "\udc80" <= c <= "\udcff").isprintable():
@@ -385,7 +387,7 @@ def _read_labels(path: Path) -> list[ImageClass]:
     for line in lines:
         name, *words = line.split()
         text = " ".join(words) or name
-        check_name(f"--labels={path}:", " ".join([name, *words]))
+        check_class_name(f"--labels={path}:", " ".join([name, *words]))
         if any(c.name == name for c in classes):
             raise UsageError(f"--labels={path}: {name!r} is listed twice")
         classes.append(ImageClass(len(classes) + 1, name, text))

@@ -22,11 +22,11 @@ from cnnbench.data.folder import (
     ImageFolder,
     ImageTally,
     RecordDefect,
-    content_of,
+    read_content,
 )
 from cnnbench.data.open import IMAGENET
-from cnnbench.data.pipeline import seed_pair, uniform_int
-from cnnbench.data.records import RecordPipeline, check_records, require
+from cnnbench.data.pipeline import draw_uniform_int, stateless_seed
+from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records
 from cnnbench.errors import DataError, UsageError, first_line
 
 # Preprocessing of JPEG images for networks: decoding, cropping, resizing, normalising.
@@ -47,7 +47,9 @@ _HUE = 0.2
 _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 
 
-def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+def preprocess_train_image(
+    jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec
+) -> tf.Tensor:
     """A normalised random crop, float32 [image_size, image_size, 3]; half of them are mirrored.
 
     `shape`, int32 [3], is the result of `tf.io.extract_jpeg_shape`. `boxes`, float32 [1, n, 4], are
@@ -56,14 +58,14 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
     size = spec.image_size
     if spec.resize_method == "crop":
         image = decode(jpeg, spec)
-        top, left = _free_room(image, size)
-        top = uniform_int(position, spec.seed, "crop top", top + 1)
-        left = uniform_int(position, spec.seed, "crop left", left + 1)
+        top, left = _crop_margins(image, size)
+        top = draw_uniform_int(position, spec.seed, "crop top", top + 1)
+        left = draw_uniform_int(position, spec.seed, "crop left", left + 1)
         image = tf.cast(tf.slice(image, tf.stack([top, left, 0]), [size, size, 3]), tf.float32)
     else:
         image = _distorted_crop(jpeg, shape, boxes, position, spec)
-        image = resize(image, size, size, position, spec)
-    mirrored = uniform_int(position, spec.seed, "mirror", 2) == 1
+        image = resize_image(image, size, size, position, spec)
+    mirrored = draw_uniform_int(position, spec.seed, "mirror", 2) == 1
     image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
     if spec.distortions:
         image = distort_colour(image, position, spec)
@@ -71,10 +73,10 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
         image = tf.ensure_shape(image, [size, size, 3])
         rounded = tf.saturate_cast(tf.round(image), tf.uint8)
         image = tf.cast(augmented(rounded, position, spec), tf.float32)
-    return normalise(image, spec)
+    return normalise_image(image, spec)
 
 
-def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """The normalised centre of an image, float32 [image_size, image_size, 3].
 
     The image is resized with the same aspect ratio so that the shorter side is 1.145 times
@@ -93,19 +95,19 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
             # is rounded down. In a different order, some images would have one row more or less.
             exact = tf.cast(sides, tf.float32)
             sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
-        image = resize(image, sides[0], sides[1], position, spec)
-    top, left = _free_room(image, size)
+        image = resize_image(image, sides[0], sides[1], position, spec)
+    top, left = _crop_margins(image, size)
     begin = tf.stack([top // 2, left // 2, 0])
     image = tf.cast(tf.slice(image, begin, [size, size, 3]), tf.float32)
-    return normalise(image, spec)
+    return normalise_image(image, spec)
 
 
 def decode(jpeg: Any, spec: InputSpec) -> tf.Tensor:
     """Decodes a JPEG to uint8 [height, width, 3]. Grey and CMYK images become RGB."""
-    return tf.io.decode_jpeg(jpeg, **_decoding(spec))
+    return tf.io.decode_jpeg(jpeg, **_jpeg_decoding_options(spec))
 
 
-def _decoding(spec: InputSpec) -> dict[str, Any]:
+def _jpeg_decoding_options(spec: InputSpec) -> dict[str, Any]:
     return {
         "channels": 3,
         "fancy_upscaling": spec.jpeg_fancy_upscaling,
@@ -113,7 +115,7 @@ def _decoding(spec: InputSpec) -> dict[str, Any]:
     }
 
 
-def normalise(image: Any, spec: InputSpec) -> tf.Tensor:
+def normalise_image(image: Any, spec: InputSpec) -> tf.Tensor:
     """Scales 0..255 to -1..1, or (ml_perf, official) subtracts the channel means.
 
     Sets the static shape.
@@ -123,7 +125,7 @@ def normalise(image: Any, spec: InputSpec) -> tf.Tensor:
     return image - tf.constant(CHANNEL_MEANS) if less_means else image / 127.5 - 1.0
 
 
-def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+def resize_image(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """Resizes an image with the method in ``spec``. The result is float32 in 0..255."""
     image = tf.cast(image, tf.float32)
 
@@ -144,7 +146,7 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         boxes[:, :0] if spec.ml_perf else boxes,
-        seed_pair(position, spec.seed, "distorted box"),
+        stateless_seed(position, spec.seed, "distorted box"),
         min_object_covered=0.1,
         aspect_ratio_range=(0.75, 1.33),
         area_range=(0.05, 1.0),
@@ -154,10 +156,10 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
     if not spec.fuse_decode_and_crop:
         return tf.slice(decode(jpeg, spec), begin, extent)
     window = tf.concat([begin[:2], extent[:2]], axis=0)
-    return tf.image.decode_and_crop_jpeg(jpeg, window, **_decoding(spec))
+    return tf.image.decode_and_crop_jpeg(jpeg, window, **_jpeg_decoding_options(spec))
 
 
-def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+def _crop_margins(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Numbers of rows and columns by which the image is larger than the crop, int32 >= 0."""
     shape = tf.shape(image)
     checked = tf.debugging.assert_greater_equal(shape[:2], size, "image smaller than the crop")
@@ -173,7 +175,7 @@ def distort_colour(image: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     and hue. With ``distort_color_in_yiq``, saturation and hue are changed by scaling and rotating
     the chroma plane of YIQ; otherwise they are changed in HSV.
     """
-    seed = partial(seed_pair, position, spec.seed)
+    seed = partial(stateless_seed, position, spec.seed)
 
     def brightness(x: Any) -> Any:
         return tf.image.stateless_random_brightness(x, _BRIGHTNESS, seed("brightness"))
@@ -188,7 +190,7 @@ def distort_colour(image: Any, position: Any, spec: InputSpec) -> tf.Tensor:
         scale = tf.random.stateless_uniform([], seed("saturation"), *_SATURATION)
         limit = _HUE * math.pi
         angle = tf.random.stateless_uniform([], seed("hue"), -limit, limit)
-        return scale_and_turn_chroma(x, scale, angle)
+        return scale_and_rotate_chroma(x, scale, angle)
 
     image = image / 255.0
     image = tf.cond(
@@ -199,7 +201,7 @@ def distort_colour(image: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     return 255.0 * tf.clip_by_value(image, 0.0, 1.0)
 
 
-def scale_and_turn_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
+def scale_and_rotate_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
     """Scales the chroma of an image [height, width, 3] and rotates it by ``angle`` radians.
 
     Luma (Y of YIQ) does not change. A scale of 0 results in grey. The result is not clipped.
@@ -223,7 +225,7 @@ MAX_PIXELS = 2**27
 """Maximum number of pixels in an image, which take 1.5 GiB as float32."""
 
 
-def parse(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], tf.Tensor]:
+def parse_record(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], tf.Tensor]:
     """The features of a serialized record (string scalar) with the given keys, and the boxes.
 
     Boxes are float32 [n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
@@ -233,14 +235,14 @@ def parse(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], t
     return features, tf.stack([features[side].values for side in BOX_SIDES], axis=-1)
 
 
-def is_usable_size(shape: Any) -> tf.Tensor:
+def is_usable_image_size(shape: Any) -> tf.Tensor:
     """In a graph: whether a JPEG's shape, int32 [3], is within `MAX_ASPECT` and `MAX_PIXELS`."""
     height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
     return even & (height * width <= MAX_PIXELS)
 
 
-def are_inside(boxes: Any) -> tf.Tensor:
+def boxes_are_inside(boxes: Any) -> tf.Tensor:
     """Whether all boxes, [..., 4] with top, left, bottom and right, are inside the image."""
     ahead = [[0, 0]] * (len(boxes.shape) - 1)
     # In the sequence 0, 0, top, left, bottom, right, 1, 1, no value may be larger than the value
@@ -259,13 +261,13 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
     """Checks the parts of a record that a run uses: label < num_classes, sides >= `min_size`."""
-    features = features_of(record)
+    features = parse_features(record)
     label = single(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:
         raise RecordDefect(f"label {label} is not in [0, {num_classes})")
     boxes = check_boxes(features)
     jpeg = single(features, ENCODED, "bytes_list")
-    height, width = decoded_size(jpeg)
+    height, width = decoded_image_size(jpeg)
     if min(height, width) < min_size:
         raise RecordDefect(
             f"the image is {height}x{width}, but --resize_method=crop needs {min_size}x{min_size}"
@@ -273,7 +275,7 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
     return ImageFacts(label, height, width, len(jpeg), boxes)
 
 
-def features_of(record: bytes) -> Any:
+def parse_features(record: bytes) -> Any:
     """The features of a serialized record, by key. RecordDefect if it cannot be parsed."""
     try:
         return tf.train.Example.FromString(record).features.feature
@@ -306,9 +308,9 @@ def check_boxes(features: Any) -> int:
     return len(sides[0])
 
 
-def check_size(shape: Any) -> None:
-    """Raises RecordDefect if the size of an image is invalid according to `is_usable_size`."""
-    if not bool(is_usable_size(shape)):
+def check_image_size(shape: Any) -> None:
+    """Raises RecordDefect if `is_usable_image_size` is false for the size of an image."""
+    if not bool(is_usable_image_size(shape)):
         height, width, _ = map(int, shape)
         raise RecordDefect(
             f"the image is {height}x{width}; it must have at most {MAX_PIXELS:,} pixels, "
@@ -316,14 +318,14 @@ def check_size(shape: Any) -> None:
         )
 
 
-def decoded_size(jpeg: bytes) -> tuple[int, int]:
+def decoded_image_size(jpeg: bytes) -> tuple[int, int]:
     """Decodes a JPEG completely and returns height and width. RecordDefect if it cannot be used."""
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
             kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"
             raise RecordDefect(f"the image is {kind}; cnnbench data make-imagenet writes JPEGs")
         try:
-            check_size(tf.io.extract_jpeg_shape(jpeg))
+            check_image_size(tf.io.extract_jpeg_shape(jpeg))
             image = tf.io.decode_jpeg(jpeg, channels=3)
         except tf.errors.InvalidArgumentError as error:
             raise RecordDefect("the JPEG cannot be decoded") from error
@@ -334,7 +336,7 @@ def serialize(
     jpeg: bytes, height: int, width: int, label: int, name: str, synset: str, text: str
 ) -> bytes:
     """Makes a record with the keys of ImageNet's files, without boxes. Sizes are in pixels."""
-    return serialized(
+    return serialize_features(
         ints={
             "image/height": [height],
             "image/width": [width],
@@ -354,7 +356,7 @@ def serialize(
     )
 
 
-def serialized(
+def serialize_features(
     ints: Mapping[str, Sequence[int]],
     floats: Mapping[str, Sequence[float]],
     texts: Mapping[str, str | bytes],
@@ -390,20 +392,23 @@ class ImageNetPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        features, boxes = parse(record, _KEYS)
+        features, boxes = parse_record(record, _KEYS)
         jpeg, label = features[ENCODED], features[LABEL]
         # Fails if the data is not a JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
-        sound = require(
-            (label >= 0) & (label < spec.num_classes) & is_usable_size(shape) & are_inside(boxes),
+        sound = assert_in_graph(
+            (label >= 0)
+            & (label < spec.num_classes)
+            & is_usable_image_size(shape)
+            & boxes_are_inside(boxes),
             label,
         )
         with tf.control_dependencies([sound]):
             jpeg = tf.identity(jpeg)
         if spec.training:
-            image = train_image(jpeg, shape, boxes[tf.newaxis], position, spec)
+            image = preprocess_train_image(jpeg, shape, boxes[tf.newaxis], position, spec)
         else:
-            image = eval_image(jpeg, position, spec)
+            image = preprocess_eval_image(jpeg, position, spec)
         return {"image": image, "label": label}
 
     def examine(self, record: bytes) -> object:
@@ -420,7 +425,7 @@ _MAX_CLASSES = IMAGENET.num_classes - 1
 _CHUNK = 64
 
 
-def make_imagenet(images: ImageFolder, out: Path, shards: Mapping[str, int]) -> int:
+def write_imagenet_records(images: ImageFolder, out: Path, shards: Mapping[str, int]) -> int:
     """Writes ``<subset>-*-of-*`` and ``labels.txt``; see `output.write_set`.
 
     RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, are converted to RGB JPEGs with
@@ -438,7 +443,9 @@ def make_imagenet(images: ImageFolder, out: Path, shards: Mapping[str, int]) -> 
 
     lines = ["background"]  # The line number, starting at 0, is the label.
     lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in images.classes]
-    return sum(folder.write_set(out, "", images.subsets, shards, write, {LABELS_FILE: lines}))
+    return sum(
+        folder.write_dataset_files(out, "", images.subsets, shards, write, {LABELS_FILE: lines})
+    )
 
 
 def write_images(
@@ -457,19 +464,19 @@ def write_images(
         # Chunks limit how many images the pool reads ahead of the writer.
         for begin in range(0, len(files), _CHUNK):
             part = files[begin : begin + _CHUNK]
-            images = pool.map(rgb_jpeg, (source for source, _ in part))
+            images = pool.map(read_as_rgb_jpeg, (source for source, _ in part))
             for (_, record), (jpeg, height, width, reencoded) in zip(part, images, strict=True):
                 count += reencoded
                 writer.write(record(jpeg, height, width))
     return count
 
 
-def rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
+def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
     """Reads a JPEG or PNG file (detected by content) as an RGB JPEG without alpha channel.
 
     Returns the JPEG, its height and width, and whether it was re-encoded.
     """
-    content = content_of(path)
+    content = read_content(path)
     with tf.device("CPU:0"):
         is_jpeg = bool(tf.io.is_jpeg(content))
         if not is_jpeg and not content.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -478,14 +485,14 @@ def rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
         try:
             if is_jpeg:
                 shape = tf.io.extract_jpeg_shape(content)
-                check_size(shape)
+                check_image_size(shape)
                 keep = int(shape[2]) == 3
                 method = "" if keep else "INTEGER_ACCURATE"
                 image = tf.io.decode_jpeg(content, channels=3, dct_method=method)
             else:
                 keep = False
                 image = tf.io.decode_png(content, channels=3)
-                check_size(image.shape)
+                check_image_size(image.shape)
         except RecordDefect as defect:
             raise DataError(f"{path}: {defect}") from None
         except tf.errors.OpError as error:

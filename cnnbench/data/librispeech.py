@@ -16,9 +16,9 @@ import tensorflow as tf
 from cnnbench.base.files import read_text
 from cnnbench.data import folder as output
 from cnnbench.data.dataset import InputSpec
-from cnnbench.data.folder import Findings, RecordDefect, content_of
-from cnnbench.data.imagenet import features_of, serialized, single
-from cnnbench.data.records import RecordPipeline, check_records, padded, require
+from cnnbench.data.folder import Findings, RecordDefect, read_content
+from cnnbench.data.imagenet import parse_features, serialize_features, single
+from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records, pad_rows
 from cnnbench.errors import DataError, UsageError
 
 # LibriSpeech: records of utterances with transcripts, and the pipeline of spectrograms.
@@ -40,7 +40,7 @@ TEXT = "audio/text"
 UTTERANCE = "audio/id"
 
 
-def samples_in(content: bytes) -> int:
+def count_wav_samples(content: bytes) -> int:
     """Number of samples in a WAV file. RecordDefect if it does not have 16 bits, 16 kHz and one
     channel.
     """
@@ -68,13 +68,13 @@ def examine(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> tuple[int, int]:
     """Checks the parts of a record that a run uses; returns the numbers of frames and letters."""
-    features = features_of(record)
+    features = parse_features(record)
     text = single(features, TEXT, "bytes_list")
     strange = next((byte for byte in text if byte not in ALPHABET), None)
     if strange is not None or not text:
         what = "is empty" if strange is None else f"has {chr(strange)!r}"
         raise RecordDefect(f"the transcript {what}; it takes a to z, blanks and apostrophes")
-    samples = samples_in(single(features, AUDIO, "bytes_list"))
+    samples = count_wav_samples(single(features, AUDIO, "bytes_list"))
     frames = max(0, 1 + (samples - WINDOW) // STRIDE)
     if frames < 1:
         raise RecordDefect(f"the audio has {samples} samples, but one frame takes {WINDOW}")
@@ -108,10 +108,10 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def serialize(audio: bytes, text: str, utterance: str) -> bytes:
-    """Creates a record from a WAV file that `samples_in` accepts, and a transcript in
+    """Creates a record from a WAV file that `count_wav_samples` accepts, and a transcript in
     `ALPHABET`.
     """
-    return serialized({}, {}, {AUDIO: audio, TEXT: text, UTTERANCE: utterance})
+    return serialize_features({}, {}, {AUDIO: audio, TEXT: text, UTTERANCE: utterance})
 
 
 _SILENCE = 1e-10  # Added to the power, so that its logarithm is finite.
@@ -139,19 +139,19 @@ class LibriSpeechPipeline(RecordPipeline):
         repeated = tf.math.count_nonzero(letters[1:] == letters[:-1], dtype=tf.int32)
         frames = 1 + (samples - WINDOW) // STRIDE
         sound = [
-            require(tf.equal(rate, SAMPLE_RATE), rate),
-            require(tf.equal(tf.shape(audio)[1], 1), "channels"),
-            require(tf.reduce_all(letters >= 0), "letters"),
-            require((samples >= WINDOW) & (frames <= self._max_frames), frames),
-            require((count >= 1) & (count <= self._max_letters), count),
-            require(count + repeated <= frames, count, frames),
+            assert_in_graph(tf.equal(rate, SAMPLE_RATE), rate),
+            assert_in_graph(tf.equal(tf.shape(audio)[1], 1), "channels"),
+            assert_in_graph(tf.reduce_all(letters >= 0), "letters"),
+            assert_in_graph((samples >= WINDOW) & (frames <= self._max_frames), frames),
+            assert_in_graph((count >= 1) & (count <= self._max_letters), count),
+            assert_in_graph(count + repeated <= frames, count, frames),
         ]
         with tf.control_dependencies(sound):
-            rows = spectrogram(audio[:, 0])
+            rows = log_spectrogram(audio[:, 0])
         return {
-            "spectrogram": padded(rows, self._max_frames),
+            "spectrogram": pad_rows(rows, self._max_frames),
             "num_frames": tf.cast(frames, tf.int64),
-            "transcript": padded(letters, self._max_letters),
+            "transcript": pad_rows(letters, self._max_letters),
             "transcript_length": tf.cast(count, tf.int64),
         }
 
@@ -160,7 +160,7 @@ class LibriSpeechPipeline(RecordPipeline):
         return examine(record, self._max_frames, self._max_letters)
 
 
-def spectrogram(samples: Any) -> tf.Tensor:
+def log_spectrogram(samples: Any) -> tf.Tensor:
     """Log power of frequencies from 0 to 8 kHz, every 10 ms: float32 [frames, 161].
 
     The samples are float32 [n], n >= 320, in [-1, 1] at 16 kHz. For each frequency, the mean over
@@ -191,7 +191,7 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
         "validation": [source / validation] if (source / validation).is_dir() else [],
     }
     by_subset: dict[str, Sequence[Utterance]] = {
-        subset: [utterance for folder in some for utterance in _utterances(folder)]
+        subset: [utterance for folder in some for utterance in _read_utterances(folder)]
         for subset, some in folders.items()
         if some
     }
@@ -200,7 +200,7 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
     return by_subset
 
 
-def make_librispeech(
+def write_librispeech_records(
     by_subset: Mapping[str, Sequence[Utterance]], out: Path, shards: Mapping[str, int], seed: int
 ) -> None:
     """Writes ``librispeech-<subset>-*-of-*``; see `output.write_set`."""
@@ -208,7 +208,7 @@ def make_librispeech(
         subset: random.Random(seed).sample(utterances, len(utterances))
         for subset, utterances in by_subset.items()
     }
-    output.write_set(out, PREFIX, subsets, shards, _write_records, {})
+    output.write_dataset_files(out, PREFIX, subsets, shards, _write_records, {})
 
 
 def _write_records(path: Path, utterances: Sequence[Utterance]) -> None:
@@ -218,14 +218,14 @@ def _write_records(path: Path, utterances: Sequence[Utterance]) -> None:
     ):
         for audio, text, where in utterances:
             try:
-                record = serialize(content_of(audio), text, audio.stem)
+                record = serialize(read_content(audio), text, audio.stem)
                 examine(record)
             except RecordDefect as defect:
                 raise DataError(f"{audio}: {defect} ({where})") from defect
             file.write(record)
 
 
-def _utterances(folder: Path) -> Iterator[Utterance]:
+def _read_utterances(folder: Path) -> Iterator[Utterance]:
     for listing in sorted(folder.glob("*/*/*.trans.txt")):
         for number, line in enumerate(read_text(listing).splitlines(), start=1):
             name, _, text = line.partition(" ")

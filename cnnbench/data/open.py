@@ -47,14 +47,14 @@ def make_input(
     return PipelineInput(spec, devices, pipeline)
 
 
-def _of(name: str) -> Callable[..., Any]:
+def _import_on_call(name: str) -> Callable[..., Any]:
     """The function ``MODULE.NAME`` in this package. It is imported when it is first called."""
     module, _, attribute = name.partition(".")
 
-    def call(*arguments: object) -> Any:
+    def import_and_call(*arguments: object) -> Any:
         return getattr(import_module(f"cnnbench.data.{module}"), attribute)(*arguments)
 
-    return call
+    return import_and_call
 
 
 def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
@@ -63,10 +63,10 @@ def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
         "files": f"{prefix}train-*-of-* and {prefix}validation-*-of-*",
         "find": partial(tfrecord.find_files, prefix=prefix),
         "count": tfrecord.count_examples,
-        "missing": tfrecord.missing_shards,
+        "missing": tfrecord.missing_shard_names,
         "left_out": tfrecord.left_out,
-        "open": _of(pipeline),
-        "check": _of(f"{pipeline.partition('.')[0]}.check_files"),
+        "open": _import_on_call(pipeline),
+        "check": _import_on_call(f"{pipeline.partition('.')[0]}.check_files"),
         "skips_bad_records": True,
     }
 
@@ -84,21 +84,21 @@ CIFAR10 = Dataset(
     num_classes=11,
     examples={"train": 50_000, "validation": 10_000},
     files="data_batch_* and test_batch",
-    find=_of("cifar10_files.find_files"),
-    count=_of("cifar10_files.count_examples"),
-    open=_of("cifar10.Cifar10Pipeline"),
+    find=_import_on_call("cifar10_files.find_files"),
+    count=_import_on_call("cifar10_files.count_examples"),
+    open=_import_on_call("cifar10.Cifar10Pipeline"),
     augments=True,
-    check=_of("cifar10_files.check_files"),
+    check=_import_on_call("cifar10_files.check_files"),
 )
 RATINGS = Dataset(
     name="ratings",
     num_classes=2,
     examples={"train": 99_308_850, "validation": 13_849_300},
     files="ratings-train.npz and ratings-validation.npz",
-    find=_of("ratings_files.find_files"),
-    count=_of("ratings_files.count_examples"),
-    open=_of("ratings.RatingsPipeline"),
-    check=_of("ratings_files.check_files"),
+    find=_import_on_call("ratings_files.find_files"),
+    count=_import_on_call("ratings_files.count_examples"),
+    open=_import_on_call("ratings.RatingsPipeline"),
+    check=_import_on_call("ratings_files.check_files"),
     elements=(
         Element("user", (), "feature", "int64", Draw.integers(0, 138_493)),
         Element("item", (), "feature", "int64", Draw.integers(0, 26_744)),

@@ -43,7 +43,7 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
     return turns + share * (turns // share * (spec.num_shards - 1) + spec.shard_index)
 
 
-def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
+def count_examples_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
     """Number of training examples of a shard before ``position`` (int64 scalar)."""
     share = spec.global_batch
     together = share * spec.num_shards
@@ -51,21 +51,25 @@ def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
     return position // together * share + tf.clip_by_value(row, 0, share)
 
 
-def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf.Tensor:
+def draw_uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf.Tensor:
     """Random integers in [0, below), one per position (int64 of any shape).
 
     Different purposes result in independent numbers. The finaliser of SplitMix64 (Steele, Lea and
     Flood 2014) is applied to the position. The modulo operation has a bias of below / 2**64.
     """
     start = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode())) % 2**64
-    x = tf.cast(positions, tf.uint64) * _u64(0x9E3779B97F4A7C15) + _u64(start)
+    x = tf.cast(positions, tf.uint64) * _uint64_constant(0x9E3779B97F4A7C15) + _uint64_constant(
+        start
+    )
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _u64(shift))) * _u64(factor)
-    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _u64(31)))
+        x = tf.bitwise.bitwise_xor(
+            x, tf.bitwise.right_shift(x, _uint64_constant(shift))
+        ) * _uint64_constant(factor)
+    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint64_constant(31)))
     return tf.cast(x % tf.cast(below, tf.uint64), tf.int64)
 
 
-def seed_pair(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
+def stateless_seed(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
     """A seed, int64 [2], for TensorFlow's stateless random operations.
 
     Different purposes result in independent numbers.
@@ -75,7 +79,7 @@ def seed_pair(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
     return tf.stack([tf.constant(mixed, tf.int64), position])
 
 
-def _u64(value: int) -> tf.Tensor:
+def _uint64_constant(value: int) -> tf.Tensor:
     return tf.constant(value, tf.uint64)
 
 
@@ -138,12 +142,12 @@ class Pipeline(abc.ABC):
         else the line names the code that read.
         """
         dataset, told = self.spec.dataset, first_line(error)
-        place = plugins.place_in(text_of(error))
+        place = plugins.plugin_location_in_text(text_of(error))
         if not plugins.is_built_in(dataset.open):
             defect = dataset.first_defect(self.spec, _CHECK_SECONDS)
             if defect:
                 return DataError(f"{defect} ({told})")
-            place = place or _definition(self, dataset)
+            place = place or _place_of_definition(self, dataset)
         return DataError(": ".join(filter(None, (place, str(self.spec.data_dir), told))))
 
     def skipped(self) -> SkippedRecords:
@@ -167,19 +171,19 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
     """
     name = type(pipeline).__name__
     if not isinstance(pipeline, Pipeline):
-        place = plugins.definition(spec.dataset.open)
+        place = plugins.definition_location(spec.dataset.open)
         wanted = "a subclass of cnnbench.data.pipeline.Pipeline"
         raise UsageError(f"{place} must return {wanted}, not a {name}")
-    place = _definition(pipeline, spec.dataset)
+    place = _place_of_definition(pipeline, spec.dataset)
     if not hasattr(pipeline, "start"):
         raise UsageError(f"{place}: {name}.__init__ must call super().__init__(spec, num_examples)")
     wrong = plugins.describe_mismatch(pipeline.num_examples, int)
     if wrong:
         raise UsageError(f"{place}: num_examples of {name} must be {wrong}")
-    with plugins.running(place), tf.device(spec.host):
+    with plugins.running_plugin_code(place), tf.device(spec.host):
         batches = pipeline.tower_batches()
     if not isinstance(batches, tf.data.Dataset):
-        shown = plugins.shown(batches)
+        shown = plugins.value_text(batches)
         raise UsageError(f"{place}: tower_batches must return a tf.data.Dataset, not {shown}")
     check_batch(pipeline, batches.element_spec)
 
@@ -193,33 +197,37 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
     spec = pipeline.spec
     all_specs = spec.batch_specs(spec.batch_per_device if spec.training else None)
     specs = {one.name: all_specs[one.name] for one in spec.elements}  # images are mixed later
-    wanted, found = f"a mapping with {', '.join(specs)}", plugins.shown(batch)
+    wanted, found = f"a mapping with {', '.join(specs)}", plugins.value_text(batch)
     if isinstance(batch, Mapping):
         found = f"one with {', '.join(map(str, batch))}"
-        other = next((name for name, one in specs.items() if not _fits(batch.get(name), one)), "")
+        other = next(
+            (name for name, one in specs.items() if not _matches_spec(batch.get(name), one)), ""
+        )
         if not other:
             return
         if other in batch:
             value = batch[other]
-            wanted = f"{other} as {plugins.shown(specs[other])}"
+            wanted = f"{other} as {plugins.value_text(specs[other])}"
             found = (
-                plugins.shown(value) if isinstance(value, _DENSE) else f"a {type(value).__name__}"
+                plugins.value_text(value)
+                if isinstance(value, _DENSE)
+                else f"a {type(value).__name__}"
             )
-    who = f"{_definition(pipeline, spec.dataset)}: {type(pipeline).__name__}"
+    who = f"{_place_of_definition(pipeline, spec.dataset)}: {type(pipeline).__name__}"
     raise UsageError(f"{who} must deliver {wanted} for data set {spec.dataset.name}, not {found}")
 
 
-def _fits(value: Any, spec: tf.TensorSpec) -> bool:
+def _matches_spec(value: Any, spec: tf.TensorSpec) -> bool:
     """Whether a tensor, or its spec, has the dtype of a spec, and as far as known its shape."""
     same = isinstance(value, _DENSE) and value.dtype == spec.dtype
     return same and bool(spec.shape.is_compatible_with(value.shape))
 
 
-def _definition(pipeline: Pipeline, dataset: Dataset) -> str:
+def _place_of_definition(pipeline: Pipeline, dataset: Dataset) -> str:
     """Where a plug-in defines a pipeline, or else the function that opens its data set."""
     kind = type(pipeline)
     places = (kind.tower_batches, kind, dataset.open)
-    return plugins.definition(next(one for one in places if not plugins.is_built_in(one)))
+    return plugins.definition_location(next(one for one in places if not plugins.is_built_in(one)))
 
 
 def prepared(
@@ -228,12 +236,12 @@ def prepared(
     """The elements of one example, without batch dimension, after the model's preprocessing."""
     values = example
     if spec.preprocess is not None:
-        values = spec.preprocess(example, seed_pair(position, spec.seed, "preprocess"))
+        values = spec.preprocess(example, stateless_seed(position, spec.seed, "preprocess"))
     made = {}
     for one in spec.elements:
         value = tf.cast(values[one.name], spec.dtype_of(one))
         if not value.shape.is_compatible_with(one.sizes):
-            wanted = f"the shape {list(one.sizes)}, not {plugins.sizes(value)}"
+            wanted = f"the shape {list(one.sizes)}, not {plugins.tensor_sizes(value)}"
             raise UsageError(f"data set {spec.dataset.name}: {one.name} must have {wanted}")
         made[one.name] = tf.ensure_shape(value, one.sizes)
     return made
@@ -246,14 +254,14 @@ def prepared_batch(
     if spec.preprocess is None:
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
 
-    def prepared_row(row: tuple[Mapping[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
+    def prepare_row(row: tuple[Mapping[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
         return prepared(*row, spec)
 
     made = {e.name: tf.TensorSpec(e.sizes, spec.dtype_of(e)) for e in spec.elements}
-    return dict(tf.map_fn(prepared_row, (dict(examples), positions), fn_output_signature=made))
+    return dict(tf.map_fn(prepare_row, (dict(examples), positions), fn_output_signature=made))
 
 
-def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
+def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
     """Runs ``dataset`` in a private thread pool; with None or 0, in the shared pool."""
     options = tf.data.Options()
     if private_threads:
@@ -261,7 +269,7 @@ def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.da
     return dataset.with_options(options)
 
 
-def shuffled_indices(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dataset:
+def shuffled_index_dataset(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dataset:
     """An endless data set of indices 0..count-1 (int64 scalars), shuffled in every epoch.
 
     The order depends only on the seed and the epoch. A shard receives the indices at its positions,
@@ -273,9 +281,9 @@ def shuffled_indices(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dat
         order = tf.random.experimental.stateless_shuffle(
             tf.range(count, dtype=tf.int64), tf.stack([tf.cast(spec.seed, tf.int64), number])
         )
-        first = turns_before(number * count, spec)
+        first = count_examples_before(number * count, spec)
         if spec.num_shards > 1:
-            turns = tf.range(first, turns_before((number + 1) * count, spec))
+            turns = tf.range(first, count_examples_before((number + 1) * count, spec))
             order = tf.gather(order, positions_of(turns, spec) - number * count)
         return tf.data.Dataset.from_tensor_slices(order[tf.maximum(start - first, 0) :])
 
@@ -315,22 +323,22 @@ class ArrayPipeline(Pipeline):
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
         spec = self.spec
-        indices = self._indices().enumerate(self.start)
+        indices = self._index_dataset().enumerate(self.start)
         batches = indices.batch(spec.batch_per_device, drop_remainder=spec.training).map(
             tf.autograph.experimental.do_not_convert(self._load),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
         ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
-        return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
+        return with_private_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
 
-    def _indices(self) -> tf.data.Dataset:
+    def _index_dataset(self) -> tf.data.Dataset:
         spec = self.spec
         if spec.datasets_repeat_cached_sample:
             zero = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
             return zero.repeat(None if spec.training else self.num_examples)
         if spec.training:
-            return shuffled_indices(self.num_examples, spec, self.start)
+            return shuffled_index_dataset(self.num_examples, spec, self.start)
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -351,7 +359,7 @@ class ArrayPipeline(Pipeline):
 # Copying of tensors between devices.
 
 
-def copied_to(device: str, nest: Any) -> Callable[[Any], Any]:
+def make_copy_to_device(device: str, nest: Any) -> Callable[[Any], Any]:
     """Returns a thread-safe function that copies structures like `nest` to a device in one call.
 
     The structures have the same nesting and dtypes as `nest`, may have any shapes, and may contain
@@ -364,22 +372,22 @@ def copied_to(device: str, nest: Any) -> Callable[[Any], Any]:
         with tf.device(device):
             return [tf.identity(tensor) for tensor in tensors]
 
-    specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _present(nest)]
+    specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
     concrete = tf.function(copies, autograph=False).get_concrete_function(*specs)
-    return lambda tensors: _packed(tensors, concrete(*_present(tensors)))
+    return lambda tensors: _replace_values(tensors, concrete(*_tensors_of_nest(tensors)))
 
 
-def _present(nest: Any) -> list[Any]:
+def _tensors_of_nest(nest: Any) -> list[Any]:
     return [tensor for tensor in tf.nest.flatten(nest) if tensor is not None]
 
 
-def _packed(nest: Any, values: Iterable[Any]) -> Any:
+def _replace_values(nest: Any, values: Iterable[Any]) -> Any:
     """Replaces the values in a nest, in order. None is not replaced."""
     tensors = iter(values)
     return tf.nest.map_structure(lambda part: None if part is None else next(tensors), nest)
 
 
-class ReadEvents(NamedTuple):
+class ReadCallbacks(NamedTuple):
     """Callbacks for one read by `ScalarReader`. Each is called once, in any thread.
 
     `issued` is called when steps that are launched later can no longer delay the read. `arrived` is
@@ -432,19 +440,19 @@ class ScalarReader:
                     return values, stamp, called
 
         # The shapes are unknown; otherwise TensorFlow would replace `behind` by a constant.
-        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _present(nest)]
+        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
-    def __call__(self, nest: Any, events: ReadEvents) -> Any:
+    def __call__(self, nest: Any, events: ReadCallbacks) -> Any:
         """Waits for the scalars and returns them as NumPy values.
 
         Do not start the next call before `events.issued` has been called.
         """
         self._issued = events.issued
         with tf.device(self._host):  # device of the function's results
-            values, stamp, _ = self._read(*_present(nest))
+            values, stamp, _ = self._read(*_tensors_of_nest(nest))
         events.arrived(time.time() - float(stamp))
-        return _packed(nest, values.numpy())
+        return _replace_values(nest, values.numpy())
 
 
 # Synthetic data. It stays on the devices and adds no work to a step.
@@ -467,11 +475,11 @@ class SyntheticInput(InputSource):
 
     def __init__(self, spec: InputSpec, devices: Sequence[str]) -> None:
         super().__init__(spec, devices, spec.dataset.num_examples(spec.subset))
-        self._towers = [self._variables(tower) for tower in range(spec.num_devices)]
+        self._towers = [self._make_tower_variables(tower) for tower in range(spec.num_devices)]
         with tf.device(spec.host):
             self._numbers = [tf.constant(number) for number in range(spec.passes)]
 
-    def _variables(self, tower: int) -> tuple[tf.Variable, ...]:
+    def _make_tower_variables(self, tower: int) -> tuple[tf.Variable, ...]:
         spec = self.spec
         number = spec.shard_index * spec.num_devices + tower
         count = spec.batch_per_device * spec.passes
@@ -522,51 +530,51 @@ def synthetic_rows(
     """
     count = rows.shape[0]
     if preprocess is None and count is not None and count <= _FEW and tf.executing_eagerly():
-        drawn = [_example(row, seed, elements) for row in tf.unstack(rows)]
+        drawn = [_draw_example(row, seed, elements) for row in tf.unstack(rows)]
         return {name: tf.stack([example[name] for example in drawn]) for name in drawn[0]}
-    return _drawing(seed, elements, preprocess)(rows)
+    return _make_row_drawer(seed, elements, preprocess)(rows)
 
 
 @functools.cache
-def _drawing(
+def _make_row_drawer(
     seed: int, elements: tuple[Element, ...], preprocess: Preprocess | None
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    def drawn_row(row: tf.Tensor) -> dict[str, tf.Tensor]:
+    def draw_row(row: tf.Tensor) -> dict[str, tf.Tensor]:
         if preprocess is None:
-            return _example(row, seed, elements)
+            return _draw_example(row, seed, elements)
         streams = len(elements) + 1
-        example = _example(row, seed, elements, streams)
+        example = _draw_example(row, seed, elements, streams)
         own = tf.stack([seed, streams * row + len(elements)])
         return dict(preprocess(example, tf.cast(own, tf.int64)))
 
     @tf.function(autograph=False)
     def draw(rows: tf.Tensor) -> Any:
-        made = tf.function(drawn_row, autograph=False).get_concrete_function(
+        made = tf.function(draw_row, autograph=False).get_concrete_function(
             tf.TensorSpec([], rows.dtype)
         )
         signature = tf.nest.map_structure(
             lambda value: tf.TensorSpec(value.shape, value.dtype), made.structured_outputs
         )
-        return tf.map_fn(drawn_row, rows, fn_output_signature=signature, parallel_iterations=16)
+        return tf.map_fn(draw_row, rows, fn_output_signature=signature, parallel_iterations=16)
 
     return cast("Callable[[tf.Tensor], dict[str, tf.Tensor]]", draw)
 
 
-def _example(
+def _draw_example(
     row: tf.Tensor, seed: int, elements: tuple[Element, ...], streams: int | None = None
 ) -> dict[str, tf.Tensor]:
     """Draws one row. Each element has a separate stream of random numbers."""
     streams = streams or len(elements)
     # The pair of seeds must be unique for each row and stream.
     seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]
-    example = {e.name: _draw(e, pair) for e, pair in zip(elements, seeds, strict=True)}
+    example = {e.name: _draw_element(e, pair) for e, pair in zip(elements, seeds, strict=True)}
     for element in elements:
         if element.rows is not None:
-            example[element.name] = _cut(example[element.name], example[element.rows])
+            example[element.name] = _zero_rows_after(example[element.name], example[element.rows])
     return example
 
 
-def _draw(element: Element, seed: tf.Tensor) -> tf.Tensor:
+def _draw_element(element: Element, seed: tf.Tensor) -> tf.Tensor:
     draw, shape, dtype = element.draw, element.sizes, tf.as_dtype(element.dtype)
     if draw is None:
         raise ValueError(f"nothing says how a synthetic {element.name} is drawn")
@@ -578,13 +586,13 @@ def _draw(element: Element, seed: tf.Tensor) -> tf.Tensor:
     elif draw.kind == "uniform":
         value = tf.random.stateless_uniform(shape, seed, float(low), float(high))
     elif draw.kind == "boxes":
-        value = _boxes(shape, seed)
+        value = _draw_boxes(shape, seed)
     else:
         value = tf.fill(shape, draw.scale)
     return tf.cast(value, dtype)
 
 
-def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
+def _draw_boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
     """Random boxes inside the image. Their sides are 0.1 to 0.9 of the image's sides."""
     drawn = tf.random.stateless_uniform([*shape[:-1], 2, 2], seed)
     size = 0.1 + 0.8 * drawn[..., 0, :]
@@ -592,7 +600,7 @@ def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
     return tf.concat([first, first + size], axis=-1)
 
 
-def _cut(value: tf.Tensor, rows: Any) -> tf.Tensor:
+def _zero_rows_after(value: tf.Tensor, rows: Any) -> tf.Tensor:
     inside = tf.range(value.shape[0], dtype=rows.dtype) < rows
     inside = tf.reshape(inside, [-1] + [1] * (len(value.shape) - 1))
     return tf.where(inside, value, tf.zeros([], value.dtype))

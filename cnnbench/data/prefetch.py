@@ -24,14 +24,14 @@ import tensorflow as tf
 
 from cnnbench.base import plugins
 from cnnbench.base.job import is_cpu
-from cnnbench.data.augment import mixed_batches
-from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_all
-from cnnbench.data.pipeline import Pipeline, PipelineStage, check_batch, copied_to
+from cnnbench.data.augment import make_mixed_batches
+from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_inputs
+from cnnbench.data.pipeline import Pipeline, PipelineStage, check_batch, make_copy_to_device
 from cnnbench.errors import DataError
 from cnnbench.flags.groups.strategies import StrategyParams
-from cnnbench.models.spec import by_name
+from cnnbench.models.spec import values_by_name
 from cnnbench.records.run import SkippedRecords
-from cnnbench.variable_mgr.strategies import for_input_per_replica
+from cnnbench.variable_mgr.strategies import mirrored_for_input_per_replica
 
 # Prefetching: batches are copied from the host pipeline to the devices ahead of time.
 
@@ -48,15 +48,15 @@ class PipelineInput(InputSource):
 
     With ``datasets_use_prefetch``, a background thread keeps the batches of
     ``datasets_prefetch_buffer_size`` steps ready on the devices. Without it, `next` reads and
-    copies. Copies to GPUs run concurrently, see `DeviceCopies`.
+    copies. Copies to GPUs run concurrently, see `DeviceCopier`.
     """
 
     def __init__(self, spec: InputSpec, devices: Sequence[str], pipeline: Pipeline) -> None:
         super().__init__(spec, devices, pipeline.num_examples)
         self._pipeline = pipeline
-        self._copies: DeviceCopies | None = None
+        self._copies: DeviceCopier | None = None
         if not all(map(is_cpu, devices)):
-            self._copies = DeviceCopies(devices, 1 + spec.datasets_prefetch_buffer_size)
+            self._copies = DeviceCopier(devices, 1 + spec.datasets_prefetch_buffer_size)
         self._dataset: tf.data.Dataset | None = None  # Kept because evaluations repeat it.
         self._steps: Steps | None = None
         self._prefetcher: _Prefetcher | None = None
@@ -108,7 +108,7 @@ class PipelineInput(InputSource):
         with tf.device(spec.host):
             stages = self._pipeline.stages()
             if spec.mixes:
-                batches = mixed_batches(self._pipeline)
+                batches = make_mixed_batches(self._pipeline)
                 stages.append(PipelineStage("mix", batches, spec.batch_per_device))
             return stages
 
@@ -143,7 +143,7 @@ class PipelineInput(InputSource):
             begin_copy = self._copies.begin
         if self._dataset is None or self.spec.training:
             with tf.device(self.spec.host):
-                self._dataset = mixed_batches(self._pipeline)
+                self._dataset = make_mixed_batches(self._pipeline)
         opened = self._dataset.__iter__
         steps = Steps(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)
         self._steps, self._produce = steps, steps.next
@@ -185,7 +185,7 @@ class Steps:
     def close(self) -> None:
         """Deletes the iterator."""
         dropped, self._iterator = [self._iterator], None
-        drop(dropped)
+        delete_in_background(dropped)
 
     def next(self) -> Copying:
         """The batches of the next step."""
@@ -212,7 +212,7 @@ class Steps:
             elements = self._pipeline.spec.delivered
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                self._to_tower(tower, TowerBatch.of(elements, self._checked(batch)))
+                self._copy_to_tower(tower, TowerBatch.of(elements, self._checked(batch)))
                 for tower, batch in enumerate(batches)
             )
         if self._step_in_pass == self._steps_per_pass:
@@ -221,7 +221,10 @@ class Steps:
             with tf.device(self._host):
                 self._iterator = self._opened()
         self._step_in_pass += 1
-        return tuple(self._to_tower(tower, self._padded()) for tower in range(len(self._devices)))
+        return tuple(
+            self._copy_to_tower(tower, self._next_padded_batch())
+            for tower in range(len(self._devices))
+        )
 
     def _checked(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Returns the batch. Checks the first batch of a plug-in, because its specs can have
@@ -232,12 +235,12 @@ class Steps:
             self._is_checked = True
         return batch
 
-    def _to_tower(self, tower: int, batch: TowerBatch) -> TowerBatch | Future[TowerBatch]:
+    def _copy_to_tower(self, tower: int, batch: TowerBatch) -> TowerBatch | Future[TowerBatch]:
         if self._begin_copy is None:
-            return to_device(batch, self._devices[tower])
+            return copy_to_device(batch, self._devices[tower])
         return self._begin_copy(tower, batch)
 
-    def _padded(self) -> TowerBatch:
+    def _next_padded_batch(self) -> TowerBatch:
         """The next batch of the pass, padded with zeros of weight 0."""
         spec = self._pipeline.spec
         with tf.device(self._host):
@@ -259,7 +262,7 @@ class Steps:
         return TowerBatch.of(spec.elements, values, weights)
 
 
-def drop(iterators: list[Any]) -> None:
+def delete_in_background(iterators: list[Any]) -> None:
     """Deletes iterators in a background thread, because this may take seconds.
 
     The destructor of an iterator waits for tf.data's autotuner, which is slow to stop.
@@ -267,14 +270,14 @@ def drop(iterators: list[Any]) -> None:
     threading.Thread(target=iterators.clear, name=THREAD_NAME, daemon=True).start()
 
 
-def to_device(batch: TowerBatch, device: str) -> TowerBatch:
+def copy_to_device(batch: TowerBatch, device: str) -> TowerBatch:
     """Copies a batch to a device."""
     with tf.device(device):
         copied = [None if x is None else tf.identity(x) for x in tf.nest.flatten(batch)]
         return TowerBatch(*tf.nest.pack_sequence_as(batch, copied))
 
 
-class DeviceCopies:
+class DeviceCopier:
     """Copies batches to the towers' devices, with one thread for each device and step.
 
     In TensorFlow 2.21, a copy to a GPU begins when everything that was enqueued on the GPU before
@@ -298,18 +301,18 @@ class DeviceCopies:
     def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
         """Starts copying a tower's batch. Calls must not overlap."""
         if tower not in self._functions:
-            self._functions[tower] = copied_to(self._devices[tower], batch)
-        return self._threads.submit(self._copy, tower, batch)
+            self._functions[tower] = make_copy_to_device(self._devices[tower], batch)
+        return self._threads.submit(self._copy_batch, tower, batch)
 
     def stop(self) -> None:
         """Cancels copies that have not started, and ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _copy(self, tower: int, batch: TowerBatch) -> TowerBatch:
+    def _copy_batch(self, tower: int, batch: TowerBatch) -> TowerBatch:
         return self._functions[tower](batch)
 
 
-def use_own_executor() -> None:
+def use_separate_tf_executor() -> None:
     """Gives this thread its own TensorFlow executor, which runs operations synchronously.
 
     By default, threads share an executor, and reading from an iterator waits for all its pending
@@ -359,7 +362,7 @@ class _Prefetcher(threading.Thread):
 
     def run(self) -> None:
         """Produces results until `stop` or an error."""
-        use_own_executor()
+        use_separate_tf_executor()
         item: Copying | BaseException = ()
         while not isinstance(item, BaseException):
             self._room.acquire()
@@ -395,7 +398,7 @@ class InputDistribution:
         self._manual = flags.input_sharding == "manual"
         # Used only with `manual`. Each of N replicas uses every Nth batch of its own pipeline.
         self._per_replica = flags.input_replication == "per_replica"
-        self.strategy = for_input_per_replica(strategy) if self._per_replica else strategy
+        self.strategy = mirrored_for_input_per_replica(strategy) if self._per_replica else strategy
         self._policy = flags.auto_shard_policy
         self.by_pipeline = self._manual or self._policy == "file"
         on_device = flags.prefetch_on_device
@@ -409,29 +412,29 @@ class InputDistribution:
 
     def iterator(self, pipeline: Pipeline) -> Any:
         """Iterator over the batches. An element contains one value for each replica."""
-        options = self._options(pipeline.spec)
+        options = self._input_options(pipeline.spec)
         if not self._manual:
-            dataset = self._global(pipeline)
+            dataset = self._distribute_global_batches(pipeline)
             return iter(self.strategy.experimental_distribute_dataset(dataset, options))
 
-        def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batches = _endless(mixed_batches(pipeline))
+        def batches_of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            batches = _declare_infinite(make_mixed_batches(pipeline))
             if not self._per_replica:
                 return batches
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
-        return iter(self.strategy.distribute_datasets_from_function(of_pipeline, options))
+        return iter(self.strategy.distribute_datasets_from_function(batches_of_pipeline, options))
 
-    def _global(self, pipeline: Pipeline) -> tf.data.Dataset:
+    def _distribute_global_batches(self, pipeline: Pipeline) -> tf.data.Dataset:
         options = tf.data.Options()
         policies = tf.data.experimental.AutoShardPolicy
         policy = "OFF" if self.by_pipeline else self._policy.upper()
         options.experimental_distribute.auto_shard_policy = policies[policy]
         batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
-        whole = mixed_batches(pipeline).rebatch(batch, drop_remainder=True)
-        return _endless(whole).with_options(options)
+        whole = make_mixed_batches(pipeline).rebatch(batch, drop_remainder=True)
+        return _declare_infinite(whole).with_options(options)
 
-    def _options(self, spec: InputSpec) -> tf.distribute.InputOptions:
+    def _input_options(self, spec: InputSpec) -> tf.distribute.InputOptions:
         modes = tf.distribute.InputReplicationMode
         ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
         return tf.distribute.InputOptions(
@@ -443,7 +446,7 @@ class InputDistribution:
         )
 
 
-def _endless(batches: tf.data.Dataset) -> tf.data.Dataset:
+def _declare_infinite(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Declares that training batches are endless, so that workers do not synchronise for each
     batch.
     """
@@ -489,7 +492,7 @@ class _DistributedSteps(Steps):
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
         batches = ({n: v[tower] for n, v in values.items()} for tower in range(len(self._devices)))
         return tuple(
-            to_device(TowerBatch.of(elements, self._checked(batch)), device)
+            copy_to_device(TowerBatch.of(elements, self._checked(batch)), device)
             for batch, device in zip(batches, self._devices, strict=True)
         )
 
@@ -503,7 +506,7 @@ _QUEUE = "cnnbench/batches"
 _SYNTHETIC = "cnnbench/synthetic"
 
 
-class JoinedInput(InputSource):
+class JobInput(InputSource):
     """One input per worker, in tower order. The inputs differ only in shard and device.
 
     A batch remains on the worker that produced it: `next` returns handles of tensors on this
@@ -577,10 +580,10 @@ class JoinedInput(InputSource):
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """See `InputSource.close`."""
-        close_all(self._sources, seconds)
+        close_inputs(self._sources, seconds)
 
 
-class CoordinatedInput(JoinedInput):
+class CoordinatedInput(JobInput):
     """Inputs of all workers. A step reads from the input of the worker on which it runs.
 
     Each worker has one source with one tower. For each worker, a thread fills the worker's queue
@@ -603,11 +606,11 @@ class CoordinatedInput(JoinedInput):
         self._queues = []
         for number, source in enumerate(sources):
             with tf.device(source.spec.host):
-                _assign(_NUMBER, tf.constant(number, tf.int64))
+                _assign_variable(_NUMBER, tf.constant(number, tf.int64))
                 if self.synthetic:
-                    self._keep(source)
+                    self._keep_synthetic_batch(source)
                 else:
-                    self._queues.append(self._queue())
+                    self._queues.append(self._queue_handle())
 
     @property
     def error(self) -> Exception | None:
@@ -622,7 +625,7 @@ class CoordinatedInput(JoinedInput):
     def worker(self) -> tf.Tensor:
         """Number of the worker on which the traced step runs, an int64 scalar."""
         with tf.device(WORKER_HOST):
-            return _read(_NUMBER, tf.int64, [])
+            return _read_variable(_NUMBER, tf.int64, [])
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
         """See `InputSource.of_tower`. Returns the next batch of the worker that runs the step."""
@@ -630,20 +633,22 @@ class CoordinatedInput(JoinedInput):
         elements = self.spec.delivered
         if self.synthetic:
             parts = [
-                _read(f"{_SYNTHETIC}/{element.name}", kind, shape)
+                _read_variable(f"{_SYNTHETIC}/{element.name}", kind, shape)
                 for element, kind, shape in zip(elements, self._types, self._shapes, strict=True)
             ]
         else:
             with tf.device(WORKER_HOST):
-                parts = self._dequeued()
+                parts = self._dequeue_batch()
         pairs = zip(elements, parts, self._shapes, strict=True)
         values = {element.name: tf.ensure_shape(part, shape) for element, part, shape in pairs}
         return TowerBatch.of(elements, values)
 
-    def _dequeued(self) -> list[tf.Tensor]:
+    def _dequeue_batch(self) -> list[tf.Tensor]:
         before = tf.timestamp()
         with tf.control_dependencies([before]):
-            parts = tf.raw_ops.QueueDequeueV2(handle=self._queue(), component_types=self._types)
+            parts = tf.raw_ops.QueueDequeueV2(
+                handle=self._queue_handle(), component_types=self._types
+            )
         with tf.control_dependencies(parts):
             self.waited = tf.timestamp() - before
         return list(parts)
@@ -656,11 +661,11 @@ class CoordinatedInput(JoinedInput):
         with self._lock:
             if not self._began and not self.synthetic:
                 for number in range(len(self._sources)):
-                    threading.Thread(target=self._fill, args=(number,), daemon=True).start()
+                    threading.Thread(target=self._fill_queue, args=(number,), daemon=True).start()
             self._began = True
         return ()
 
-    def taken(self, worker: int) -> None:
+    def refill_queue(self, worker: int) -> None:
         """Call this method when a step on the worker has ended, so that the worker's queue is
         filled again.
         """
@@ -673,7 +678,7 @@ class CoordinatedInput(JoinedInput):
             wanted.release()
         super().close(seconds)
 
-    def _fill(self, number: int) -> None:
+    def _fill_queue(self, number: int) -> None:
         source = self._sources[number]
         host = source.spec.host
         while True:
@@ -682,7 +687,7 @@ class CoordinatedInput(JoinedInput):
                 return
             try:
                 (batch,) = source.next()
-                parts = list(_named(source, batch).values())
+                parts = list(_batch_by_element(source, batch).values())
                 with tf.device(host):
                     tf.raw_ops.QueueEnqueueV2(handle=self._queues[number], components=parts)
             except Exception as error:
@@ -693,7 +698,7 @@ class CoordinatedInput(JoinedInput):
                         tf.raw_ops.QueueCloseV2(handle=self._queues[number])
                 return
 
-    def _queue(self) -> tf.Tensor:
+    def _queue_handle(self) -> tf.Tensor:
         return tf.raw_ops.FIFOQueueV2(
             component_types=self._types,
             shapes=self._shapes,
@@ -701,25 +706,25 @@ class CoordinatedInput(JoinedInput):
             shared_name=_QUEUE,
         )
 
-    def _keep(self, source: InputSource) -> None:
+    def _keep_synthetic_batch(self, source: InputSource) -> None:
         with tf.device(source.devices[0]):
             batch = source.of_tower(0, ())
-            for name, value in _named(source, batch).items():
-                _assign(f"{_SYNTHETIC}/{name}", value)
+            for name, value in _batch_by_element(source, batch).items():
+                _assign_variable(f"{_SYNTHETIC}/{name}", value)
 
 
-def _named(source: InputSource, batch: TowerBatch) -> dict[str, Any]:
+def _batch_by_element(source: InputSource, batch: TowerBatch) -> dict[str, Any]:
     elements = source.spec.delivered
-    features = by_name(elements, "feature", batch.features)
-    by_element = {**features, **by_name(elements, "label", batch.labels)}
+    features = values_by_name(elements, "feature", batch.features)
+    by_element = {**features, **values_by_name(elements, "label", batch.labels)}
     return {element.name: by_element[element.name] for element in elements}
 
 
-def _assign(name: str, value: tf.Tensor) -> None:
+def _assign_variable(name: str, value: tf.Tensor) -> None:
     handle = tf.raw_ops.VarHandleOp(dtype=value.dtype, shape=value.shape, shared_name=name)
     tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
-def _read(name: str, dtype: tf.DType, shape: Sequence[int]) -> tf.Tensor:
+def _read_variable(name: str, dtype: tf.DType, shape: Sequence[int]) -> tf.Tensor:
     handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from cnnbench.data import ratings_files
 from cnnbench.data.dataset import InputSpec
-from cnnbench.data.pipeline import ArrayPipeline, uniform_int
+from cnnbench.data.pipeline import ArrayPipeline, draw_uniform_int
 from cnnbench.data.ratings_files import ITEMS, NEGATIVES_PER_POSITIVE
 
 # Number of random draws to find one unrated item. For a user who rated a third of all items, all
@@ -38,7 +38,7 @@ class RatingsPipeline(ArrayPipeline):
         super().__init__(spec, users, items)
         self.num_examples = len(users) * (1 + NEGATIVES_PER_POSITIVE)
         with tf.device(spec.host):
-            self._rated = tf.constant(np.sort(ratings_files.keys(users, items)))
+            self._rated = tf.constant(np.sort(ratings_files.pair_keys(users, items)))
             self._num_items = tf.constant(int(items.max()) + 1, tf.int64)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -47,13 +47,13 @@ class RatingsPipeline(ArrayPipeline):
             return super().rows(positions, indices)
         users, items = super().rows(positions, indices // (1 + NEGATIVES_PER_POSITIVE))
         rated = indices % (1 + NEGATIVES_PER_POSITIVE) == 0
-        items = tf.where(rated, items, self._not_rated(users, positions))
+        items = tf.where(rated, items, self._draw_unrated_items(users, positions))
         return users, items, tf.cast(rated, tf.int64)
 
-    def _not_rated(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    def _draw_unrated_items(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """The first of the drawn items that a user has not rated, for each user."""
         tries = positions[:, None] * _TRIES + tf.range(_TRIES, dtype=tf.int64)
-        drawn = uniform_int(tries, self.spec.seed, "negative item", self._num_items)
+        drawn = draw_uniform_int(tries, self.spec.seed, "negative item", self._num_items)
         pairs = tf.reshape(users[:, None] * ITEMS + drawn, [-1])
         last = tf.size(self._rated, tf.int64) - 1
         at = tf.minimum(tf.searchsorted(self._rated, pairs, out_type=tf.int64), last)

@@ -17,7 +17,12 @@ import numpy.typing as npt
 
 from cnnbench.base.files import place
 from cnnbench.data import folder as output
-from cnnbench.data.folder import Findings, once_per_content, os_error_text, readable
+from cnnbench.data.folder import (
+    Findings,
+    cache_by_file_version,
+    converting_read_errors,
+    os_error_text,
+)
 from cnnbench.errors import DataError, FlagError, UsageError
 
 # Reading files of `cnnbench data make-ratings` as arrays. This part does not import TensorFlow.
@@ -37,7 +42,7 @@ Integers = npt.NDArray[np.int64]
 def find_files(data_dir: str, subset: str) -> list[Path]:
     """The file of a subset; FlagError if there is none."""
     path = place(data_dir) / f"ratings-{subset}.npz"
-    with readable(data_dir):
+    with converting_read_errors(data_dir):
         exists = path.is_file()
     if not exists:
         raise FlagError("data_dir", data_dir, f"contains no {path.name}")
@@ -46,7 +51,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
 
 def load(path: Path) -> dict[str, Integers]:
     """Reads the arrays in a file. DataError names file and record."""
-    arrays = _read(path)
+    arrays = _read_arrays(path)
     for name, values in arrays.items():
         below = USERS if name == "users" else ITEMS
         wrong = np.argwhere((values < 0) | (values >= below))
@@ -57,7 +62,7 @@ def load(path: Path) -> dict[str, Integers]:
     return arrays
 
 
-def _read(path: Path) -> dict[str, Integers]:
+def _read_arrays(path: Path) -> dict[str, Integers]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             arrays = dict(content)
@@ -92,12 +97,12 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
     are one example for the last item of each user, and one for each of its candidates.
     """
     del subset
-    return _count(files[0])
+    return _count_examples(files[0])
 
 
-@once_per_content
-def _count(path: Path) -> int:
-    arrays = _read(path)
+@cache_by_file_version
+def _count_examples(path: Path) -> int:
+    arrays = _read_arrays(path)
     if "negatives" in arrays:
         return len(arrays["users"]) + int(arrays["negatives"].size)
     return len(arrays["users"]) * (1 + NEGATIVES_PER_POSITIVE)
@@ -113,19 +118,19 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     except DataError as error:
         findings.defects.append(str(error))
         return findings
-    rated = np.sort(keys(arrays["users"], arrays["items"]))
+    rated = np.sort(pair_keys(arrays["users"], arrays["items"]))
     twice = np.flatnonzero(rated[1:] == rated[:-1])
     if len(twice):
         user, item = divmod(int(rated[twice[0]]), ITEMS)
         findings.defects.append(f"{path}: duplicate pair of user {user} and item {item}")
     if "negatives" in arrays:
-        findings.defects += _wrong_candidates(path, arrays)
+        findings.defects += _candidate_defects(path, arrays)
     findings.records = len(arrays["users"])
-    findings.details = _details(arrays)
+    findings.details = _statistics_lines(arrays)
     return findings
 
 
-def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
+def _candidate_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     users, items, negatives = arrays["users"], arrays["items"], arrays["negatives"]
     defects = [
         f"{path}: record {row}: item {items[row]} is among its own negatives"
@@ -138,9 +143,9 @@ def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
         train = load(beside)
     except DataError:
         return defects  # The check of that file reports the error.
-    rated = np.sort(keys(train["users"], train["items"]))
+    rated = np.sort(pair_keys(train["users"], train["items"]))
     for name, candidates in (("item", items[:, None]), ("negative", negatives)):
-        pairs = keys(users[:, None], candidates)
+        pairs = pair_keys(users[:, None], candidates)
         known = rated[np.minimum(np.searchsorted(rated, pairs), len(rated) - 1)] == pairs
         defects += [
             f"{path}: record {row}: {name} {candidates[row][known[row]][0]} of user {users[row]} "
@@ -150,7 +155,7 @@ def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     return defects
 
 
-def _details(arrays: Mapping[str, Integers]) -> list[str]:
+def _statistics_lines(arrays: Mapping[str, Integers]) -> list[str]:
     users, items = (np.unique(arrays[name]) for name in ("users", "items"))
     lines = [
         f"users: {len(users)} different up to {users[-1]}",
@@ -161,7 +166,7 @@ def _details(arrays: Mapping[str, Integers]) -> list[str]:
     return lines
 
 
-def keys(users: Any, items: Any) -> Any:
+def pair_keys(users: Any, items: Any) -> Any:
     """A unique number for each pair of user and item."""
     return users * ITEMS + items
 
@@ -172,7 +177,7 @@ SOURCES = ("ratings.dat", "ratings.csv")
 _COLUMNS = ("user", "item", "rating", "time")
 
 
-def make_ratings(
+def write_ratings_files(
     source: Path, out: Path, negatives: int, min_ratings: int, seed: int
 ) -> tuple[int, int, int, int]:
     """Writes ``ratings-train.npz`` and ``ratings-validation.npz``; see `ratings_files`.
@@ -189,17 +194,17 @@ def make_ratings(
     Returns:
       Numbers of users, items, ratings, and users that were left out.
     """
-    table = _read_table(_find(source))
+    table = _read_table(_find_source_file(source))
     ratings_of_user = table["user"].value_counts()
     kept = table[table["user"].isin(ratings_of_user.index[ratings_of_user >= min_ratings])]
     if kept.empty:
         raise UsageError(f"--min_ratings={min_ratings}: no user of {source} has so many")
-    users, user_ids = _numbered(kept["user"], USERS, "users", source)
-    items, item_ids = _numbered(kept["item"], ITEMS, "items", source)
+    users, user_ids = _renumber_ids(kept["user"], USERS, "users", source)
+    items, item_ids = _renumber_ids(kept["item"], ITEMS, "items", source)
     # The latest rating of each user. If two have the same time, the later line is used.
     order = np.lexsort((np.arange(len(users)), kept["time"].to_numpy(), users))
     users, items = users[order], items[order]
-    users, items = _once(users, items)
+    users, items = _remove_duplicate_pairs(users, items)
     held_back = np.append(users[1:] != users[:-1], True)
     most = np.bincount(users).argmax()
     left = len(item_ids) - int((users == most).sum())
@@ -209,14 +214,14 @@ def make_ratings(
         if not left:
             text = f"user {user} has rated all {many} items, so there is none to tell apart"
         raise FlagError("negatives", negatives, text)
-    drawn = _negatives(users, items, len(item_ids), negatives, seed)
+    drawn = _draw_negatives(users, items, len(item_ids), negatives, seed)
     train = {"users": users[~held_back], "items": items[~held_back]}
     validation = {"users": users[held_back], "items": items[held_back], "negatives": drawn}
-    _write(out, {"train": train, "validation": validation})
+    _write_arrays(out, {"train": train, "validation": validation})
     return len(user_ids), len(item_ids), len(users), len(ratings_of_user) - len(user_ids)
 
 
-def _find(source: Path) -> Path:
+def _find_source_file(source: Path) -> Path:
     places = [source, *(source / name for name in SOURCES)]
     path = next((path for path in places if path.is_file()), None)
     if path is None:
@@ -252,22 +257,22 @@ def _read_table(path: Path) -> Any:
     return table
 
 
-def _numbered(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any]:
+def _renumber_ids(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any]:
     ids, numbers = np.unique(column.to_numpy(), return_inverse=True)
     if len(ids) > most:
         raise UsageError(f"{source}: {len(ids)} {noun}, but MovieLens 20M has {most}")
     return numbers.astype(np.int64), ids
 
 
-def _once(users: Any, items: Any) -> tuple[Any, Any]:
+def _remove_duplicate_pairs(users: Any, items: Any) -> tuple[Any, Any]:
     """Removes duplicate pairs. The last duplicate is kept, and the order does not change."""
-    pairs = keys(users, items)
+    pairs = pair_keys(users, items)
     _, from_behind = np.unique(pairs[::-1], return_index=True)
     kept = np.sort(len(pairs) - 1 - from_behind)
     return users[kept], items[kept]
 
 
-def _negatives(users: Any, items: Any, num_items: int, count: int, seed: int) -> Any:
+def _draw_negatives(users: Any, items: Any, num_items: int, count: int, seed: int) -> Any:
     """Draws different unrated items for users 0, 1, 2, ...: int32 [users, count]."""
     generator = np.random.default_rng(seed)
     ends = np.cumsum(np.bincount(users))[:-1]
@@ -280,9 +285,9 @@ def _negatives(users: Any, items: Any, num_items: int, count: int, seed: int) ->
     return drawn
 
 
-def _write(out: Path, subsets: dict[str, dict[str, Any]]) -> None:
+def _write_arrays(out: Path, subsets: dict[str, dict[str, Any]]) -> None:
     names = [f"ratings-{subset}.npz" for subset in subsets]
-    with output.unfinished_folder(out, names) as folder:
+    with output.temporary_output_folder(out, names) as folder:
         for name, arrays in zip(names, subsets.values(), strict=True):
             with output.converting_write_errors(folder / name):
                 np.savez(folder / name, **{k: v.astype(np.int32) for k, v in arrays.items()})

@@ -20,8 +20,14 @@ from cnnbench.base.files import place
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import InputSpec
 from cnnbench.data.folder import Findings, RecordDefect
-from cnnbench.data.pipeline import Pipeline, PipelineStage, positions_of, prepared, with_threads
-from cnnbench.data.tfrecord import cached_record_count, missing_shards, records_by_file
+from cnnbench.data.pipeline import (
+    Pipeline,
+    PipelineStage,
+    positions_of,
+    prepared,
+    with_private_threads,
+)
+from cnnbench.data.tfrecord import cached_record_count, count_records_by_file, missing_shard_names
 from cnnbench.errors import DataError, first_line
 from cnnbench.machine.cpu import available_cores
 from cnnbench.records.run import SkippedRecords
@@ -42,11 +48,11 @@ def check_records(
     facts about a serialized record or raises `RecordDefect`. `add` is called with the facts about
     each valid record, in order.
     """
-    missing = [files[0].parent / name for name in missing_shards(files)]
+    missing = [files[0].parent / name for name in missing_shard_names(files)]
     findings = Findings(defects=[f"{path}: this file is missing" for path in missing])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for path in files:
-            look = partial(_examine, path, examine)
+            look = partial(_examine_record, path, examine)
             records = _read(path)
             while chunk := list(itertools.islice(records, _CHUNK)):
                 for facts, defect in pool.map(look, chunk):
@@ -58,7 +64,7 @@ def check_records(
     return findings
 
 
-def _examine(
+def _examine_record(
     path: Path, examine: Callable[[bytes], F], numbered: tuple[int, bytes | DataError]
 ) -> tuple[F | None, str]:
     number, data = numbered
@@ -80,12 +86,12 @@ def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
     """
     sound = 0
     try:
-        records = tf.data.TFRecordDataset(str(path)).take(tfrecord.framed_records(path))
+        records = tf.data.TFRecordDataset(str(path)).take(tfrecord.count_framed_records(path))
         with contextlib.suppress(tf.errors.OpError):
             for data in records.as_numpy_iterator():
                 yield sound, data
                 sound += 1
-        yield from tfrecord.read_on(path, sound)
+        yield from tfrecord.read_records_from(path, sound)
     except DataError as error:
         yield -1, error
 
@@ -105,7 +111,7 @@ _NAMED = 3
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
-def _all_elements(value: Any, given: Sequence[Any]) -> str:
+def _missing_element_text(value: Any, given: Sequence[Any]) -> str:
     missing = [one.name for one in given[0].spec.examples if one.name not in value]
     return f"values of all elements, not without {missing[0]}" if missing else ""
 
@@ -146,7 +152,7 @@ class RecordPipeline(Pipeline):
     @abc.abstractmethod
     def decode(
         self, record: tf.Tensor, position: tf.Tensor
-    ) -> Annotated[Mapping[str, tf.Tensor], _all_elements]:
+    ) -> Annotated[Mapping[str, tf.Tensor], _missing_element_text]:
         """Decodes a record (a string scalar) to the elements of an example, by name. Runs in the
         graph.
 
@@ -163,7 +169,7 @@ class RecordPipeline(Pipeline):
         spec = self.spec
         batches = self._examples().batch(spec.batch_per_device, drop_remainder=spec.training)
         ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
-        return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
+        return with_private_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
 
     def stages(self) -> list[PipelineStage]:
         """See `Pipeline.stages`. Stage "read" has no shuffle buffer, because it would hide the
@@ -171,8 +177,10 @@ class RecordPipeline(Pipeline):
         """
         threads = self.spec.datasets_num_private_threads
         return [
-            PipelineStage("read", with_threads(self._one_pass().repeat(), threads), 1),
-            PipelineStage("prepare", with_threads(self._examples(), threads), 1),
+            PipelineStage(
+                "read", with_private_threads(self._dataset_of_one_pass().repeat(), threads), 1
+            ),
+            PipelineStage("prepare", with_private_threads(self._examples(), threads), 1),
             *super().stages(),
         ]
 
@@ -180,19 +188,21 @@ class RecordPipeline(Pipeline):
     def _examples(self) -> tf.data.Dataset:
         records = self._records().enumerate(self.start)
         if not self._skips:
-            return self._mapped(records, lambda *record: self._decoded(*record)[1])
+            return self._parallel_map(records, lambda *record: self._decode_record(*record)[1])
         self._last_used.assign(self.start)
         # The data set ends if a whole epoch was skipped; otherwise it would repeat forever.
         most = self.num_examples + _IN_FLIGHT
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
-        decoded = self._mapped(records, self._decoded)
+        decoded = self._parallel_map(records, self._decode_record)
         # Errors in `_used` are not ignored: a failed preprocessing is not a defect of a record.
-        return self._mapped(decoded.ignore_errors(), self._used)
+        return self._parallel_map(decoded.ignore_errors(), self._used)
 
     def _prepared(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
         return prepared(example, positions_of(turn, self.spec), self.spec)
 
-    def _mapped(self, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
+    def _parallel_map(
+        self, dataset: tf.data.Dataset, function: Callable[..., Any]
+    ) -> tf.data.Dataset:
         return dataset.map(
             function,
             # Two calls per thread, so that threads are not idle while finished results wait for
@@ -212,7 +222,7 @@ class RecordPipeline(Pipeline):
         spec = self.spec
         kept = spec.datasets_use_caching or spec.datasets_repeat_cached_sample
         behind = self.start // max(1, self._records_per_pass()) if self.start and not kept else 0
-        records = self._one_pass(behind)
+        records = self._dataset_of_one_pass(behind)
         if spec.datasets_repeat_cached_sample:
             once = records.take(1).cache()
             return once.repeat(None if spec.training else self.num_examples)
@@ -239,7 +249,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files]
         if spec.shard_files:
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
-        ends = list(itertools.accumulate(records_by_file(self._files, spec.subset)))
+        ends = list(itertools.accumulate(count_records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * end // shards for end in (shard, shard + 1))
         # `_MOST_RECORDS` means the end of the file, which may contain uncounted records.
         return [
@@ -257,7 +267,7 @@ class RecordPipeline(Pipeline):
         )
 
     @_UNCONVERTED
-    def _one_pass(self, behind: int = 0) -> tf.data.Dataset:
+    def _dataset_of_one_pass(self, behind: int = 0) -> tf.data.Dataset:
         """Data set of (file number, record number, record) of this shard, for one pass.
 
         The first `behind` iterations deliver blank elements and do not open files. This preserves
@@ -270,21 +280,23 @@ class RecordPipeline(Pipeline):
         if spec.training:
             files = files.shuffle(len(self._files), seed=spec.seed)
         if not behind:
-            return self._read_in_turn(files)
+            return self._interleave_files(files)
         iterations = tf.Variable(0, dtype=tf.int64)
         self._iterations.append(iterations)
         per_pass = tf.constant(self._records_per_pass(), tf.int64)
 
-        def blanks(blank: tuple[tf.Tensor, ...]) -> tf.data.Dataset:
+        def blank_records(blank: tuple[tf.Tensor, ...]) -> tf.data.Dataset:
             count = tf.where(iterations.assign_add(1) <= behind, per_pass, 0)
             return tf.data.Dataset.from_tensors(blank).repeat(count)
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
-        first = tf.data.Dataset.from_tensors((blank,)).flat_map(blanks)
+        first = tf.data.Dataset.from_tensors((blank,)).flat_map(blank_records)
         # Files are skipped by a filter, so that their order is drawn for each iteration.
-        return first.concatenate(self._read_in_turn(files.filter(lambda *_: iterations > behind)))
+        return first.concatenate(
+            self._interleave_files(files.filter(lambda *_: iterations > behind))
+        )
 
-    def _read_in_turn(self, files: tf.data.Dataset) -> tf.data.Dataset:
+    def _interleave_files(self, files: tf.data.Dataset) -> tf.data.Dataset:
         spec = self.spec
         records = files.interleave(
             self._read,
@@ -297,7 +309,7 @@ class RecordPipeline(Pipeline):
     def _read(self, file: tf.Tensor, first: tf.Tensor, stop: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(tf.gather(self._paths, file))
         if self._skips:
-            records = self._with_those_behind_damage(file, records)
+            records = self._with_records_after_damage(file, records)
         else:
             records = records.enumerate()
         records = records.skip(first).take(stop - first)
@@ -306,7 +318,7 @@ class RecordPipeline(Pipeline):
             records = records.prefetch(ahead)
         return records.map(lambda record, data: (file, record, data))
 
-    def _with_those_behind_damage(
+    def _with_records_after_damage(
         self, file: tf.Tensor, records: tf.data.Dataset
     ) -> tf.data.Dataset:
         """Records of a file with their numbers. A damaged record has the inverted number (~number).
@@ -315,7 +327,7 @@ class RecordPipeline(Pipeline):
         there.
         """
 
-        def counted(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def count_undamaged(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             # The maximum is stored, because other iterators may read the same file.
             read = self._undamaged.scatter_max(tf.IndexedSlices(number + 1, file))
             with tf.control_dependencies([read]):
@@ -323,16 +335,16 @@ class RecordPipeline(Pipeline):
 
         signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
         behind = tf.data.Dataset.from_generator(
-            self._read_behind_damage, output_signature=signature, args=(file,)
+            self._read_after_damage, output_signature=signature, args=(file,)
         )
-        return records.ignore_errors().enumerate().map(counted).concatenate(behind)
+        return records.ignore_errors().enumerate().map(count_undamaged).concatenate(behind)
 
-    def _read_behind_damage(self, file: Any) -> Iterator[tuple[int, bytes]]:
+    def _read_after_damage(self, file: Any) -> Iterator[tuple[int, bytes]]:
         undamaged = int(self._undamaged[int(file)].numpy())
-        for number, data in tfrecord.read_on(self._files[file], undamaged):
+        for number, data in tfrecord.read_records_from(self._files[file], undamaged):
             yield (~number, b"") if isinstance(data, DataError) else (number, data)
 
-    def _decoded(
+    def _decode_record(
         self, turn: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         file, number, data = record
@@ -341,7 +353,7 @@ class RecordPipeline(Pipeline):
         with tf.control_dependencies([self._ledger.insert(turn, key)]):
             data = tf.identity(data)
         if self._skips:
-            with tf.control_dependencies([require(undamaged, "the record is damaged")]):
+            with tf.control_dependencies([assert_in_graph(undamaged, "the record is damaged")]):
                 data = tf.identity(data)
         example = self._example(data, turn)
         with tf.control_dependencies(list(example.values())):
@@ -361,15 +373,15 @@ class RecordPipeline(Pipeline):
             for path in self._files:
                 if defect := tfrecord.defect_at(path, int(match[1])):
                     return defect
-        return self._record_defect() or super().explain(error)
+        return self._find_record_defect() or super().explain(error)
 
-    def _record_defect(self) -> DataError | None:
+    def _find_record_defect(self) -> DataError | None:
         """Why a record could not be decoded. `examine` finds the defect, or decoding only this
         record.
         """
-        turns = self._in_decoding()
+        turns = self._records_being_decoded()
         for key in turns:
-            if defect := self._defect(key):
+            if defect := self._defect_of_record(key):
                 return defect
         example = tf.function(self._example, autograph=False)
         for key, turn in turns.items():
@@ -387,8 +399,8 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.skipped`."""
         if not self._skips:
             return SkippedRecords()
-        keys = [*self._in_decoding()]
-        examined = map(self._defect, keys[:_EXAMINED])
+        keys = [*self._records_being_decoded()]
+        examined = map(self._defect_of_record, keys[:_EXAMINED])
         # These records have no defect, so they are still being decoded.
         lines = [str(defect) for defect in examined if defect]
         count = len(lines) + len(keys[_EXAMINED:])
@@ -411,7 +423,7 @@ class RecordPipeline(Pipeline):
         reason = next(iter(self.skipped().first), "all were skipped")
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 
-    def _in_decoding(self) -> dict[int, int]:
+    def _records_being_decoded(self) -> dict[int, int]:
         """Maps the key of a record to its number in the stream, while decoding has started but not
         succeeded.
         """
@@ -419,7 +431,7 @@ class RecordPipeline(Pipeline):
             turns, keys = self._ledger.export()
         return dict(sorted(zip(keys.numpy().tolist(), turns.numpy().tolist(), strict=True)))
 
-    def _defect(self, key: int) -> DataError | None:
+    def _defect_of_record(self, key: int) -> DataError | None:
         file, number = divmod(key, _MOST_RECORDS)
         path = self._files[file]
         try:
@@ -431,14 +443,14 @@ class RecordPipeline(Pipeline):
         return None
 
 
-def padded(values: Any, length: int) -> Any:
+def pad_rows(values: Any, length: int) -> Any:
     """Appends rows of zeros until there are `length` rows."""
     missing = length - tf.shape(values)[0]
     filled = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
     return tf.ensure_shape(filled, [length, *values.shape[1:]])
 
 
-def require(holds: Any, *shown: Any) -> tf.Operation:
+def assert_in_graph(holds: Any, *shown: Any) -> tf.Operation:
     """An assertion in one operation. It is faster than `tf.debugging.Assert`, which creates a
     branch.
     """

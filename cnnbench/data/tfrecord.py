@@ -22,10 +22,10 @@ from cnnbench.base.files import place
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import (
     SUBSET_FOLDERS,
-    once_per_content,
+    cache_by_file_version,
+    converting_read_errors,
     os_error_text,
-    readable,
-    unfinished_in,
+    unfinished_subfolder,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
 
@@ -56,9 +56,9 @@ Frame: TypeAlias = tuple[int, int, int]
 """Location of a record: number (from 0), offset of its first byte, and length of its data."""
 
 
-def frames(path: Path) -> Iterator[Frame]:
+def read_frames(path: Path) -> Iterator[Frame]:
     """Yields the location of each record in a file. FramingError if the file is damaged."""
-    with _open(path) as file:
+    with _open_unbuffered(path) as file:
         size = path.stat().st_size
         offset = record = 0
         while offset < size:
@@ -82,14 +82,17 @@ def frames(path: Path) -> Iterator[Frame]:
 
 
 def count_records(path: Path) -> int:
-    """Number of records in a file. Does not read the data. Raises the same errors as `frames`."""
-    return sum(1 for _ in frames(path))
+    """Number of records in a file. Does not read the data.
+
+    Raises the same errors as `read_frames`.
+    """
+    return sum(1 for _ in read_frames(path))
 
 
-def read_data(path: Path, frame: Frame) -> bytes:
+def read_record_data(path: Path, frame: Frame) -> bytes:
     """Reads the data of a record. DataError for a wrong checksum or a read error."""
     record, offset, length = frame
-    with _open(path) as file:
+    with _open_unbuffered(path) as file:
         file.seek(offset + HEADER_BYTES)
         data = file.read(length)
         (checksum,) = _FOOTER.unpack(file.read(_FOOTER.size))
@@ -98,23 +101,23 @@ def read_data(path: Path, frame: Frame) -> bytes:
     return data
 
 
-def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
+def read_records_from(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
     """Yields number and data of each record, starting with record number ``first``.
 
     For a wrong checksum, yields the error instead of data. If the framing is damaged, the last item
     is the number of the record and the error.
     """
     try:
-        for frame in itertools.islice(frames(path), first, None):
+        for frame in itertools.islice(read_frames(path), first, None):
             try:
-                yield frame[0], read_data(path, frame)
+                yield frame[0], read_record_data(path, frame)
             except DataError as error:
                 yield frame[0], error
     except FramingError as error:
         yield error.record, error
 
 
-def framed_records(path: Path) -> int:
+def count_framed_records(path: Path) -> int:
     """Number of records before the first framing error. DataError if the file cannot be read."""
     try:
         return count_records(path)
@@ -124,9 +127,9 @@ def framed_records(path: Path) -> int:
 
 def find_record(path: Path, record: int) -> bytes:
     """Reads record number ``record``. DataError if it is missing or damaged."""
-    for frame in frames(path):
+    for frame in read_frames(path):
         if frame[0] == record:
-            return read_data(path, frame)
+            return read_record_data(path, frame)
     raise DataError(f"{path}: record {record}: there is no such record")
 
 
@@ -136,10 +139,10 @@ def defect_at(path: Path, offset: int) -> DataError | None:
     TensorFlow's error messages contain such an offset, but not the name of the file.
     """
     try:
-        for frame in frames(path):
+        for frame in read_frames(path):
             _, begin, _ = frame
             if offset in (begin, begin + HEADER_BYTES):
-                read_data(path, frame)
+                read_record_data(path, frame)
             if begin >= offset:
                 return None
     except DataError as error:
@@ -153,7 +156,7 @@ def masked_crc32c(data: bytes) -> int:
     It takes about 100 ns per byte, which is fast enough for headers and for single records.
     """
     crc = 0xFFFFFFFF
-    table = _table()
+    table = _crc_table()
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     crc ^= 0xFFFFFFFF
@@ -161,17 +164,17 @@ def masked_crc32c(data: bytes) -> int:
 
 
 @functools.cache
-def _table() -> tuple[int, ...]:
-    def entry(value: int) -> int:
+def _crc_table() -> tuple[int, ...]:
+    def crc_table_entry(value: int) -> int:
         for _ in range(8):
             value = (value >> 1) ^ (_CASTAGNOLI if value & 1 else 0)
         return value
 
-    return tuple(entry(value) for value in range(256))
+    return tuple(crc_table_entry(value) for value in range(256))
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
+def _open_unbuffered(path: Path) -> Iterator[BinaryIO]:
     try:
         # The file is unbuffered, because a buffer would read 8 KiB for every 12-byte header.
         with path.open("rb", buffering=0) as file:
@@ -192,7 +195,7 @@ PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 # Numbers of files in the published ImageNet. They are always the same.
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 
-cached_record_count = once_per_content(count_records)
+cached_record_count = cache_by_file_version(count_records)
 
 
 def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
@@ -201,10 +204,10 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     They are searched in the directory itself, then in its subfolders for the subset
     (`SUBSET_FOLDERS`).
     """
-    with readable(data_dir):
-        shards = _shards(place(data_dir), subset, prefix)
-        others = [] if shards else [n for n in SUBSETS if _shards(place(data_dir), n, prefix)]
-        if shards and (unfinished := unfinished_in(shards[0].parent)):
+    with converting_read_errors(data_dir):
+        shards = _find_shards(place(data_dir), subset, prefix)
+        others = [] if shards else [n for n in SUBSETS if _find_shards(place(data_dir), n, prefix)]
+        if shards and (unfinished := unfinished_subfolder(shards[0].parent)):
             raise OSError(f"its data set was not finished ({unfinished}); make it again")
     if shards:
         return shards
@@ -214,7 +217,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     )
 
 
-def _shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
+def _find_shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     for folder in (data_dir, *(data_dir / name for name in SUBSET_FOLDERS[subset])):
         paths = _files_matching(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
         names = {path.name for path in paths if _SHARD.fullmatch(path.name)}
@@ -244,10 +247,10 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
     The published ImageNet is not counted, because the record headers are distributed over 150 GB.
     It is recognised by the number of files and the number of records in the first file.
     """
-    return sum(records_by_file(files, subset))
+    return sum(count_records_by_file(files, subset))
 
 
-def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
+def count_records_by_file(files: Sequence[Path], subset: str) -> list[int]:
     """Number of records in each file of a subset. In the published ImageNet, all numbers are
     equal.
     """
@@ -259,7 +262,7 @@ def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
     return [cached_record_count(path) for path in files]
 
 
-def missing_shards(files: Sequence[Path]) -> list[str]:
+def missing_shard_names(files: Sequence[Path]) -> list[str]:
     """Names of files that are missing according to the numbering ``-i-of-n``."""
     matches = [match for path in files if (match := _SHARD.fullmatch(path.name))]
     present = {match[0] for match in matches}

@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cnnbench.base import files
-from cnnbench.base.files import claim
-from cnnbench.base.text import Duration, exact, parse_integer, parse_number, truth
+from cnnbench.base.files import keep_temporary_folders
+from cnnbench.base.text import Duration, boolean_text, exact_number, parse_integer, parse_number
 from cnnbench.errors import FlagError
-from cnnbench.records.files import refusing
+from cnnbench.records.files import raising_flag_errors
 
 # Purpose of a flag: its role in the identity of a run, and the parts of a run that use it.
 
 
-class Counted(enum.Enum):
+class IdentityShare(enum.Enum):
     """Which part of a flag's value belongs to the identity of a run."""
 
     VALUE = "the value"
@@ -37,7 +37,7 @@ class Counted(enum.Enum):
     NOTHING = "nothing"
 
 
-class Role(enum.Enum):
+class FlagRole(enum.Enum):
     """The role of a flag. It explains why some values are compared only partly or not at all."""
 
     IDENTITY = "decides what is computed, or how"
@@ -53,15 +53,15 @@ class Role(enum.Enum):
     SEED = "time does not depend on it, and accuracy should be compared over seeds"
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> IdentityShare:
         """Which part of the value belongs to the identity of a run."""
-        return _COUNTED.get(self, Counted.NOTHING)
+        return _COUNTED.get(self, IdentityShare.NOTHING)
 
 
 _COUNTED = {
-    Role.IDENTITY: Counted.VALUE,
-    Role.ITEMS: Counted.NUMBER,
-    **dict.fromkeys((Role.PLUGIN, Role.PLACE, Role.PROFILE), Counted.PRESENCE),
+    FlagRole.IDENTITY: IdentityShare.VALUE,
+    FlagRole.ITEMS: IdentityShare.NUMBER,
+    **dict.fromkeys((FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.PROFILE), IdentityShare.PRESENCE),
 }
 
 
@@ -158,7 +158,7 @@ class FlagKind:
     accepted: Callable[[], str] = lambda: ""
 
 
-def boolean() -> FlagKind:
+def boolean_kind() -> FlagKind:
     """Kind of a switch: true or false."""
     return FlagKind(
         name="boolean",
@@ -166,11 +166,11 @@ def boolean() -> FlagKind:
         wording="true or false",
         has=lambda value: type(value) is bool,
         read=lambda text: _BOOLEANS[text.lower()],
-        text=truth,
+        text=boolean_text,
     )
 
 
-def numeric(of: type[int] | type[float], **bounds: float) -> FlagKind:
+def numeric_kind(of: type[int] | type[float], **bounds: float) -> FlagKind:
     """Kind of integers or finite numbers within bounds. The default maximum is TensorFlow's."""
     whole = of is int
     return FlagKind(
@@ -180,24 +180,26 @@ def numeric(of: type[int] | type[float], **bounds: float) -> FlagKind:
         has=lambda value: type(value) is of and (whole or math.isfinite(value)),
         read=parse_integer if whole else parse_number,
         stored=lambda value: of(value) if type(value) is int else value,
-        text=exact,
-        fault=lambda value: _excess(value, bounds, 2**31 - 1 if whole else 3.4028235e38),
-        accepted=lambda: _range(bounds),
+        text=exact_number,
+        fault=lambda value: _out_of_bounds_text(
+            value, bounds, 2**31 - 1 if whole else 3.4028235e38
+        ),
+        accepted=lambda: _bounds_text(bounds),
     )
 
 
-def string(choices: Collection[str] = (), lower: bool = False, path: str = "") -> FlagKind:
+def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = "") -> FlagKind:
     """Kind of texts: any text, one of several names, or comma-separated paths."""
 
     def stored(value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        value = files.without_file_scheme(value) if path else value
+        value = files.strip_file_scheme(value) if path else value
         return value.lower() if lower else value
 
     def fault(value: Any) -> str:
         if choices and value not in choices:
-            return f"must be {_one_of(choices)}"
+            return f"must be {_choices_text(choices)}"
         return files.fault(value, "URL" in path) if path else ""
 
     return FlagKind(
@@ -208,11 +210,11 @@ def string(choices: Collection[str] = (), lower: bool = False, path: str = "") -
         read=str,
         stored=stored,
         fault=fault,
-        accepted=lambda: _one_of(choices) if choices else "a path or a URL" * ("URL" in path),
+        accepted=lambda: _choices_text(choices) if choices else "a path or a URL" * ("URL" in path),
     )
 
 
-def parsed(type: type, parser: Callable[[str], Any]) -> FlagKind:
+def parsed_kind(type: type, parser: Callable[[str], Any]) -> FlagKind:
     """Kind of parsed values. Their attribute `source` is the text that was parsed."""
     return FlagKind(
         name="string",
@@ -224,7 +226,7 @@ def parsed(type: type, parser: Callable[[str], Any]) -> FlagKind:
     )
 
 
-def items(of: FlagKind, separator: str = ",") -> FlagKind:
+def tuple_kind(of: FlagKind, separator: str = ",") -> FlagKind:
     """Kind of tuples. A text without the separator is a tuple with one value."""
 
     def has(value: Any) -> bool:
@@ -251,7 +253,7 @@ def items(of: FlagKind, separator: str = ",") -> FlagKind:
     )
 
 
-def either(*kinds: FlagKind) -> FlagKind:
+def union_kind(*kinds: FlagKind) -> FlagKind:
     """Kind that accepts values of several kinds. The first kind that can read a text is used."""
 
     def read(text: str) -> Any:
@@ -278,28 +280,28 @@ def either(*kinds: FlagKind) -> FlagKind:
     )
 
 
-def duration() -> FlagKind:
+def duration_kind() -> FlagKind:
     """Kind of durations, written with a unit."""
     words = "a duration such as 500ms, 10s or 2m"
-    kind = parsed(Duration, Duration.parse)
+    kind = parsed_kind(Duration, Duration.parse)
     return replace(kind, name="duration", form="TIME", wording=words, accepted=lambda: words)
 
 
-def _excess(value: float, bounds: Mapping[str, float], largest: float) -> str:
+def _out_of_bounds_text(value: float, bounds: Mapping[str, float], largest: float) -> str:
     if "maximum" not in bounds and abs(value) > largest:
-        return f"must not be larger than {exact(largest)}"
+        return f"must not be larger than {exact_number(largest)}"
     fits = all(_HOLDS[name][0](value, bound) for name, bound in bounds.items())
-    return "" if fits else f"must be {_range(bounds)}"
+    return "" if fits else f"must be {_bounds_text(bounds)}"
 
 
-def _range(bounds: Mapping[str, float]) -> str:
+def _bounds_text(bounds: Mapping[str, float]) -> str:
     if {"minimum", "maximum"} <= bounds.keys():
-        return f"from {exact(bounds['minimum'])} to {exact(bounds['maximum'])}"
+        return f"from {exact_number(bounds['minimum'])} to {exact_number(bounds['maximum'])}"
     ordered = ((words, bounds[name]) for name, (_, words) in _HOLDS.items() if name in bounds)
-    return " and ".join(f"{words} {exact(bound)}" for words, bound in ordered)
+    return " and ".join(f"{words} {exact_number(bound)}" for words, bound in ordered)
 
 
-def _one_of(choices: Collection[str]) -> str:
+def _choices_text(choices: Collection[str]) -> str:
     return "one of " + ", ".join(choice or "''" for choice in choices)
 
 
@@ -381,7 +383,7 @@ class FlagSpec:
     short: str = ""
     separator: str = ","
     before: Any = None
-    role: Role = Role.IDENTITY
+    role: FlagRole = FlagRole.IDENTITY
     part: RunPart = RunPart.NONE
     only_with: str | tuple[str, ...] = ()
 
@@ -440,8 +442,8 @@ class FlagSpec:
             raise FlagError(self.name, self.text(value), reason)
         for path in (value if isinstance(value, tuple) else (value,)) if self.path else ():
             if path:
-                with refusing(self.name, path, "used"):
-                    claim(path)
+                with raising_flag_errors(self.name, path, "used"):
+                    keep_temporary_folders(path)
 
     def plain(self, value: Any) -> Any:
         """The value as stored in records. Parsed values are stored as their original text."""
@@ -453,14 +455,14 @@ class FlagSpec:
         return self.kind.text(value) if self.kind.has(value) else str(value)
 
 
-def flag_of(group: type, name: str, **changes: Any) -> Any:
+def redeclare_flag(group: type, name: str, **changes: Any) -> Any:
     """Declares a flag of another dataclass again, with a different default, limits or help."""
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)
     default = changes.pop("default", field.default)
     return flag(default, **{**field.metadata[_METADATA], **changes})
 
 
-def words(text: str) -> tuple[str, ...]:
+def split_words(text: str) -> tuple[str, ...]:
     """The distinct words of a comma-separated list."""
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
@@ -468,17 +470,17 @@ def words(text: str) -> tuple[str, ...]:
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
     """The flags that a dataclass declares, in order. Inherited flags come first."""
     hints = typing.get_type_hints(group)
-    return tuple(_spec(field, hints[field.name]) for field in dataclasses.fields(group))
+    return tuple(_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
 
-def named(specs: Iterable[FlagSpec], of: Role | RunPart) -> tuple[str, ...]:
+def names_of_flags(specs: Iterable[FlagSpec], of: FlagRole | RunPart) -> tuple[str, ...]:
     """Names of the flags that have a role or one of the parts, in the order of declaration."""
-    if isinstance(of, Role):
+    if isinstance(of, FlagRole):
         return tuple(spec.name for spec in specs if spec.role is of)
     return tuple(spec.name for spec in specs if spec.part & of)
 
 
-def parted(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+def split_options(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
     """Splits flag values into the options of a command and the values of other flags (of runs)."""
     own = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     return (
@@ -487,12 +489,12 @@ def parted(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, An
     )
 
 
-def texts_of(values: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
+def flag_texts(values: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
     """Values of flags by name, as written on the command line."""
     return {name: specs[name].text(value) for name, value in values.items()}
 
 
-def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:
+def flag_sections(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:
     """The flags by section. `titles` maps the first flag of each section to the section's title."""
     title, by_section = "", dict.fromkeys(titles.values(), tuple[FlagSpec, ...]())
     for spec in specs_of(group):
@@ -501,29 +503,31 @@ def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagS
     return by_section
 
 
-def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
+def _flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     limits = field.metadata[_METADATA]
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     of = typing.get_args(annotation) if is_union else (annotation,)
-    values = [_kind(argument, limits) for argument in of if argument is not type(None)]
+    values = [_kind_of_type(argument, limits) for argument in of if argument is not type(None)]
     return FlagSpec(
         name=field.name,
-        kind=values[0] if len(values) == 1 else either(*values),
+        kind=values[0] if len(values) == 1 else union_kind(*values),
         optional=type(None) in of,
         default=field.default,
         **limits,
     )
 
 
-def _kind(of: Any, limits: Mapping[str, Any]) -> FlagKind:
+def _kind_of_type(of: Any, limits: Mapping[str, Any]) -> FlagKind:
     """The kind of values of a type annotation, with the limits that apply to it."""
     if typing.get_origin(of) is tuple:
-        return items(_kind(typing.get_args(of)[0], limits), limits.get("separator", ","))
+        return tuple_kind(
+            _kind_of_type(typing.get_args(of)[0], limits), limits.get("separator", ",")
+        )
     if of in (int, float):
         bounds = {name: limits[name] for name in _BOUNDS if limits.get(name) is not None}
-        return numeric(of, **bounds)
+        return numeric_kind(of, **bounds)
     if of is str:
-        return string(*(limits.get(name, "") for name in ("choices", "lower", "path")))
+        return text_kind(*(limits.get(name, "") for name in ("choices", "lower", "path")))
     if of is Duration:
-        return duration()
-    return boolean() if of is bool else parsed(of, limits["parser"])
+        return duration_kind()
+    return boolean_kind() if of is bool else parsed_kind(of, limits["parser"])

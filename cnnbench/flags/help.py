@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.groups.optimizer import OptimizerParams, added_flags
+from cnnbench.flags.groups.optimizer import OptimizerParams, flags_of_plugins
 from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
@@ -78,20 +78,23 @@ of TensorFlow's file systems, such as `gs://bucket/folder`, are taken too ([data
 """
 
 
-def sections() -> tuple[Section, ...]:
+def flag_sections_of_run() -> tuple[Section, ...]:
     """The flags of a run by group. Includes flags of loaded plug-ins, but no obsolete flags."""
     return tuple(
-        (title, (*specs_of(group), *(added_flags().values() if group is OptimizerParams else ())))
+        (
+            title,
+            (*specs_of(group), *(flags_of_plugins().values() if group is OptimizerParams else ())),
+        )
         for title, group in GROUPS
     )
 
 
 def all_sections() -> tuple[Section, ...]:
     """The flags of a run by group. Obsolete flags and those of absl.app come last."""
-    return (*sections(), *_OTHERS)
+    return (*flag_sections_of_run(), *_OTHERS)
 
 
-def overview(commands: Mapping[str, str]) -> str:
+def commands_overview(commands: Mapping[str, str]) -> str:
     """The overview, on one screen: the commands with descriptions, and the most used flags."""
     width = max(map(len, commands))
     flag_width = max(map(len, _SHORT))
@@ -116,7 +119,10 @@ def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
     `obsolete` appends obsolete flags and those of absl.app.
     """
     first = ("Most used", [SPECS[name] for name in MOST_USED])
-    others = ((title, [s for s in specs if s.name not in MOST_USED]) for title, specs in sections())
+    others = (
+        (title, [s for s in specs if s.name not in MOST_USED])
+        for title, specs in flag_sections_of_run()
+    )
     last = _OTHERS if obsolete else ()
     return "\n".join([_RUN, flags_help((first, *others, *last), width)])
 
@@ -130,7 +136,7 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
     """Flags by section. `width` is in columns; None means the terminal's width, at most 100."""
     columns = width or min(shutil.get_terminal_size().columns, 100)
     return "\n".join(
-        "\n".join([f"{title}:", *(_entry(spec, columns) for spec in specs), ""])
+        "\n".join([f"{title}:", *(_flag_help_entry(spec, columns) for spec in specs), ""])
         for title, specs in flags
     )
 
@@ -160,7 +166,7 @@ def xml_help(flags: Iterable[Section]) -> str:
 
 def markdown() -> str:
     """The text of docs/flags.md."""
-    return "\n".join([_HEAD, *(_table(title, specs) for title, specs in all_sections())])
+    return "\n".join([_HEAD, *(_flag_table(title, specs) for title, specs in all_sections())])
 
 
 def _default_text(spec: FlagSpec) -> str:
@@ -169,7 +175,7 @@ def _default_text(spec: FlagSpec) -> str:
     return spec.text(spec.default) or "empty"
 
 
-def _entry(spec: FlagSpec, width: int) -> str:
+def _flag_help_entry(spec: FlagSpec, width: int) -> str:
     if spec.kind.name == "boolean":
         head = f"  --[no]{spec.name}"
     else:
@@ -181,19 +187,19 @@ def _entry(spec: FlagSpec, width: int) -> str:
     return head + "\n" + textwrap.fill(body, width, initial_indent=indent, subsequent_indent=indent)
 
 
-def _table(title: str, specs: Iterable[FlagSpec]) -> str:
+def _flag_table(title: str, specs: Iterable[FlagSpec]) -> str:
     rows = [
         f"## {title}",
         "",
         "| flag | type | default | meaning | valid values |",
         "|---|---|---|---|---|",
-        *(_row(spec) for spec in specs),
+        *(_flag_row(spec) for spec in specs),
         "",
     ]
     return "\n".join(rows)
 
 
-def _row(spec: FlagSpec) -> str:
+def _flag_row(spec: FlagSpec) -> str:
     default = _default_text(spec)
     cells = [
         f"`--{spec.name}`",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.job import PS
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import Counted, FlagSpec, Role, flag, specs_of
+from cnnbench.flags.declare import FlagRole, FlagSpec, IdentityShare, flag, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
@@ -26,8 +26,8 @@ from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.optimizer import (
     REGISTRIES,
     OptimizerParams,
-    added_flags,
-    constant_flag,
+    flag_of_constant,
+    flags_of_plugins,
 )
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
@@ -173,13 +173,13 @@ def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -
         if spec.name == ONLY_CHECK and value and not of_run:
             raise FlagError(ONLY_CHECK, value, "works only in cnnbench run")
     return tuple(
-        f"--{spec.name}={spec.text(value)} {_without_effect(spec)} {spec.help}"
+        f"--{spec.name}={spec.text(value)} {_no_effect_text(spec)} {spec.help}"
         for spec, value in values.items()
         if value != spec.default and spec.name != ONLY_CHECK
     )
 
 
-def _without_effect(spec: FlagSpec) -> str:
+def _no_effect_text(spec: FlagSpec) -> str:
     return "has no effect." if spec in ABSL else "has no meaning in TensorFlow 2."
 
 
@@ -193,7 +193,7 @@ def accepts_retired(params: type[T]) -> type[T]:
     init = params.__init__
 
     @functools.wraps(init)
-    def accepting(self: T, **values: Any) -> None:
+    def init_with_retired(self: T, **values: Any) -> None:
         for old, new in RENAMED.items():
             if old in values and new in values:
                 raise FlagError(old, values[old], f"is --{new} now; give one of the two")
@@ -202,13 +202,13 @@ def accepts_retired(params: type[T]) -> type[T]:
         obsolete = {spec.name for spec in OBSOLETE}
         values = {RENAMED.get(n, n): values[n] for n in values if n not in obsolete}
         if values.keys() - SPECS.keys() - {_ADDED}:
-            load_flags(values)
-        added = {name: values.pop(name) for name in added_flags().keys() & values.keys()}
+            load_plugin_flags(values)
+        added = {name: values.pop(name) for name in flags_of_plugins().keys() & values.keys()}
         if added:
             values[_ADDED] = {**values.get(_ADDED, {}), **added}
         init(self, **values)
 
-    params.__init__ = accepting  # type: ignore[method-assign,assignment]
+    params.__init__ = init_with_retired  # type: ignore[method-assign,assignment]
     return params
 
 
@@ -252,7 +252,7 @@ class Params(
     def __post_init__(self) -> None:
         for spec in FLAGS:
             object.__setattr__(self, spec.name, spec.read(getattr(self, spec.name)))
-        specs = added_flags()
+        specs = flags_of_plugins()
         values = ((specs[name], value) for name, value in self.added_constants.items())
         added = {spec.name: spec.read(value) for spec, value in values}
         added = {name: value for name, value in added.items() if value != specs[name].default}
@@ -266,7 +266,7 @@ class Params(
 
     def __getattr__(self, name: str) -> Any:
         """The value of a plug-in's flag. The plug-in may be loaded later than the flags."""
-        if not name.startswith("_") and (spec := added_flags().get(name)):
+        if not name.startswith("_") and (spec := flags_of_plugins().get(name)):
             return self.added_constants.get(name, spec.default)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -296,7 +296,7 @@ class Params(
         Constants that plug-ins add are included if the optimizer or the schedule in use has them.
         """
         used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
-        added = added_flags().keys() & {flag for spec in used if spec for flag in spec.flags}
+        added = flags_of_plugins().keys() & {flag for spec in used if spec for flag in spec.flags}
         return {
             **{spec.name: spec.plain(getattr(self, spec.name)) for spec in FLAGS},
             **{name: getattr(self, name) for name in sorted(added)},
@@ -320,39 +320,39 @@ FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in spec
 """All flags that are fields of ``Params``, in the order of the help."""
 
 
-class _Flags(Mapping[str, FlagSpec]):
+class _FlagsWithPlugins(Mapping[str, FlagSpec]):
     """Flags by name: first cnnbench's own flags, then flags that loaded plug-ins add."""
 
     def __init__(self, own: Iterable[FlagSpec]) -> None:
         self._own = {spec.name: spec for spec in own}
 
     def __getitem__(self, name: str) -> FlagSpec:
-        return self._own[name] if name in self._own else added_flags()[name]
+        return self._own[name] if name in self._own else flags_of_plugins()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return itertools.chain(self._own, added_flags())
+        return itertools.chain(self._own, flags_of_plugins())
 
     def __len__(self) -> int:
-        return len(self._own) + len(added_flags())
+        return len(self._own) + len(flags_of_plugins())
 
 
-SPECS: Mapping[str, FlagSpec] = _Flags(FLAGS)
+SPECS: Mapping[str, FlagSpec] = _FlagsWithPlugins(FLAGS)
 """The flags in `FLAGS` and flags that loaded plug-ins add, by name."""
 
-ACCEPTED: Mapping[str, FlagSpec] = _Flags((*FLAGS, *OBSOLETE))
+ACCEPTED: Mapping[str, FlagSpec] = _FlagsWithPlugins((*FLAGS, *OBSOLETE))
 """All flags that a run accepts, by name. Obsolete flags have no effect."""
 
 _ADDED = "added_constants"
 _NAME = re.compile("[a-z][a-z0-9_]*")
 
 
-def load_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
+def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
     """Loads the plug-ins that flag values name, and returns the flags that they add."""
-    plugins.load_all(values)
+    plugins.load_plugins_of_flags(values)
     for owner, table in REGISTRIES.items():
         if isinstance(values.get(owner), str):
             table.find(values[owner])  # An entry point may register it.
-    return added_flags()
+    return flags_of_plugins()
 
 
 def _check_constant(owner: str, name: str, constant: Constant) -> None:
@@ -362,7 +362,7 @@ def _check_constant(owner: str, name: str, constant: Constant) -> None:
         raise UsageError(f"the name of a flag has {wanted}, not {name!r}")
     if name in {*ACCEPTED, *RENAMED, *REMOVED, *plugins.FLAGS, _ADDED} or hasattr(Params, name):
         raise UsageError(f"--{name} exists; choose another name")
-    constant_flag(name, constant, owner, "").check(constant.default)
+    flag_of_constant(name, constant, owner, "").check(constant.default)
 
 
 for _owner, _table in REGISTRIES.items():
@@ -379,7 +379,7 @@ def check_fp16(precision: str, use_fp16: bool) -> None:
 _ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values())}
 
 
-def having(*counted: Counted) -> tuple[str, ...]:
+def flags_with_identity_share(*counted: IdentityShare) -> tuple[str, ...]:
     """Names of the flags with this share in a run's identity."""
     return tuple(name for name, role in _ROLES.items() if role.counted in counted)
 
@@ -393,16 +393,16 @@ def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str,
     """
     by_name = {}
     for name, value in values.items():
-        role = _ROLES.get(name, Role.IDENTITY)
+        role = _ROLES.get(name, FlagRole.IDENTITY)
         counted = _COUNTED[role]
-        if counted is Counted.VALUE or (of_places and role in _PLACES):
+        if counted is IdentityShare.VALUE or (of_places and role in _PLACES):
             by_name[name] = value
-        elif counted is Counted.PRESENCE:
+        elif counted is IdentityShare.PRESENCE:
             by_name[name] = bool(value)
-        elif counted is Counted.NUMBER:
+        elif counted is IdentityShare.NUMBER:
             by_name[name] = len(str(value).split(",")) if value else 0
     return by_name
 
 
-_COUNTED = {role: role.counted for role in Role}
-_PLACES = (Role.PLUGIN, Role.PLACE, Role.ITEMS)
+_COUNTED = {role: role.counted for role in FlagRole}
+_PLACES = (FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.ITEMS)

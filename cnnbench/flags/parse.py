@@ -15,10 +15,10 @@ from absl import flags as absl_flags
 
 from cnnbench.base import plugins
 from cnnbench.base.files import local, read_text
-from cnnbench.base.text import nearest
+from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
-from cnnbench.flags.groups.optimizer import REGISTRIES, added_flags
+from cnnbench.flags.groups.optimizer import REGISTRIES, flags_of_plugins
 from cnnbench.flags.params import (
     ACCEPTED,
     REMOVED,
@@ -26,7 +26,7 @@ from cnnbench.flags.params import (
     SPECS,
     Params,
     check_fp16,
-    load_flags,
+    load_plugin_flags,
     obsolete_notices,
     renamed_notices,
 )
@@ -84,7 +84,7 @@ def parse_args(
 
     Pass `of_run` if the caller supports --only_check_args. See `BeforePlugins`.
     """
-    values, _, texts = _read(argv, ACCEPTED, before_plugins=before_plugins)
+    values, _, texts = _read_command_line(argv, ACCEPTED, before_plugins=before_plugins)
     return ParsedArgs(values, obsolete_notices(values, of_run=of_run) + renamed_notices(texts))
 
 
@@ -96,23 +96,23 @@ def args_of(values: Mapping[str, Any]) -> ParsedArgs:
 def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
     """Loads the plug-ins that flags (texts by name) name. Returns the flags that they add."""
     naming = {name: texts[name] for name in (*plugins.FLAGS, *REGISTRIES) if name in texts}
-    return load_flags(_values(naming, SPECS))
+    return load_plugin_flags(_parse_values(naming, SPECS))
 
 
 def load_plugins(argv: Sequence[str]) -> None:
     """Loads the plug-ins that a command line names. Does not check other words."""
     specs = {name: SPECS[name] for name in plugins.FLAGS}
-    plugins.load_all(_values(split(argv, specs)[0], specs))
+    plugins.load_plugins_of_flags(_parse_values(split_command_line(argv, specs)[0], specs))
 
 
 def values_of(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
     """Parses flag texts by name, in the order of `specs`. FlagError for an invalid text."""
-    return _values({name: [text] for name, text in texts.items()}, specs)
+    return _parse_values({name: [text] for name, text in texts.items()}, specs)
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
     """Parses a command line without arguments to flag values by name, in the order of ``specs``."""
-    return _read(argv, {spec.name: spec for spec in specs})[0]
+    return _read_command_line(argv, {spec.name: spec for spec in specs})[0]
 
 
 def parse_command(
@@ -125,7 +125,9 @@ def parse_command(
     All words after ``--`` are arguments. See `BeforePlugins`.
     """
     by_name = {spec.name: spec for spec in specs}
-    values, arguments, _ = _read(argv, by_name, only_flags=False, before_plugins=before_plugins)
+    values, arguments, _ = _read_command_line(
+        argv, by_name, only_flags=False, before_plugins=before_plugins
+    )
     return values, tuple(map(local, arguments))
 
 
@@ -135,7 +137,7 @@ def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return argv[:at], argv[at + 1 :]
 
 
-def split(
+def split_command_line(
     argv: Sequence[str], specs: Mapping[str, FlagSpec]
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Splits a command line as absl does. --flagfile is replaced by the flags in the file.
@@ -158,7 +160,7 @@ def split(
     for old, new in RENAMED.items():
         if new in specs:
             absl_flags.DEFINE_alias(old, new, flags, __name__)
-    words = ["cnnbench", *_with_flag_files(before)]
+    words = ["cnnbench", *_expand_flag_files(before)]
     try:
         # Otherwise absl would search for similar names, which takes 0.1 seconds.
         _, *rest = flags(words, known_only=True)
@@ -176,7 +178,7 @@ def split(
     return texts, [*rest, *(("--", *behind) if behind else ())]
 
 
-def _with_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
+def _expand_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
     """The words, with --flagfile replaced by the flags in the file. `around` are the files that
     contain the words.
 
@@ -202,10 +204,12 @@ def _with_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -
             raise FlagError(FLAG_FILE, path, "includes itself")
         lines = (line for line in io.StringIO(text, newline=None) if line[:1] != "#")
         flags = (line.strip() for line in lines if line.strip() and line[:2] != "//")
-        yield from _with_flag_files(flags, (*around, real))
+        yield from _expand_flag_files(flags, (*around, real))
 
 
-def _values(texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
+def _parse_values(
+    texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]
+) -> dict[str, Any]:
     """Flag values by name, in the order of `specs`. Later values replace earlier ones.
 
     A flag with `repeated` keeps all values. Earlier texts are also parsed, so that errors are
@@ -222,45 +226,47 @@ def _values(texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]) -
     return values_by_name
 
 
-def _read(
+def _read_command_line(
     argv: Sequence[str],
     specs: Mapping[str, FlagSpec],
     *,
     only_flags: bool = True,
     before_plugins: BeforePlugins = lambda values: None,
 ) -> tuple[dict[str, Any], Sequence[str], Mapping[str, Sequence[str]]]:
-    """Returns flag values by name in the order of `specs`, arguments, and texts as in `split`.
+    """Returns flag values by name in the order of `specs`, arguments, and texts.
+
+    They are as in `split_command_line`.
 
     If there are unknown flags, loads the plug-ins that the words name, because these may add the
     flags.
     """
-    added = added_flags()
+    added = flags_of_plugins()
     specs = {name: spec for name, spec in specs.items() if name not in added}
-    texts, rest = split(argv, specs)
+    texts, rest = split_command_line(argv, specs)
     words, behind = split_at_dashes(rest)
-    if any(map(_is_flag, words)) and "optimizer" in specs and _may_add(texts):
-        before_plugins(_values(texts, specs))
+    if any(map(_is_flag, words)) and "optimizer" in specs and _may_add_flags(texts):
+        before_plugins(_parse_values(texts, specs))
         specs_added = flags_added_by(texts)
         specs = {**specs, **specs_added}
-        more, rest = split(rest, specs_added)
+        more, rest = split_command_line(rest, specs_added)
         texts = {**texts, **more}
         words, behind = split_at_dashes(rest)
     for word in filter(_is_flag, words):
-        raise UsageError(_unknown_flag(word, specs))
+        raise UsageError(_unknown_flag_message(word, specs))
     arguments = [*words, *behind]
     for argument in arguments:
         if only_flags:
-            raise UsageError(_stray(argument, argv, specs))
+            raise UsageError(_stray_argument_message(argument, argv, specs))
         if not argument:
             raise UsageError("an argument is empty; is a variable of the shell not set?")
-    return _values(texts, specs), arguments, texts
+    return _parse_values(texts, specs), arguments, texts
 
 
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and bool(word.strip("-"))
 
 
-def _may_add(texts: Mapping[str, Sequence[str]]) -> bool:
+def _may_add_flags(texts: Mapping[str, Sequence[str]]) -> bool:
     """Whether the flags name a plug-in file, or an optimizer or schedule from an entry point."""
     names = ((texts.get(owner, [""])[-1], table) for owner, table in REGISTRIES.items())
     return not texts.keys().isdisjoint(plugins.FLAGS) or any(
@@ -268,7 +274,9 @@ def _may_add(texts: Mapping[str, Sequence[str]]) -> bool:
     )
 
 
-def _stray(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) -> str:
+def _stray_argument_message(
+    argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]
+) -> str:
     words = ["--", *argv]
     switch = words[words.index(argument) - 1].lstrip("-") if argument in argv else ""
     if switch not in specs or specs[switch].kind.name != "boolean":
@@ -278,7 +286,7 @@ def _stray(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) ->
     return f"stray argument {argument!r} after --{switch}: write --{switch}={value}"
 
 
-def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
+def _unknown_flag_message(word: str, known: Mapping[str, FlagSpec]) -> str:
     typed = word.partition("=")[0]
     name = re.sub("^--?", "", typed)
     if name.removeprefix("no") in known:
@@ -291,7 +299,7 @@ def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
     if space and flag in known:  # A line of a flag file is one word.
         return f"{typed}: a value in the same word follows an =, write --{flag}={value.strip()}"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind.name == "boolean")
-    close = nearest(name, [*known, *switches])
+    close = nearest_word(name, [*known, *switches])
     of_runs = ACCEPTED.keys() <= known.keys()
     listed = "cnnbench run --help lists those of runs" if of_runs else "--help lists the others"
     hint = f"did you mean --{close}?" if close else listed

@@ -20,10 +20,10 @@ from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import binary
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import available_cores
-from cnnbench.models.declaration import Flops
+from cnnbench.models.declaration import FlopCounts
 from cnnbench.plan.run_plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
-from cnnbench.records.profiles import Machine, Part, Roofline, RooflineRow, in_order
+from cnnbench.records.profiles import Machine, Part, Roofline, RooflineRow, sort_roofline_rows
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.observe.work import OperationWork, flops_by_part
 from cnnbench.run.runtime import tensorflow
@@ -35,10 +35,10 @@ _COPIED_BYTES = 256 << 20  # larger than all caches
 _COPIES = 8
 
 
-def rows_of(
+def roofline_rows(
     steps: Sequence[Mapping[tuple[str, str], float]],
     work: Callable[[str, str], OperationWork],
-    flops: Mapping[str, Flops],
+    flops: Mapping[str, FlopCounts],
     machine: Machine,
     step_seconds: float,
 ) -> tuple[RooflineRow, ...]:
@@ -64,10 +64,10 @@ def rows_of(
         )
         for part, time in seconds.items()
     ]
-    return in_order(rows)
+    return sort_roofline_rows(rows)
 
 
-def measured(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
+def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     """Runs a benchmark with profiled steps; returns the roofline and the plan of the run.
 
     The last warm-up steps are profiled, as many as there are timed steps. The limits of the machine
@@ -77,7 +77,7 @@ def measured(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     plan = benchmark.plan
     profiler = benchmark.profiled(plan.length.batches)
     record = benchmark.run()
-    machine, steps = _machine(plan, record), profiler.steps
+    machine, steps = _measure_machine(plan, record), profiler.steps
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
@@ -89,7 +89,7 @@ def measured(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     )
     of_steps = [steps[step].seconds for step in kept]
     roofline = Roofline(
-        rows_of(of_steps, profiler.works, profiler.flops, machine, seconds),
+        roofline_rows(of_steps, profiler.works, profiler.flops, machine, seconds),
         machine,
         seconds,
         fmean(record.step_seconds[step] for step in plain),
@@ -98,7 +98,7 @@ def measured(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     return roofline, plan
 
 
-def _machine(plan: RunPlan, record: RunRecord) -> Machine:
+def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
     placement = record.placement
     assert placement is not None
     dtype = plan.numerics.dtype
@@ -135,7 +135,7 @@ def _host_copy_rate(threads: int) -> float:
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
-        return _shortest(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
+        return _shortest_copy_seconds(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
 
 
 def _gpu_copy_rate(device: str) -> float:
@@ -148,10 +148,10 @@ def _gpu_copy_rate(device: str) -> float:
             copied = tf.raw_ops.DeepCopy(x=source)
             copied[:1].numpy()  # Waits until the copy is complete.
 
-        return _shortest(copy)
+        return _shortest_copy_seconds(copy)
 
 
-def _shortest(copy: Callable[[], object]) -> float:
+def _shortest_copy_seconds(copy: Callable[[], object]) -> float:
     times = []
     for _ in range(_COPIES):
         start = time.perf_counter()
@@ -160,7 +160,7 @@ def _shortest(copy: Callable[[], object]) -> float:
     return min(times)
 
 
-def to_csv(roofline: Roofline) -> str:
+def roofline_to_csv(roofline: Roofline) -> str:
     """CSV with one line for each row and one for the remainder. Numbers are not rounded."""
     rest = roofline.remainder_seconds
     remainder = RooflineRow("", "remainder", "", rest, 0, 0, 0.0, rest / roofline.step_seconds)

@@ -1,9 +1,9 @@
 """Checks of the measuring conditions, with advice.
 
-Checks before the first step and after the timed loop take a `Situation` and return a `Finding`. A
-new check is a function here, its id in `CONDITIONS`, its place in one of the tables at the end, and
-a row in docs/conditions.md. A limit is the value above which the effect on a step exceeds a few
-percent, which is what a comparison of runs can detect.
+Checks before the first step and after the timed loop take a `ConditionCheckInput` and return a
+`Finding`. A new check is a function here, its id in `CONDITIONS`, its place in one of the tables at
+the end, and a row in docs/conditions.md. A limit is the value above which the effect on a step
+exceeds a few percent, which is what a comparison of runs can detect.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from cnnbench.base.text import nearest
+from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError
-from cnnbench.machine.gpu import GpuView, new_processes, process_names
+from cnnbench.machine.gpu import GpuView, new_processes, processes_text
 
 CONDITIONS: dict[str, str] = {
     "load": "other processes use the CPUs",
@@ -62,7 +62,7 @@ WARNINGS: dict[str, str] = {
 ALL = "all"
 
 
-def parse_quiet(text: str) -> frozenset[str]:
+def parse_silenced_conditions(text: str) -> frozenset[str]:
     """The names in a comma-separated list. The name "all" means all measuring conditions.
 
     Other warnings, such as that a worker is lost, are silenced only by their own names.
@@ -70,7 +70,7 @@ def parse_quiet(text: str) -> frozenset[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name != ALL and name not in WARNINGS:
-            close = nearest(name, [*WARNINGS, ALL])
+            close = nearest_word(name, [*WARNINGS, ALL])
             hint = f"did you mean {close}?" if close else f"there are {', '.join(WARNINGS)}"
             reason = f"{name!r} is not the name of a warning; {hint}"
             raise FlagError("quiet_conditions", text, reason)
@@ -93,7 +93,7 @@ class RunFlags(NamedTuple):
     gpu_indices_given: bool = False
 
 
-class Situation(NamedTuple):
+class ConditionCheckInput(NamedTuple):
     """Input of the checks.
 
     Attributes:
@@ -118,7 +118,7 @@ class Situation(NamedTuple):
 Finding: TypeAlias = "tuple[str, str] | None"
 """Two texts: the finding with its numbers, and the advice."""
 
-Check: TypeAlias = Callable[[Situation], Finding]
+Check: TypeAlias = Callable[[ConditionCheckInput], Finding]
 
 _OTHERS_SHARE = 0.05
 """Limit of the share of the machine's CPUs used by other processes."""
@@ -147,7 +147,7 @@ _INTERLEAVE = "compare runs with cnnbench ab, which interleaves the two sides"
 _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 
-def load(now: Situation) -> Finding:
+def load(now: ConditionCheckInput) -> Finding:
     """Checks whether other processes use CPU time before the run.
 
     The load average of the last minute still includes the previous run. Therefore it is used only
@@ -155,7 +155,7 @@ def load(now: Situation) -> Finding:
     """
     cpus = now.facts.get("logical_cpus") or now.usable_cpus
     average, others = now.interval.get("load_average"), now.interval.get("other_cpus")
-    if busy := _busy_with_others(now):
+    if busy := _cpus_busy_with_others(now):
         problem = f"other processes keep {busy}"
         problem += "" if average is None else f" (load average {average:.1f})"
     elif others is None and average is not None and average > _LOAD_PER_CPU * cpus:
@@ -169,28 +169,28 @@ def load(now: Situation) -> Finding:
     return problem, f"stop them,{leave} or {_INTERLEAVE}"
 
 
-def load_in_loop(then: Situation) -> Finding:
+def load_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether other processes used CPU time in the timed loop."""
-    busy = _busy_with_others(then)
+    busy = _cpus_busy_with_others(then)
     problem = f"in the timed loop other processes kept {busy}"
     return (problem, _MEASURE_AGAIN) if busy else None
 
 
-def steal(now: Situation) -> Finding:
+def steal(now: ConditionCheckInput) -> Finding:
     """Checks whether the hypervisor withholds CPU time before the run."""
-    share = _stolen(now)
+    share = _stolen_cpu_share(now)
     problem = f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for"
     return (problem, f"use a dedicated machine, or {_INTERLEAVE}") if share else None
 
 
-def steal_in_loop(then: Situation) -> Finding:
+def steal_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether the hypervisor withheld CPU time in the timed loop."""
-    share = _stolen(then)
+    share = _stolen_cpu_share(then)
     problem = f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time"
     return (problem, _MEASURE_AGAIN) if share else None
 
 
-def threads(now: Situation) -> Finding:
+def threads(now: ConditionCheckInput) -> Finding:
     """Checks whether there are more threads than CPUs."""
     wanted, usable = now.flags.intra_threads, now.usable_cpus
     if not now.flags.intra_threads_given or wanted <= usable:
@@ -199,7 +199,7 @@ def threads(now: Situation) -> Finding:
     return problem, f"use --num_intra_threads={usable} or less"
 
 
-def quota(now: Situation) -> Finding:
+def quota(now: ConditionCheckInput) -> Finding:
     """Checks whether a CPU quota is below the number of threads. It would pause threads
     periodically.
     """
@@ -216,7 +216,7 @@ def quota(now: Situation) -> Finding:
     return problem, f"use --num_intra_threads={max(1, math.floor(limit))}, or raise the quota"
 
 
-def quota_in_loop(then: Situation) -> Finding:
+def quota_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether a control group paused threads in the timed loop."""
     seconds, stopped = then.interval["seconds"], then.interval.get("quota_seconds", 0.0)
     if stopped <= _QUOTA_SHARE * seconds:
@@ -230,7 +230,7 @@ def quota_in_loop(then: Situation) -> Finding:
     return problem, f"{use}raise the quota"
 
 
-def governor(now: Situation) -> Finding:
+def governor(now: ConditionCheckInput) -> Finding:
     """Checks whether clock frequencies are limited, or differ between CPUs."""
     names = [name for name in str(now.facts.get("cpu_governor", "")).split(",") if name]
     if len(names) > 1:
@@ -242,7 +242,7 @@ def governor(now: Situation) -> Finding:
     return problem, "as root: cpupower frequency-set -g performance"
 
 
-def thermal(then: Situation) -> Finding:
+def thermal(then: ConditionCheckInput) -> Finding:
     """Checks whether heat throttled the processor."""
     events = then.interval.get("thermal_events")
     problem = f"in the timed loop CPUs slowed down {events} times for heat"
@@ -250,7 +250,7 @@ def thermal(then: Situation) -> Finding:
     return (problem, advice) if events else None
 
 
-def memory(now: Situation) -> Finding:
+def memory(now: ConditionCheckInput) -> Finding:
     """Checks whether there is too little free memory."""
     total, left = now.facts.get("memory_bytes"), now.facts.get("memory_available_bytes")
     if not total or left is None or left >= _SCARCE_MEMORY * total:
@@ -259,7 +259,7 @@ def memory(now: Situation) -> Finding:
     return problem, "stop programs that use it, or lower --batch_size"
 
 
-def memory_in_loop(then: Situation) -> Finding:
+def memory_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether pages were moved to or from swap space in the timed loop."""
     pages, size = then.interval.get("swapped_pages"), then.flags.batch_size
     advice = (
@@ -268,7 +268,7 @@ def memory_in_loop(then: Situation) -> Finding:
     return (f"in the timed loop {pages} pages were swapped", advice) if pages else None
 
 
-def numa(now: Situation) -> Finding:
+def numa(now: ConditionCheckInput) -> Finding:
     """Checks whether there are several NUMA nodes and the run is not bound to one."""
     nodes = now.facts.get("numa_nodes") or 1
     if nodes <= 1 or now.flags.on_gpu or "cpu_affinity" in now.facts:
@@ -277,19 +277,19 @@ def numa(now: Situation) -> Finding:
     return f"the machine has {nodes} NUMA nodes and the run is bound to none", advice
 
 
-def battery(now: Situation) -> Finding:
+def battery(now: ConditionCheckInput) -> Finding:
     """Checks for battery power."""
     problem = ("the machine runs on battery", "plug it in")
     return problem if now.facts.get("on_battery") else None
 
 
-def gpu_processes(now: Situation) -> Finding:
+def gpu_processes(now: ConditionCheckInput) -> Finding:
     """Checks whether other processes use the GPUs of the run."""
     busy = {state.index: state.others for state in now.gpus.own if state.others}
     if not busy:
         return None
     problem = "; ".join(
-        f"GPU {i} also runs {process_names(processes)}" for i, processes in busy.items()
+        f"GPU {i} also runs {processes_text(processes)}" for i, processes in busy.items()
     )
     free, wanted = now.gpus.free, len(now.flags.cards)
     if len(free) < wanted:
@@ -299,12 +299,12 @@ def gpu_processes(now: Situation) -> Finding:
     return problem, f"end them, or use CUDA_VISIBLE_DEVICES={use}{without}"
 
 
-def gpu_processes_in_loop(then: Situation) -> Finding:
+def gpu_processes_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether other processes started on the GPUs of the run."""
     before = {state.uuid: state for state in then.gpus_before.states}
     new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own}
     words = [
-        f"{process_names(processes)} on GPU {index}"
+        f"{processes_text(processes)} on GPU {index}"
         for index, processes in new.items()
         if processes
     ]
@@ -313,7 +313,7 @@ def gpu_processes_in_loop(then: Situation) -> Finding:
     return f"processes started during the run: {'; '.join(words)}", _MEASURE_AGAIN
 
 
-def gpu_throttle(now: Situation) -> Finding:
+def gpu_throttle(now: ConditionCheckInput) -> Finding:
     """Checks, before the run uses the GPUs, whether a GPU is throttled."""
     slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
@@ -323,7 +323,7 @@ def gpu_throttle(now: Situation) -> Finding:
     return f"clocks are held down on {', '.join(words)}", advice
 
 
-def gpu_throttle_in_loop(then: Situation) -> Finding:
+def gpu_throttle_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether heat or power supply throttled a GPU in the timed loop."""
     words = []
     before = {state.uuid: state.thermal_seconds for state in then.gpus_before.states}
@@ -342,7 +342,7 @@ def gpu_throttle_in_loop(then: Situation) -> Finding:
     return f"clocks were held down on {', '.join(words)}", f"{advice}gives steadier results"
 
 
-def _busy_with_others(situation: Situation) -> str | None:
+def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
     """Number of CPUs used by other processes; None if it is small or unknown."""
     cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
     others = situation.interval.get("other_cpus")
@@ -351,24 +351,24 @@ def _busy_with_others(situation: Situation) -> str | None:
     return f"{others:.1f} of {cpus} CPUs busy"
 
 
-def _stolen(situation: Situation) -> float:
+def _stolen_cpu_share(situation: ConditionCheckInput) -> float:
     """Share of CPU time withheld by the hypervisor; 0 if it is small."""
     share = situation.interval.get("steal_fraction", 0.0)
     return share if share >= _STEAL_SHARE else 0.0
 
 
-def _by_id(*checks: Check) -> dict[str, Check]:
+def _checks_by_id(*checks: Check) -> dict[str, Check]:
     return {check.__name__.removesuffix("_in_loop"): check for check in checks}
 
 
-BEFORE = _by_id(load, steal, threads, quota, governor, memory, numa, battery)
+BEFORE = _checks_by_id(load, steal, threads, quota, governor, memory, numa, battery)
 """The checks before the first step, by id."""
 
-BEFORE_ON_GPUS = _by_id(gpu_processes, gpu_throttle)
+BEFORE_ON_GPUS = _checks_by_id(gpu_processes, gpu_throttle)
 """Further checks of a run on GPUs."""
 
-AFTER = _by_id(load_in_loop, steal_in_loop, quota_in_loop, thermal, memory_in_loop)
+AFTER = _checks_by_id(load_in_loop, steal_in_loop, quota_in_loop, thermal, memory_in_loop)
 """The checks after the timed loop, by id."""
 
-AFTER_ON_GPUS = _by_id(gpu_processes_in_loop, gpu_throttle_in_loop)
+AFTER_ON_GPUS = _checks_by_id(gpu_processes_in_loop, gpu_throttle_in_loop)
 """Further checks of a run on GPUs."""

@@ -105,7 +105,7 @@ def usable_cpus() -> Collection[int]:
         return range(os.cpu_count() or 1)
 
 
-def identity(host: Host) -> Facts:
+def machine_identity(host: Host) -> Facts:
     """Name and kind of the machine, and its operating system."""
     return {
         "hostname": platform.node(),
@@ -123,12 +123,12 @@ def processor(host: Host) -> Facts:
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         printed = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
         return {"cpu_model": printed.stdout.strip(), "cpu_conv_gradients": LIBRARY}
-    cpus = [_fields(paragraph) for paragraph in text.split("\n\n")]
+    cpus = [_parse_colon_lines(paragraph) for paragraph in text.split("\n\n")]
     first = cpus[0]
     flags = (first.get("flags") or first.get("Features") or "").split()
     cores = {(cpu.get("physical id"), cpu["core id"]) for cpu in cpus if "core id" in cpu}
     isa = [name for name in _ISA if name in flags]
-    kernels = _kernels(isa, host.environ)
+    kernels = _choose_convolution_kernels(isa, host.environ)
     return {
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": isa,
@@ -140,7 +140,7 @@ def processor(host: Host) -> Facts:
     }
 
 
-def _fields(text: str) -> dict[str, str]:
+def _parse_colon_lines(text: str) -> dict[str, str]:
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
     return {name.strip(): value.strip() for name, value in pairs}
 
@@ -166,10 +166,10 @@ def kernels(host: Host) -> str:
     switched oneDNN off.
     """
     isa = processor(host).get("cpu_isa")
-    return _kernels(isa if isinstance(isa, list) else (), host.environ)
+    return _choose_convolution_kernels(isa if isinstance(isa, list) else (), host.environ)
 
 
-def _kernels(isa: Collection[str], environ: Mapping[str, str]) -> str:
+def _choose_convolution_kernels(isa: Collection[str], environ: Mapping[str, str]) -> str:
     asked = environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower()
     if asked in ("0", "false"):
         return LIBRARY
@@ -189,7 +189,7 @@ def logical_cpus(host: Host) -> Facts:
         "logical_cpus": total,
         "cpus_online": host.text("sys/devices/system/cpu/online"),
         "usable_cpus": len(usable),
-        "cpu_affinity": _ranges(usable) if len(usable) < total else None,
+        "cpu_affinity": _cpu_list_text(usable) if len(usable) < total else None,
     }
 
 
@@ -197,17 +197,17 @@ _CPU = "sys/devices/system/cpu"
 _POLICY = f"{_CPU}/cpufreq/policy0"
 
 
-def _switch(host: Host, path: str) -> bool | None:
+def _read_boolean(host: Host, path: str) -> bool | None:
     number = host.number(path)
     return None if number is None else number > 0
 
 
-def _thousandth(host: Host, path: str) -> int | None:
+def _read_in_thousands(host: Host, path: str) -> int | None:
     number = host.number(path)
     return None if number is None else round(number / 1000)
 
 
-def _choice(host: Host, path: str) -> str | None:
+def _read_selected_option(host: Host, path: str) -> str | None:
     """The word in brackets of a file such as "always [madvise] never"."""
     chosen = re.search(r"\[(\S+)\]", host.text(path) or "")
     return None if chosen is None else chosen.group(1)
@@ -224,13 +224,16 @@ _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
     ),
     "hypervisor": ("sys/hypervisor/type", Host.text),
     "machine_model": ("sys/class/dmi/id/product_name", Host.text),
-    "cpu_smt": (f"{_CPU}/smt/active", _switch),
-    "cpu_turbo": (f"{_CPU}/cpufreq/boost", _switch),
-    "numa_balancing": ("proc/sys/kernel/numa_balancing", _switch),
-    "cpu_max_mhz": (f"{_POLICY}/cpuinfo_max_freq", _thousandth),
-    "cpu_max_mhz_allowed": (f"{_POLICY}/scaling_max_freq", _thousandth),
-    "transparent_huge_pages": ("sys/kernel/mm/transparent_hugepage/enabled", _choice),
-    "transparent_huge_pages_defrag": ("sys/kernel/mm/transparent_hugepage/defrag", _choice),
+    "cpu_smt": (f"{_CPU}/smt/active", _read_boolean),
+    "cpu_turbo": (f"{_CPU}/cpufreq/boost", _read_boolean),
+    "numa_balancing": ("proc/sys/kernel/numa_balancing", _read_boolean),
+    "cpu_max_mhz": (f"{_POLICY}/cpuinfo_max_freq", _read_in_thousands),
+    "cpu_max_mhz_allowed": (f"{_POLICY}/scaling_max_freq", _read_in_thousands),
+    "transparent_huge_pages": ("sys/kernel/mm/transparent_hugepage/enabled", _read_selected_option),
+    "transparent_huge_pages_defrag": (
+        "sys/kernel/mm/transparent_hugepage/defrag",
+        _read_selected_option,
+    ),
 }
 
 
@@ -330,12 +333,12 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
     groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
     paths = {name: path for _, names, path in groups for name in names.split(",")}
     return [
-        *_upwards("sys/fs/cgroup", paths.get("", "/")),
-        *_upwards(f"sys/fs/cgroup/{controller}", paths.get(controller, "/")),
+        *_folder_and_parents("sys/fs/cgroup", paths.get("", "/")),
+        *_folder_and_parents(f"sys/fs/cgroup/{controller}", paths.get(controller, "/")),
     ]
 
 
-def oom_kills(host: Host | None = None) -> int:
+def count_oom_kills(host: Host | None = None) -> int:
     """The control group's or machine's count of OOM kills; 0 if unknown. Only differences are
     meaningful.
     """
@@ -350,7 +353,7 @@ def oom_kills(host: Host | None = None) -> int:
     return 0
 
 
-def _upwards(mount: str, path: str) -> list[str]:
+def _folder_and_parents(mount: str, path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]
 
@@ -361,12 +364,12 @@ def load(host: Host) -> Facts:
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    *(identity, processor, logical_cpus, settings, power),
+    *(machine_identity, processor, logical_cpus, settings, power),
     *(memory, limits, load),
 )
 
 
-def _ranges(numbers: list[int]) -> str:
+def _cpu_list_text(numbers: list[int]) -> str:
     """Formats ascending numbers in the way that the kernel writes CPU lists: "0-3,8"."""
     groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]

@@ -33,7 +33,7 @@ from cnnbench.machine.cpu import Fact, FactGroup, Facts, Host, gather
 _Parts: TypeAlias = tuple[int, ...]
 
 
-def _answer(library: Any, function: str, *arguments: int) -> int:
+def _call_c_function(library: Any, function: str, *arguments: int) -> int:
     """Calls a C function and returns the number in its last argument. OSError if its status is
     not 0.
     """
@@ -44,34 +44,34 @@ def _answer(library: Any, function: str, *arguments: int) -> int:
     return value.value
 
 
-def _properties(function: str, library: Any) -> _Parts:
+def _version_from_properties(function: str, library: Any) -> _Parts:
     """libraryPropertyType: MAJOR_VERSION, MINOR_VERSION and PATCH_LEVEL are 0, 1 and 2."""
-    return tuple(_answer(library, function, which) for which in range(3))
+    return tuple(_call_c_function(library, function, which) for which in range(3))
 
 
-def _cuda_number(function: str, library: Any) -> _Parts:
+def _cuda_version(function: str, library: Any) -> _Parts:
     """Version from CUDA's number: 13010 is 13.1 (CUDA's manual, Version Management)."""
-    number = _answer(library, function)
+    number = _call_c_function(library, function)
     return number // 1000, number % 1000 // 10
 
 
-def _nccl_number(library: Any) -> _Parts:
+def _nccl_version(library: Any) -> _Parts:
     """Version from NCCL's number: 22707 is 2.27.7; before 2.9, 2804 is 2.8.4 (see nccl.h)."""
-    number = _answer(library, "ncclGetVersion")
+    number = _call_c_function(library, "ncclGetVersion")
     major = 10_000 if number >= 10_000 else 1000
     return number // major, number % major // 100, number % 100
 
 
 _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
-    "gpu_driver_cuda": ("libcuda", partial(_cuda_number, "cuDriverGetVersion")),
-    "loaded_cudart": ("libcudart", partial(_cuda_number, "cudaRuntimeGetVersion")),
+    "gpu_driver_cuda": ("libcuda", partial(_cuda_version, "cuDriverGetVersion")),
+    "loaded_cudart": ("libcudart", partial(_cuda_version, "cudaRuntimeGetVersion")),
     # libcublasLt.so is asked instead of libcublas.so. The function of libcublas.so would call
     # TensorFlow's function of the same name, which may load a library.
-    "loaded_cublas": ("libcublasLt", partial(_properties, "cublasLtGetProperty")),
+    "loaded_cublas": ("libcublasLt", partial(_version_from_properties, "cublasLtGetProperty")),
     # libcudnn_graph.so is asked instead of libcudnn.so. To answer, libcudnn.so loads this library,
     # and aborts the process if it is missing.
-    "loaded_cudnn": ("libcudnn_graph", partial(_properties, "cudnnGetProperty")),
-    "loaded_nccl": ("libnccl", _nccl_number),
+    "loaded_cudnn": ("libcudnn_graph", partial(_version_from_properties, "cudnnGetProperty")),
+    "loaded_nccl": ("libnccl", _nccl_version),
 }
 """Facts, each with the name of a file before ".so" and the version of such a library."""
 
@@ -88,12 +88,12 @@ def loaded(host: Host) -> Facts:
         path = mapping.removesuffix(" (deleted)")
         library = os.path.basename(path).partition(".so")[0]
         for fact, (name, version) in _LIBRARIES.items():
-            if name == library and (text := _text(path, version)):
+            if name == library and (text := _loaded_version_text(path, version)):
                 texts_by_fact.setdefault(fact, []).append(text)
     return {fact: ", ".join(dict.fromkeys(versions)) for fact, versions in texts_by_fact.items()}
 
 
-def _text(path: str, version: Callable[[Any], _Parts]) -> str | None:
+def _loaded_version_text(path: str, version: Callable[[Any], _Parts]) -> str | None:
     try:
         # Fails if the file is mapped but not loaded as a library.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
@@ -151,19 +151,19 @@ def python(host: Host) -> Facts:
 def packages(host: Host) -> Facts:
     """Installed versions. For TensorFlow, also the name of its package."""
     tensorflow = next(
-        ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _version(name))),
+        ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _package_version(name))),
         (None, None),
     )
     return {
         "cnnbench_version": own.__version__,
         "tensorflow_package": tensorflow[0],
         "tensorflow_version": tensorflow[1],
-        "keras_version": _version("keras"),
-        "numpy_version": _version("numpy"),
+        "keras_version": _package_version("keras"),
+        "numpy_version": _package_version("numpy"),
     }
 
 
-def tensorflow_build(host: Host) -> Facts:
+def tensorflow_build_facts(host: Host) -> Facts:
     """Build information of the loaded TensorFlow."""
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
@@ -181,7 +181,7 @@ def tensorflow_build(host: Host) -> Facts:
     }
 
 
-def tensorflow_threads(host: Host) -> Facts:
+def tensorflow_thread_counts(host: Host) -> Facts:
     """Thread counts that are set in the loaded TensorFlow.
 
     Counts that TensorFlow chooses are left out.
@@ -199,7 +199,7 @@ def commit(host: Host) -> Facts:
     """Commit of cnnbench's checkout, whether files differ from the commit, and a digest of these
     files.
     """
-    subject = repository.of_cnnbench()
+    subject = repository.cnnbench_checkout()
     return {
         "git_commit": subject.revision,
         "git_dirty": subject.dirty,
@@ -208,7 +208,7 @@ def commit(host: Host) -> Facts:
     }
 
 
-def may_be_shown(variable: str) -> bool:
+def may_record_variable(variable: str) -> bool:
     """Whether records may contain an environment variable: it must affect speed and must not be
     a secret.
     """
@@ -216,18 +216,18 @@ def may_be_shown(variable: str) -> bool:
     return listed and not any(word in variable.upper() for word in _SECRET)
 
 
-def speed_variables(host: Host) -> Facts:
+def environment_facts(host: Host) -> Facts:
     """Allowed environment variables as facts env_NAME, without the folder of --xla_cache_dir."""
     facts = {}
     for name, value in sorted(host.environ.items()):
         words = [word for word in value.split() if not word.startswith(XLA_CACHE)]
         only_a_place = value.strip() and not words
-        if may_be_shown(name) and not only_a_place:
+        if may_record_variable(name) and not only_a_place:
             facts[f"env_{name}"] = " ".join(words)[:_MAX_LENGTH]
     return facts
 
 
-def without_places(name: str, value: Any) -> Any:
+def comparable_fact(name: str, value: Any) -> Any:
     """A fact in the form that is compared. For paths in env_* facts, only their presence is
     compared.
     """
@@ -236,10 +236,16 @@ def without_places(name: str, value: Any) -> Any:
     return "..." if _PLACE_NAME.search(name) else _PLACE.sub(r"\1...", str(value))
 
 
-GROUPS: tuple[FactGroup, ...] = (python, packages, tensorflow_build, tensorflow_threads, commit)
+GROUPS: tuple[FactGroup, ...] = (
+    python,
+    packages,
+    tensorflow_build_facts,
+    tensorflow_thread_counts,
+    commit,
+)
 
 
-def _version(package: str) -> str | None:
+def _package_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -252,7 +258,7 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Machine", cpu.GROUPS),
     ("GPUs", (*gpu.GROUPS, loaded)),
     ("Software", GROUPS),
-    ("Environment variables", (speed_variables,)),
+    ("Environment variables", (environment_facts,)),
 )
 """Titles of sections, each with its groups of facts."""
 
@@ -263,7 +269,7 @@ def collect(host: Host | None = None) -> dict[str, Fact]:
     return gather(groups, Host() if host is None else host)
 
 
-def collect_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
+def collect_facts_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
     """All facts, by section title; see `SECTIONS`. Empty sections are left out."""
     host = Host() if host is None else host
     gathered = ((title, gather(groups, host)) for title, groups in SECTIONS)

@@ -46,7 +46,7 @@ EMULATED_NOTICE = "the GPUs are emulated on the host's CPUs: times are no measur
 
 
 @contextlib.contextmanager
-def nvml(host: Host) -> Iterator[Any]:
+def opened_nvml(host: Host) -> Iterator[Any]:
     """The initialised module pynvml; None without driver, module or library."""
     try:
         if host.modules is sys.modules:
@@ -72,19 +72,21 @@ def handles(module: Any) -> list[Any]:
     return [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
 
 
-def handles_of_run(module: Any, host: Host, cards: Sequence[int] | None = None) -> dict[int, Any]:
+def gpu_handles_of_run(
+    module: Any, host: Host, cards: Sequence[int] | None = None
+) -> dict[int, Any]:
     """NVML's handles of a run's GPUs, by GPU number; see `gpus_of_run`."""
     all_handles = handles(module)
-    uuids = [_text(module.nvmlDeviceGetUUID(handle)) for handle in all_handles]
+    uuids = [_decode_text(module.nvmlDeviceGetUUID(handle)) for handle in all_handles]
     return {i: all_handles[i] for i in gpus_of_run(uuids, host.environ, cards)}
 
 
-def _text(value: str | bytes) -> str:
+def _decode_text(value: str | bytes) -> str:
     # Older versions of pynvml return bytes.
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def ask(question: Callable[..., Any], *arguments: Any) -> Any:
+def query_nvml(question: Callable[..., Any], *arguments: Any) -> Any:
     """NVML's answer to a query; None if this GPU or driver does not support it."""
     try:
         return question(*arguments)
@@ -92,7 +94,7 @@ def ask(question: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def driver_files(host: Host) -> Facts:
+def driver_file_facts(host: Host) -> Facts:
     """Driver version and models, as reported by the kernel module."""
     version = re.search(r"\b\d+\.\d+(\.\d+)?\b", host.text("proc/driver/nvidia/version") or "")
     names = []
@@ -104,30 +106,32 @@ def driver_files(host: Host) -> Facts:
 
 def nvml_facts(host: Host) -> Facts:
     """Names, driver and limits. A list contains only the GPUs that report the value."""
-    with nvml(host) as module:
+    with opened_nvml(host) as module:
         if module is None:
             return {}
         all_handles = handles(module)
-        driver = ask(module.nvmlSystemGetDriverVersion)
+        driver = query_nvml(module.nvmlSystemGetDriverVersion)
 
-        def each(question: Callable[..., Any], *arguments: Any) -> list[Any]:
-            answers = [ask(question, handle, *arguments) for handle in all_handles]
+        def query_each_gpu(question: Callable[..., Any], *arguments: Any) -> list[Any]:
+            answers = [query_nvml(question, handle, *arguments) for handle in all_handles]
             return [answer for answer in answers if answer is not None]
 
-        limits = each(module.nvmlDeviceGetPowerManagementLimit)
-        persistence = each(module.nvmlDeviceGetPersistenceMode)
+        limits = query_each_gpu(module.nvmlDeviceGetPowerManagementLimit)
+        persistence = query_each_gpu(module.nvmlDeviceGetPersistenceMode)
         return {
-            **_gpu_name_facts([_text(name) for name in each(module.nvmlDeviceGetName)]),
-            "gpu_driver": None if driver is None else _text(driver),
+            **_gpu_name_facts(
+                [_decode_text(name) for name in query_each_gpu(module.nvmlDeviceGetName)]
+            ),
+            "gpu_driver": None if driver is None else _decode_text(driver),
             "gpu_power_limits_watts": [f"{milliwatts / 1000:.2f}" for milliwatts in limits],
             "gpu_max_clocks_mhz": [
-                str(clock) for clock in each(module.nvmlDeviceGetMaxClockInfo, _SM_CLOCK)
+                str(clock) for clock in query_each_gpu(module.nvmlDeviceGetMaxClockInfo, _SM_CLOCK)
             ],
             "gpu_persistence_mode": ["Enabled" if on else "Disabled" for on in persistence],
         }
 
 
-def gpu_memory(
+def least_free_gpu_memory(
     cards: Sequence[int] | None = None, per_card: int = 1, host: Host | None = None
 ) -> Memory | None:
     """Memory of the GPU of the run that has the least free memory; None without NVML. See
@@ -136,9 +140,11 @@ def gpu_memory(
     If cards are divided into several GPUs, it is the memory of one part.
     """
     host = Host() if host is None else host
-    with nvml(host) as module:
-        mine = {} if module is None else handles_of_run(module, host, cards)
-        memory_infos = [ask(module.nvmlDeviceGetMemoryInfo, handle) for handle in mine.values()]
+    with opened_nvml(host) as module:
+        mine = {} if module is None else gpu_handles_of_run(module, host, cards)
+        memory_infos = [
+            query_nvml(module.nvmlDeviceGetMemoryInfo, handle) for handle in mine.values()
+        ]
         sizes = [
             Memory(int(info.total) // per_card, int(info.free) // per_card)
             for info in memory_infos
@@ -147,7 +153,7 @@ def gpu_memory(
     return min(sizes, key=lambda memory: memory.available, default=None)
 
 
-def visible_to_tensorflow(host: Host) -> Facts:
+def tensorflow_gpu_facts(host: Host) -> Facts:
     """GPUs that the loaded TensorFlow sees. These facts replace those of the machine."""
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
@@ -179,7 +185,7 @@ def _gpu_name_facts(names: list[str]) -> Facts:
     return {"gpu_names": names, "emulated_gpus": True if EMULATED in names else None}
 
 
-GROUPS: tuple[FactGroup, ...] = (driver_files, nvml_facts, visible_to_tensorflow)
+GROUPS: tuple[FactGroup, ...] = (driver_file_facts, nvml_facts, tensorflow_gpu_facts)
 
 
 @dataclass(frozen=True)
@@ -211,23 +217,23 @@ def gpu_states(host: Host) -> tuple[GpuState, ...]:
     """All GPUs of the machine, in the driver's order; empty without NVML. Never raises an
     exception.
     """
-    with nvml(host) as module:
-        all_handles = None if module is None else ask(handles, module)
+    with opened_nvml(host) as module:
+        all_handles = None if module is None else query_nvml(handles, module)
         states = [
-            ask(_state, host, module, index, handle)
+            query_nvml(_read_gpu_state, host, module, index, handle)
             for index, handle in enumerate(all_handles or ())
         ]
     return tuple(states) if None not in states else ()
 
 
-def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
-    heat = ask(module.nvmlDeviceGetViolationStatus, handle, _THERMAL_POLICY)
-    mask = ask(module.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-    running = ask(module.nvmlDeviceGetComputeRunningProcesses, handle)
+def _read_gpu_state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
+    heat = query_nvml(module.nvmlDeviceGetViolationStatus, handle, _THERMAL_POLICY)
+    mask = query_nvml(module.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    running = query_nvml(module.nvmlDeviceGetComputeRunningProcesses, handle)
     return GpuState(
         index=index,
-        uuid=_text(module.nvmlDeviceGetUUID(handle)),
-        sm_clock_mhz=ask(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
+        uuid=_decode_text(module.nvmlDeviceGetUUID(handle)),
+        sm_clock_mhz=query_nvml(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
         throttle_reasons=tuple(name for bit, name in _REASONS.items() if mask & bit),
         # The name of a process in another container is unknown.
         processes=None
@@ -244,10 +250,10 @@ def visible_gpus(host: Host) -> list[str]:
     visible = host.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [part.strip() for part in visible.split(",") if part.strip()]
-    return [str(number) for number in range(gpu_count(host))]
+    return [str(number) for number in range(count_gpus(host))]
 
 
-def share_of_gpus(host: Host, index: int, count: int, per_card: int = 1) -> str | None:
+def visible_devices_share(host: Host, index: int, count: int, per_card: int = 1) -> str | None:
     """Value of CUDA_VISIBLE_DEVICES for a process, the `index`th that uses `count` visible GPUs.
 
     Every visible card is divided into `per_card` GPUs, so several processes may share a card. None
@@ -258,12 +264,12 @@ def share_of_gpus(host: Host, index: int, count: int, per_card: int = 1) -> str 
     return ",".join(visible[first:end]) if end <= len(visible) else None
 
 
-def gpu_count(host: Host) -> int:
+def count_gpus(host: Host) -> int:
     """Number of GPUs of the machine, from NVML or, without NVML, from the driver's files."""
-    with nvml(host) as module:
+    with opened_nvml(host) as module:
         if module is not None:
             return len(handles(module))
-    names = driver_files(host)["gpu_names"]
+    names = driver_file_facts(host)["gpu_names"]
     return len(names) if isinstance(names, list) else 0
 
 
@@ -332,7 +338,7 @@ class GpuView(NamedTuple):
                 if s.throttle_reasons
             ],
             "gpu_processes": [
-                f"{s.index}: {process_names(s.others)}" for s in self.own if s.others
+                f"{s.index}: {processes_text(s.others)}" for s in self.own if s.others
             ],
         }
         return {name: values for name, values in values_by_fact.items() if values}
@@ -350,6 +356,6 @@ def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
     return {} if unrecognised and len(new) == 1 else new
 
 
-def process_names(processes: Mapping[int, str]) -> str:
+def processes_text(processes: Mapping[int, str]) -> str:
     """A list of processes such as "4242 (python), 4711 (Xorg)"."""
     return ", ".join(f"{pid} ({name})" for pid, name in sorted(processes.items()))

@@ -29,8 +29,8 @@ from typing import Any, TypeVar
 
 from cnnbench import version
 from cnnbench.base import plugins
-from cnnbench.base.stats import grouped
-from cnnbench.base.text import count, first_few, labels_of
+from cnnbench.base.stats import group_by
+from cnnbench.base.text import count_text, first_few, labels_from_config
 from cnnbench.records.run import Subject
 
 _SECONDS = 10.0
@@ -112,11 +112,13 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
     except OSError as error:
         raise GitError(f"git cannot be run: {error.strerror}") from None
     if done.returncode != 0:
-        raise GitError(reason(os.fsdecode(done.stderr)) or f"git {arguments[0]} finds nothing")
+        raise GitError(
+            git_error_reason(os.fsdecode(done.stderr)) or f"git {arguments[0]} finds nothing"
+        )
     return done.stdout.decode(errors="replace").strip()
 
 
-def reason(errors: str) -> str:
+def git_error_reason(errors: str) -> str:
     """The reason in git's standard error, with the command that git advises."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     advice = [line for line in lines[1:] if line.startswith("git config ")]
@@ -131,10 +133,10 @@ def commit_of(text: str, folder: str | Path | None = None) -> str:
     try:
         return git("rev-parse", "--verify", f"{text}^{{commit}}", folder=folder)
     except GitError as error:
-        raise GitError(why_missing(folder) or str(error)) from None
+        raise GitError(missing_commit_reason(folder) or str(error)) from None
 
 
-def why_missing(folder: str | Path | None = None) -> str:
+def missing_commit_reason(folder: str | Path | None = None) -> str:
     """Why a repository may lack a commit, and how to get it; "" if unknown."""
     if "GIT_QUARANTINE_PATH" in os.environ:
         return "git accepts the commits of a push after this hook: measure them in post-receive"
@@ -144,7 +146,7 @@ def why_missing(folder: str | Path | None = None) -> str:
     return ""
 
 
-def of_work(
+def measured_code(
     flags: Mapping[str, Any], folder: str | Path | None = None, parts: Iterable[str] | None = None
 ) -> Subject:
     """The repository of a measurement.
@@ -174,38 +176,38 @@ def of_work(
     files = dict.fromkeys(path for _, path in listed)
     place, homes = folder, []
     for is_other, path in listed if folder is None else ():
-        home = of_folder(path.parent)
+        home = folder_repository(path.parent)
         if home != Subject():
             names = home.repository or "", home.revision or ""
             homes.append((is_other, names, path.parent, home))
     if homes:
         *_, place, subject = min(homes, key=lambda home: home[:2])
     else:
-        subject = of_folder(folder)
+        subject = folder_repository(folder)
     if parts is None:
-        parts = plugins.parts(flags)
-    own = [path for path in (*files, *map(Path, parts)) if not _tracks(place, path)]
+        parts = plugins.files_used_by_plugins(flags)
+    own = [path for path in (*files, *map(Path, parts)) if not _git_tracks_file(place, path)]
     if own and subject.unknown is None:
         texts = sorted(path.read_bytes() for path in own if os.access(path, os.R_OK))
-        changes = _digest((subject.changes or "").encode(), *texts)
+        changes = _short_sha256((subject.changes or "").encode(), *texts)
         subject = replace(subject, dirty=True if subject.revision else None, changes=changes)
-    unknown = of_cnnbench().unknown if subject == Subject() else subject.unknown
-    return replace(subject, unknown=None if "commit" in labels_of(flags) else unknown)
+    unknown = cnnbench_checkout().unknown if subject == Subject() else subject.unknown
+    return replace(subject, unknown=None if "commit" in labels_from_config(flags) else unknown)
 
 
-def _tracks(folder: str | Path | None, file: Path) -> bool:
+def _git_tracks_file(folder: str | Path | None, file: Path) -> bool:
     with contextlib.suppress(GitError):
         return bool(git("ls-files", "--error-unmatch", "--", str(file), folder=folder))
     return False
 
 
-def of_cnnbench() -> Subject:
+def cnnbench_checkout() -> Subject:
     """The checkout from which cnnbench runs; empty if cnnbench is installed."""
     folder = Path(version.__file__).resolve().parent.parent
-    return of_folder(folder) if (folder / ".git").exists() else Subject()
+    return folder_repository(folder) if (folder / ".git").exists() else Subject()
 
 
-def of_folder(folder: str | Path | None = None) -> Subject:
+def folder_repository(folder: str | Path | None = None) -> Subject:
     """Repository, commit, and uncommitted changes; empty outside of any repository.
 
     Changes are changed tracked files, and modules that are neither tracked nor ignored. Files with
@@ -216,7 +218,7 @@ def of_folder(folder: str | Path | None = None) -> Subject:
         commit = "".join(line[len(_OID) :] for line in lines if line.startswith(_OID))
         if commit in ("", "(initial)"):
             raise GitError("nothing is committed yet")
-        parts = list(_modules(folder))
+        parts = list(_untracked_modules(folder))
         if not all(line.startswith("#") for line in lines):
             parts.insert(0, git(*_CHANGES, folder=folder, timeout=_SECONDS).encode())
     except GitError as error:
@@ -224,13 +226,16 @@ def of_folder(folder: str | Path | None = None) -> Subject:
         # even in a bare repository.
         names = [Path(folder or "", *[".."] * up, n) for up in range(64) for n in (".git", "HEAD")]
         return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
-    changes = _digest(*parts) if parts else None
+    changes = _short_sha256(*parts) if parts else None
     return Subject(
-        repository=_name(folder), revision=commit, dirty=changes is not None, changes=changes
+        repository=_repository_name(folder),
+        revision=commit,
+        dirty=changes is not None,
+        changes=changes,
     )
 
 
-def _modules(folder: str | Path | None) -> Iterator[bytes]:
+def _untracked_modules(folder: str | Path | None) -> Iterator[bytes]:
     """Paths and contents of untracked modules."""
     names = git(*_MODULES, folder=folder, timeout=_SECONDS).split("\0")
     top = git("rev-parse", "--show-toplevel", folder=folder) if names != [""] else ""
@@ -240,14 +245,16 @@ def _modules(folder: str | Path | None) -> Iterator[bytes]:
             yield Path(top, name).read_bytes()
 
 
-def _digest(*parts: bytes) -> str:
+def _short_sha256(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def _name(folder: str | Path | None) -> str | None:
+def _repository_name(folder: str | Path | None) -> str | None:
     """The address of `origin`, or else the folder that all worktrees of the repository share."""
     with contextlib.suppress(GitError):
-        return address(git("config", "--get", "remote.origin.url", folder=folder, timeout=_SECONDS))
+        return repository_address(
+            git("config", "--get", "remote.origin.url", folder=folder, timeout=_SECONDS)
+        )
     with contextlib.suppress(GitError):
         shared = git("rev-parse", "--git-common-dir", folder=folder, timeout=_SECONDS)
         common = Path(folder or "", shared).resolve()
@@ -255,7 +262,7 @@ def _name(folder: str | Path | None) -> str | None:
     return None
 
 
-def address(url: str) -> str | None:
+def repository_address(url: str) -> str | None:
     """A repository's address as host/path, without secrets. It is the same for all protocols.
 
     For a local path, only the last part is returned. For an address in another form, only the host
@@ -302,7 +309,7 @@ class Commits:
         self.places: dict[str, int] = {name: place for place, name in enumerate(self._commits)}
         whole = self.places.copy()
         for digits in _ABBREVIATIONS:
-            short = grouped(self._commits, itemgetter(slice(digits)))
+            short = group_by(self._commits, itemgetter(slice(digits)))
             self.places |= {
                 name: whole[commits[0]] for name, commits in short.items() if len(commits) == 1
             }
@@ -345,43 +352,43 @@ class Commits:
         `names` are the names in the records, in order: full or abbreviated hashes, branches, tags.
         """
         known = {name: self._commits[self.places[name]] for name in names if name in self.places}
-        lines = [*self._missing([name for name in names if name not in known])]
+        lines = [*self._unreachable_remarks([name for name in names if name not in known])]
         if moving := [name for name in names if name in self._refs]:
             places = [f"{name} ({short(self._refs[name])})" for name in moving]
             lines.append(
                 "Names of branches and tags are placed where they point now: "
-                f"{_first_names(places)}. If one was moved since, another commit was measured."
+                f"{_first_names_text(places)}. If one was moved since, another commit was measured."
             )
         with contextlib.suppress(GitError):  # a repository without HEAD
-            lines += self._branches([*dict.fromkeys(known.values())])
-        return lines + self.reverts([*dict.fromkeys(known.values())])
+            lines += self._branch_remarks([*dict.fromkeys(known.values())])
+        return lines + self.revert_remarks([*dict.fromkeys(known.values())])
 
-    def reverts(self, commits: Sequence[str]) -> list[str]:
+    def revert_remarks(self, commits: Sequence[str]) -> list[str]:
         """One sentence for each commit, among those given, that reverts another commit."""
         lines = []
         for start in range(0, len(commits), _AT_ONCE):
             some = commits[start : start + _AT_ONCE]
-            for commit, *_, body in self._log("--no-walk=unsorted", *some, body="%b"):
-                if other := reverted(body):
+            for commit, *_, body in self._commit_log("--no-walk=unsorted", *some, body="%b"):
+                if other := reverted_commit(body):
                     lines.append(f"{short(commit)} reverts {short(other)}.")
         return lines
 
-    def _missing(self, names: Sequence[str]) -> Iterator[str]:
+    def _unreachable_remarks(self, names: Sequence[str]) -> Iterator[str]:
         """Sentences about commits that no branch and no tag contains."""
         if not names:
             return
-        successors = self.replacements(names)
-        for how, pairs in grouped(successors.items(), lambda pair: pair[1][1]).items():
+        successors = self.replacing_commits(names)
+        for how, pairs in group_by(successors.items(), lambda pair: pair[1][1]).items():
             texts = [f"{short(name)} is now {short(commit)}" for name, (commit, _) in pairs]
-            number = count(len(pairs), "measured commit was", "measured commits were")
-            yield f"{number} replaced, as by {how}: {_first_names(texts)}."
+            number = count_text(len(pairs), "measured commit was", "measured commits were")
+            yield f"{number} replaced, as by {how}: {_first_names_text(texts)}."
         if missing := [short(name) for name in names if name not in successors]:
-            number = count(len(missing), "measured commit is", "measured commits are")
-            yield f"{number} on no branch or tag of the repository: {_first_names(missing)}."
-        which = count(len(names), "commit follows", "commits follow")
+            number = count_text(len(missing), "measured commit is", "measured commits are")
+            yield f"{number} on no branch or tag of the repository: {_first_names_text(missing)}."
+        which = count_text(len(names), "commit follows", "commits follow")
         yield f"Without a place in the repository, {which} the one that was measured before."
 
-    def replacements(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    def replacing_commits(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
         """For each commit that was replaced: the commits that replaced it, and the operation.
 
         Only commits that no branch or tag contains, and that git still has, can be found.
@@ -393,8 +400,8 @@ class Commits:
         if not names:
             return {}
         try:
-            lost = [*self._log("--no-walk=unsorted", "--ignore-missing", *names[:_AT_ONCE])]
-            present = [*self._log("--all")] if lost else []
+            lost = [*self._commit_log("--no-walk=unsorted", "--ignore-missing", *names[:_AT_ONCE])]
+            present = [*self._commit_log("--all")] if lost else []
         except GitError:
             return {}
         by_author = {(author, subject): commit for commit, _, author, subject, _ in present}
@@ -408,7 +415,7 @@ class Commits:
                 replaced[name] = (successor, "a squash")
         return replaced
 
-    def _log(self, *arguments: str, body: str = "") -> Iterator[Sequence[str]]:
+    def _commit_log(self, *arguments: str, body: str = "") -> Iterator[Sequence[str]]:
         """For each commit: hash, tree, author with date, subject and body."""
         text = git("log", _FORM.format(body), *arguments, folder=self._folder)
         fields = text.split("\0")
@@ -416,7 +423,7 @@ class Commits:
             commit, *others = fields[start : start + _FIELDS]
             yield (commit.strip(), *others)
 
-    def _branches(self, commits: Sequence[str]) -> Iterator[str]:
+    def _branch_remarks(self, commits: Sequence[str]) -> Iterator[str]:
         """Sentences about commits outside of HEAD's first-parent line, with the merges that
         added them.
         """
@@ -424,26 +431,26 @@ class Commits:
         aside = sorted({*commits} - {*line}, key=self.places.__getitem__)
         merges = [merge_commit for merge_commit in line if len(self._parents[merge_commit]) > 1]
 
-        def merge_of(commit: str) -> str:
+        def merge_of_commit(commit: str) -> str:
             return next(
                 (merge_commit for merge_commit in merges if self.contains(merge_commit, commit)), ""
             )
 
-        for merge, some in grouped(aside, merge_of).items():
-            names = _first_names([short(commit) for commit in some])
+        for merge, some in group_by(aside, merge_of_commit).items():
+            names = _first_names_text([short(commit) for commit in some])
             if merge:
                 yield f"{short(merge)} merged another branch, with {names}."
             else:
                 yield f"HEAD does not contain {names}."
 
 
-def reverted(message: str) -> str:
+def reverted_commit(message: str) -> str:
     """The commit that a commit with this message reverts, or ""."""
     match = _REVERTED.search(message)
     return match[1] if match else ""
 
 
-def in_order(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
+def sort_by_place(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
     """Sorts items by position. An item without a position (None) stays after its predecessor."""
     placed: list[tuple[int, T]] = []
     last = -1
@@ -454,7 +461,7 @@ def in_order(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
-def _first_names(names: Sequence[str]) -> str:
+def _first_names_text(names: Sequence[str]) -> str:
     return first_few(names, _MOST_NAMED, ", ")
 
 

@@ -1,8 +1,9 @@
 """Measuring conditions, which are sampled during a run.
 
 Each sample of the conditions reads a few files in /proc and /sys, which takes well under a
-millisecond on a small machine. Only a `UseSampler` runs between these samples: once a second, its
-thread reads the memory and the CPU time of this process, which takes some ten microseconds.
+millisecond on a small machine. Only a `ProcessUseSampler` runs between these samples: once a
+second, its thread reads the memory and the CPU time of this process, which takes some ten
+microseconds.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from cnnbench.machine.checks import (
     BEFORE,
     BEFORE_ON_GPUS,
     Check,
+    ConditionCheckInput,
     RunFlags,
-    Situation,
 )
 from cnnbench.machine.cpu import Host, cgroup_folders, usable_cpus
 from cnnbench.machine.gpu import (
     GpuState,
     GpuView,
-    ask,
+    gpu_handles_of_run,
     gpu_states,
     gpus_of_run,
-    handles_of_run,
-    nvml,
+    opened_nvml,
+    query_nvml,
 )
 from cnnbench.records.measurements import USE_PERIOD, UseSample
 from cnnbench.records.run import ConditionNote, Conditions
@@ -109,7 +110,7 @@ class Counters:
         return Counters(**known)
 
 
-def take(
+def read_counters(
     host: Host, clock: Callable[[], float] = time.monotonic, peers: Collection[int] = ()
 ) -> Counters:
     """Samples the counters. Never raises.
@@ -117,11 +118,11 @@ def take(
     `peers` are the PIDs of the run's other processes on this machine. If one of them has ended, the
     run's CPU time is unknown.
     """
-    busy, steal = _cpu_seconds(host)
+    busy, steal = _busy_and_stolen_seconds(host)
     # os.times is not used, because it counts hundredths of a second.
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     own = sum(usage.ru_utime + usage.ru_stime for usage in used)
-    of_peers = [cpu_seconds_of(host, pid) for pid in peers]
+    of_peers = [process_cpu_seconds(host, pid) for pid in peers]
     known = [seconds for seconds in of_peers if seconds is not None]
     vmstat = host.text("proc/vmstat") or ""
     swapped = re.findall(r"^pswp(?:in|out) (\d+)$", vmstat, re.MULTILINE)
@@ -132,8 +133,8 @@ def take(
         steal_seconds=steal,
         own_seconds=own + sum(known) if len(known) == len(of_peers) else None,
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
-        thermal_events=_thermal_events(host),
-        quota_seconds=_quota_seconds(host),
+        thermal_events=_count_thermal_events(host),
+        quota_seconds=_throttled_seconds(host),
         swapped_pages=sum(map(int, swapped)) if swapped else None,
     )
 
@@ -166,7 +167,7 @@ def changes(first: Counters, second: Counters) -> dict[str, float]:
     return {name: value for name, value in known_changes.items() if value is not None}
 
 
-def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:
+def _busy_and_stolen_seconds(host: Host) -> tuple[float | None, float | None]:
     """Busy and stolen time of all CPUs. The first two columns include the time of guests."""
     match = re.match(r"cpu +([\d ]+)", host.text("proc/stat") or "")
     columns = [] if match is None else list(map(int, match.group(1).split()))
@@ -177,7 +178,7 @@ def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:
     return (user + nice + system + irq + softirq) / ticks, rest[0] / ticks if rest else None
 
 
-def cpu_seconds_of(host: Host, pid: int) -> float | None:
+def process_cpu_seconds(host: Host, pid: int) -> float | None:
     """CPU time of a process and of its ended children; None if the process has ended."""
     fields = (host.text(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
     times = fields[_USER_TIME : _USER_TIME + 4]
@@ -186,7 +187,7 @@ def cpu_seconds_of(host: Host, pid: int) -> float | None:
     return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
-def _thermal_events(host: Host) -> int | None:
+def _count_thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
         return None  # Avoids reading the files of hundreds of CPUs.
     counts = [
@@ -198,7 +199,7 @@ def _thermal_events(host: Host) -> int | None:
     return sum(known) if known else None
 
 
-def _quota_seconds(host: Host) -> float | None:
+def _throttled_seconds(host: Host) -> float | None:
     total: float | None = None
     for folder in cgroup_folders(host, "cpu"):
         text = host.text(f"{folder}/cpu.stat") or ""
@@ -209,7 +210,7 @@ def _quota_seconds(host: Host) -> float | None:
     return total
 
 
-def clock_mhz(host: Host) -> int | None:
+def current_clock_mhz(host: Host) -> int | None:
     """The current clock rate: the median over some CPUs that this process may use. Never raises.
 
     None if the kernel does not report it. This is the case in most virtual machines.
@@ -273,17 +274,17 @@ class EnergyMeter:
 
     def start(self) -> None:
         """Reads the counters, at first or after a pause."""
-        self._start = (self._clock(), self._read())
+        self._start = (self._clock(), self._read_energy_counters())
 
     def pause(self) -> None:
         """Excludes energy from now to the next `start`."""
         if self._start is None:
             return
         start, first = self._start
-        last, seconds = self._read(), self._clock() - start
+        last, seconds = self._read_energy_counters(), self._clock() - start
         self._past = [
             None
-            if past is None or (joules := _joules(counter, a, b, seconds)) is None
+            if past is None or (joules := _joules_between(counter, a, b, seconds)) is None
             else past + joules
             for counter, past, a, b in zip(self._counters, self._past, first, last, strict=True)
         ]
@@ -295,22 +296,22 @@ class EnergyMeter:
         read, the result is empty.
         """
         self.pause()
-        cpu, gpu = self._total(on_gpu=False), self._total(on_gpu=True)
+        cpu, gpu = self._total_joules(on_gpu=False), self._total_joules(on_gpu=True)
         names = [c.name for c in self._counters if (gpu if c.on_gpu else cpu) is not None]
         energy = {"cpu_energy_joules": cpu, "gpu_energy_joules": gpu}
         return {**energy, "energy_source": ", ".join(names)} if names else {}
 
-    def _read(self) -> list[float | None]:
+    def _read_energy_counters(self) -> list[float | None]:
         return [counter.read() for counter in self._counters]
 
-    def _total(self, *, on_gpu: bool) -> float | None:
+    def _total_joules(self, *, on_gpu: bool) -> float | None:
         both = zip(self._counters, self._past, strict=True)
         mine = [joules for counter, joules in both if counter.on_gpu == on_gpu]
         known = [joules for joules in mine if joules is not None]
         return sum(known) if mine and len(known) == len(mine) else None
 
 
-def _joules(
+def _joules_between(
     counter: EnergyCounter, first: float | None, last: float | None, seconds: float
 ) -> float | None:
     if first is None or last is None:
@@ -340,13 +341,13 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
         if package or beside:
             read = partial(host.number, f"{folder}/energy_uj")
             limit = host.number(f"{folder}/max_energy_range_uj")
-            longest = None if limit is None else limit / 1e6 / _watts(host, folder)
+            longest = None if limit is None else limit / 1e6 / _power_limit_watts(host, folder)
             label = f"RAPL {name} {beside[1]}" if beside else f"RAPL {name}"
             counters.append(EnergyCounter(label, False, read, 1e6, limit, longest))
     return tuple(counters) if all(counter.read() is not None for counter in counters) else ()
 
 
-def _watts(host: Host, folder: str) -> float:
+def _power_limit_watts(host: Host, folder: str) -> float:
     """The power limit of a domain. The domain can exceed this limit only for a short time."""
     files = [
         f"{folder}/constraint_{i}_{kind}_uw"
@@ -360,21 +361,21 @@ def _watts(host: Host, folder: str) -> float:
 @contextmanager
 def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[EnergyCounter, ...]]:
     """Counters of a run's GPUs, valid within the block. Empty without pynvml or counters."""
-    with nvml(host) as module:
+    with opened_nvml(host) as module:
         counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
             with suppress(Exception):  # pynvml has its own exceptions.
-                mine = handles_of_run(module, host, cards)
+                mine = gpu_handles_of_run(module, host, cards)
                 # GPUs that are older than Volta do not count energy.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
-                    EnergyCounter(f"NVML GPU {i}", True, partial(ask, count, handle), 1e3)
+                    EnergyCounter(f"NVML GPU {i}", True, partial(query_nvml, count, handle), 1e3)
                     for i, handle in mine.items()
                 )
         yield counters
 
 
-class UseSampler:
+class ProcessUseSampler:
     """Samples memory and CPU time of this process once a second, in a thread that sleeps meanwhile.
 
     Args:
@@ -398,7 +399,7 @@ class UseSampler:
         with suppress(RuntimeError):
             self._thread.start()
 
-    def loop_edge(self) -> None:
+    def sample_at_loop_edge(self) -> None:
         """Samples at the start or the end of the timed loop, outside of its time."""
         self._loops += 1
         self.sample()
@@ -464,13 +465,13 @@ class Watch:
         gpus: bool = True,
         clock: Callable[[], float] = time.monotonic,
         starts_with_others: bool = False,
-        use: UseSampler | None = None,
+        use: ProcessUseSampler | None = None,
     ) -> None:
         self._host = Host() if host is None else host
         self._clock = clock
         self._starts_with_others = starts_with_others
         self._peers: Collection[int] = ()
-        self._first = self._sample()
+        self._first = self._sample_counters()
         self._asked: Future[tuple[GpuState, ...]] | None = None
         if gpus:
             executor = ThreadPoolExecutor(1, "cnnbench-gpus")
@@ -489,27 +490,27 @@ class Watch:
         self.energy: dict[str, Any] = {}
         self._use = use
 
-    def add_peers(self, peers: Collection[int]) -> None:
+    def add_peer_processes(self, peers: Collection[int]) -> None:
         """From now on, treats these processes of the job on this machine (PIDs) as part of the
         run.
         """
         if peers:
             self._peers = frozenset(peers)
-            self._first = replace(self._sample(), load_average=self._first.load_average)
+            self._first = replace(self._sample_counters(), load_average=self._first.load_average)
 
     def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[ConditionNote, ...]:
         """The conditions before the first step. `facts` comes from `cnnbench.machine.facts`."""
         self._facts, self._flags = facts, flags
-        interval = changes(self._first, self._sample())
+        interval = changes(self._first, self._sample_counters())
         if self._starts_with_others:
             interval.pop("other_cpus", None)
             interval.pop("load_average", None)
         if flags.on_gpu and self._asked is not None:
-            self._gpus = self._view(self._asked.result())
-        self._before = {**interval, **self._clock_now()}
+            self._gpus = self._gpu_view(self._asked.result())
+        self._before = {**interval, **self._current_clock_fact()}
         if flags.on_gpu:
             self._before.update(self._gpus.facts())
-        now = Situation(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
+        now = ConditionCheckInput(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
         return self._run(BEFORE, BEFORE_ON_GPUS, now, "before")
 
     def __enter__(self) -> Watch:
@@ -518,10 +519,10 @@ class Watch:
         if flags.on_gpu:
             counters += self._resources.enter_context(nvml_counters(self._host, flags.cards))
             if self._starts_with_others:  # The other processes use the GPUs by now.
-                self._gpus = self._view(gpu_states(self._host))
-        self._loop_start = self._sample()
+                self._gpus = self._gpu_view(gpu_states(self._host))
+        self._loop_start = self._sample_counters()
         if self._use is not None:
-            self._use.loop_edge()
+            self._use.sample_at_loop_edge()
         self._meter = EnergyMeter(counters)
         self._meter.start()
         return self
@@ -535,11 +536,14 @@ class Watch:
         assert self._loop_start is not None
         self.energy = self._meter.stop()
         if self._use is not None:
-            self._use.loop_edge()
-        self._during = {**changes(self._loop_start, self._sample()), **self._clock_now()}
+            self._use.sample_at_loop_edge()
+        self._during = {
+            **changes(self._loop_start, self._sample_counters()),
+            **self._current_clock_fact(),
+        }
         self._resources.close()
         if self._flags.on_gpu and kind is None:
-            self._gpus_after = self._view(gpu_states(self._host))
+            self._gpus_after = self._gpu_view(gpu_states(self._host))
             self._during.update(self._gpus_after.facts())
 
     @contextmanager
@@ -547,18 +551,18 @@ class Watch:
         """Excludes a block within the timed loop from the samples."""
         assert self._loop_start is not None
         self._meter.pause()
-        begin = self._sample()
+        begin = self._sample_counters()
         try:
             yield
         finally:
-            self._loop_start = self._loop_start.moved(begin, self._sample())
+            self._loop_start = self._loop_start.moved(begin, self._sample_counters())
             self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:
         """Disturbances in the timed loop; empty if the loop did not begin."""
         if not self._during:
             return ()
-        then = Situation(
+        then = ConditionCheckInput(
             facts=self._facts,
             interval=self._during,
             flags=self._flags,
@@ -573,14 +577,14 @@ class Watch:
             return None
         return Conditions(before=self._before, during=self._during, notes=tuple(self._notes))
 
-    def _sample(self) -> Counters:
-        return take(self._host, self._clock, self._peers)
+    def _sample_counters(self) -> Counters:
+        return read_counters(self._host, self._clock, self._peers)
 
-    def _clock_now(self) -> dict[str, int]:
-        clock = clock_mhz(self._host)
+    def _current_clock_fact(self) -> dict[str, int]:
+        clock = current_clock_mhz(self._host)
         return {} if clock is None else {"cpu_clock_mhz": clock}
 
-    def _view(self, states: Sequence[GpuState]) -> GpuView:
+    def _gpu_view(self, states: Sequence[GpuState]) -> GpuView:
         flags = self._flags
         uuids = [state.uuid for state in states]
         mine = gpus_of_run(uuids, self._host.environ, flags.cards)
@@ -590,7 +594,7 @@ class Watch:
         self,
         checks: Mapping[str, Check],
         on_gpus: Mapping[str, Check],
-        situation: Situation,
+        situation: ConditionCheckInput,
         when: str,
     ) -> tuple[ConditionNote, ...]:
         notes = []

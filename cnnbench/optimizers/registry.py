@@ -12,7 +12,7 @@ from types import GenericAlias
 from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
-from cnnbench.base.text import exact, number, parse_number
+from cnnbench.base.text import exact_number, number, parse_number
 from cnnbench.errors import FlagError, UsageError, text_of
 from cnnbench.optimizers import builtin
 
@@ -52,7 +52,7 @@ class Constant:
         self.limits = {name: bound for name, bound in limits.items() if bound is not None}
 
 
-def refuse_others(who: str, *constants: Mapping[str, object]) -> None:
+def check_constants(who: str, *constants: Mapping[str, object]) -> None:
     """Raises UsageError for a constant that is not a `Constant`, or is not in a dictionary."""
     for table in constants:
         wrong = plugins.describe_mismatch(table, dict[str, Constant])
@@ -76,12 +76,12 @@ AVERAGE = "moving_average"
 """Name in checkpoints of the moving average of a variable (--ema_decay), besides the slots."""
 
 
-def _shaped_as_weight(value: Any, arguments: Sequence[Any]) -> str:
-    wanted = plugins.sizes(arguments[0])
-    sizes = plugins.sizes(value) if plugins.is_tensor(value) else ()
-    if plugins.agree(sizes, wanted):
+def _wrong_shape_text(value: Any, arguments: Sequence[Any]) -> str:
+    wanted = plugins.tensor_sizes(arguments[0])
+    sizes = plugins.tensor_sizes(value) if plugins.is_tensor(value) else ()
+    if plugins.sizes_agree(sizes, wanted):
         return ""
-    return f"tensors of the shape of the weight, {wanted}, not {plugins.shown(value)}"
+    return f"tensors of the shape of the weight, {wanted}, not {plugins.value_text(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +138,15 @@ class OptimizerSpec:
             raise UsageError(f"optimizer {self.name} needs either an operation or an update")
         if self.decoupled and not self.update:
             raise UsageError(f"optimizer {self.name}: only an update can apply decay")
-        refuse_others(f"optimizer {self.name}", self.constants, self.powers)
+        check_constants(f"optimizer {self.name}", self.constants, self.powers)
         if self.update:
-            result = Annotated[Any, _shaped_as_weight]
+            result = Annotated[Any, _wrong_shape_text]
             results = GenericAlias(tuple, (result,) * (1 + len(self.slots)))
             takes = ["*", "weight", "gradient", "rate", *(slot.argument for slot in self.slots)]
             takes += [*self.powers, *self.constants, *self.fixed, *["decay"][: self.decoupled]]
-            object.__setattr__(self, "update", plugins.checked(self.update, results, takes))
+            object.__setattr__(
+                self, "update", plugins.with_checked_results(self.update, results, takes)
+            )
 
     @property
     def flags(self) -> dict[str, Constant]:
@@ -187,7 +189,7 @@ class ScheduledSteps(NamedTuple):
         return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
 
 
-def _is_rate(value: Any, arguments: Sequence[Any]) -> str:
+def _invalid_rate_text(value: Any, arguments: Sequence[Any]) -> str:
     wanted = "a finite rate of at least 0"
     return "" if 0 <= value < math.inf else f"{wanted}, not {value} for step {arguments[0]}"
 
@@ -214,10 +216,10 @@ class ScheduleSpec:
         plugins.check_name("a schedule", self.name)
         if not callable(self.make):
             raise UsageError(f"schedule {self.name} needs a function, not {self.make!r}")
-        refuse_others(f"schedule {self.name}", self.constants)
-        returns = Callable[[int], Annotated[float, _is_rate]]
+        check_constants(f"schedule {self.name}", self.constants)
+        returns = Callable[[int], Annotated[float, _invalid_rate_text]]
         takes = ["run", "*", *self.constants]
-        object.__setattr__(self, "make", plugins.checked(self.make, returns, takes))
+        object.__setattr__(self, "make", plugins.with_checked_results(self.make, returns, takes))
 
     @property
     def flags(self) -> dict[str, Constant]:
@@ -255,17 +257,19 @@ _EPOCHS = Constant(
 )
 
 
-def _cosine(run: ScheduledSteps, floor: float) -> Schedule:
+def _cosine_decay(run: ScheduledSteps, floor: float) -> Schedule:
     """Decreases the rate along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
     if floor > run.base:
         raise FlagError(
-            _MINIMUM.flag, exact(floor), f"must be at most --init_learning_rate={exact(run.base)}"
+            _MINIMUM.flag,
+            exact_number(floor),
+            f"must be at most --init_learning_rate={exact_number(run.base)}",
         )
     half = 0.5 * (run.base - floor)
     return lambda step: floor + half * (1.0 + math.cos(math.pi * run.done(step)))
 
 
-def _periods(run: ScheduledSteps, factor: float, epochs: float) -> int:
+def _decay_period_steps(run: ScheduledSteps, factor: float, epochs: float) -> int:
     """Number of steps after which the rate is multiplied by the factor."""
     period = int(run.steps_per_epoch * epochs)
     if period < 1:
@@ -278,13 +282,13 @@ def _periods(run: ScheduledSteps, factor: float, epochs: float) -> int:
     return period
 
 
-def _staircase(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
-    period = _periods(run, factor, epochs)
+def _staircase_decay(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
+    period = _decay_period_steps(run, factor, epochs)
     return lambda step: max(floor, run.base * factor ** (step // period))
 
 
-def _exponential(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
-    period = _periods(run, factor, epochs)
+def _exponential_decay(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
+    period = _decay_period_steps(run, factor, epochs)
     return lambda step: max(floor, run.base * factor ** (step / period))
 
 
@@ -293,21 +297,21 @@ BUILT_IN = (
     ScheduleSpec(
         name="staircase",
         about="by --learning_rate_decay_factor every --num_epochs_per_decay epochs, at once",
-        make=_staircase,
+        make=_staircase_decay,
         constants=_DECAY,
         needs=(_EPOCHS.flag, _FACTOR.flag),
     ),
     ScheduleSpec(
         name="exponential",
         about="by the same factor, spread over the epochs",
-        make=_exponential,
+        make=_exponential_decay,
         constants=_DECAY,
         needs=(_EPOCHS.flag, _FACTOR.flag),
     ),
     ScheduleSpec(
         name="cosine",
         about="along half a cosine to --minimum_learning_rate at the end of the run",
-        make=_cosine,
+        make=_cosine_decay,
         constants={"floor": _MINIMUM},
     ),
 )
@@ -334,7 +338,7 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
     boundaries: list[int] = []
     for index, piece in enumerate(pieces):
         if index % 2 == 0:
-            rates.append(_rate(name, text, piece))
+            rates.append(_parse_rate(name, text, piece))
         else:
             if not re.fullmatch("[0-9]{1,9}", piece):
                 reason = f"{piece!r} is not an epoch (a whole number of at least 0)"
@@ -345,7 +349,7 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
     return PiecewiseSchedule(tuple(rates), tuple(boundaries), text)
 
 
-def _rate(name: str, text: str, piece: str) -> float:
+def _parse_rate(name: str, text: str, piece: str) -> float:
     try:
         rate = parse_number(piece)
     except ValueError:
@@ -358,17 +362,17 @@ def _rate(name: str, text: str, piece: str) -> float:
 # Optimizers and schedules by name: built-in, from plug-in files, and from entry points.
 
 
-class _Declared(Protocol):
+class _FlagDeclaration(Protocol):
     @property
     def name(self) -> str: ...
     @property
     def flags(self) -> Mapping[str, Constant]: ...
 
 
-S = TypeVar("S", bound=_Declared)
+S = TypeVar("S", bound=_FlagDeclaration)
 
 
-class Registry(dict[str, S], Generic[S]):
+class DeclarationRegistry(dict[str, S], Generic[S]):
     """Declarations by name. The names are the values of a flag; plug-ins follow cnnbench's own.
 
     Attributes:
@@ -384,7 +388,7 @@ class Registry(dict[str, S], Generic[S]):
         self.check_flag: Callable[[str, Constant], None] = lambda name, constant: None
         call = f"cnnbench.optimizers.register_{noun}({kind.__name__}(...))"
         # There is nothing to load, because the registry is filled when this module is imported.
-        plugins.add_kind(plugins.Kind(flag, noun, call, lambda: self, lambda: None))
+        plugins.add_plugin_kind(plugins.Kind(flag, noun, call, lambda: self, lambda: None))
 
     @property
     def constants(self) -> dict[str, Constant]:
@@ -429,14 +433,14 @@ class Registry(dict[str, S], Generic[S]):
         return f"{', '.join(other_names)} or {last}" if other_names else last
 
 
-def _modules() -> Iterable[OptimizerSpec]:
-    for module in plugins.modules_of(builtin):
+def _built_in_optimizers() -> Iterable[OptimizerSpec]:
+    for module in plugins.module_names(builtin):
         yield importlib.import_module(f"{builtin.__name__}.{module}").OPTIMIZER
 
 
-OPTIMIZERS = Registry("optimizer", OptimizerSpec, _modules())
+OPTIMIZERS = DeclarationRegistry("optimizer", OptimizerSpec, _built_in_optimizers())
 """Values of --optimizer."""
-SCHEDULES = Registry("learning_rate_schedule", ScheduleSpec, BUILT_IN)
+SCHEDULES = DeclarationRegistry("learning_rate_schedule", ScheduleSpec, BUILT_IN)
 """Values of --learning_rate_schedule."""
 
 register_optimizer = OPTIMIZERS.register

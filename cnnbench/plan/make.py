@@ -13,17 +13,24 @@ from typing import cast
 
 from cnnbench.base import plugins
 from cnnbench.base.job import PS, WORKER, Task
-from cnnbench.base.rendezvous import EVALUATOR, exchange, mpi_ranks, resolve, started_together
+from cnnbench.base.rendezvous import EVALUATOR, detect_launcher, exchange, mpi_ranks, resolve_job
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.notices import unused_notices
-from cnnbench.plan.place import ADDRESSES, OF_A_PROCESS, JobFlagNames, Place, Work, refuse
+from cnnbench.plan.place import (
+    ADDRESSES,
+    OF_A_PROCESS,
+    JobFlagNames,
+    PlaceInJob,
+    WorkKind,
+    raise_first_refusal,
+)
 from cnnbench.plan.refusals import NETWORK, refuse_contradictions
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import Exchange, MachinePlan, Numerics
+from cnnbench.plan.setup import ExchangePlan, MachinePlan, NumericsPlan
 from cnnbench.variable_mgr import all_reduce, modes
 
 
@@ -35,7 +42,7 @@ def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> R
     return make_plan(parse_args(argv), environ, data=False)
 
 
-@plugins.reported(UsageError)
+@plugins.reporting_plugin_errors(UsageError)
 def make_plan(
     run: Params | ParsedArgs | RunPlan,
     environ: Mapping[str, str] = os.environ,
@@ -49,7 +56,8 @@ def make_plan(
     Args:
       run: the flags, or a plan whose flags are checked.
       environ: where --cluster finds the job; changed if this process takes its place.
-      tell: prints a line. If it is given, this process takes its place in the job (see `locate`).
+      tell: prints a line. If it is given, this process takes its place in the job (see
+        `locate_job`).
       names: what refusals call the flags of a job.
       data: whether network, data and lengths are resolved, too.
 
@@ -58,14 +66,14 @@ def make_plan(
         an impossible evaluation point, label smoothing for a loss without labels, or a missing
         backbone.
     """
-    plan = run if isinstance(run, RunPlan) else _checked(run, environ, names)
+    plan = run if isinstance(run, RunPlan) else _checked_plan(run, environ, names)
     if tell is not None:
-        params, _ = locate(plan.params, environ, tell=tell)
+        params, _ = locate_job(plan.params, environ, tell=tell)
         if params is not plan.params:
-            resolved = _resolved(params, plan.place.names)
+            resolved = _resolve_flags(params, plan.place.names)
             plan = replace(resolved, explicit_flags=plan.explicit_flags, notices=plan.notices)
     if data:
-        refuse(NETWORK, plan)
+        raise_first_refusal(NETWORK, plan)
         # None, so that runs of the same work are equal.
         settled = dict.fromkeys(plan.network.own_sizes)
         layout = plan.network.model.data_format
@@ -75,20 +83,22 @@ def make_plan(
             plan = plan.with_changes(params=plan.params.replace(**settled))
         if plan.params.all_reduce_spec is not None:
             # Checked only now, because a plug-in may have registered an algorithm.
-            plan.params.all_reduce_spec.check_names(all_reduce.names())
+            plan.params.all_reduce_spec.check_algorithm_names(all_reduce.names())
         for part in ("length", "rates", "input"):
             getattr(plan, part)
     return plan
 
 
-def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFlagNames) -> RunPlan:
+def _checked_plan(
+    run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFlagNames
+) -> RunPlan:
     """Checks each value by itself, then combinations of values."""
     args = run if isinstance(run, ParsedArgs) else None
     flags = run.params if isinstance(run, ParsedArgs) else run
     explicit = None if args is None else tuple(args.given)
-    params, notices = locate(flags, environ, explicit)
-    plugins.load_all(vars(params))
-    plan = _refused(params, names)
+    params, notices = locate_job(flags, environ, explicit)
+    plugins.load_plugins_of_flags(vars(params))
+    plan = _plan_of_valid_flags(params, names)
     if args is None or explicit is None:
         return plan
     if params.cluster != flags.cluster:  # implied
@@ -97,12 +107,12 @@ def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFla
     return replace(plan, explicit_flags=explicit, notices=notices)
 
 
-def _refused(params: Params, names: JobFlagNames) -> RunPlan:
+def _plan_of_valid_flags(params: Params, names: JobFlagNames) -> RunPlan:
     for spec in SPECS.values():
         value = getattr(params, spec.name)
         if value is not spec.default:
             spec.check(value)
-    plan = _resolved(params, names)
+    plan = _resolve_flags(params, names)
     refuse_contradictions(plan)
     return plan
 
@@ -115,24 +125,24 @@ def plan_before_plugins(
     FlagError for flags that no plug-in makes right.
     """
     try:
-        return _refused(locate(flags, environ)[0], names)
+        return _plan_of_valid_flags(locate_job(flags, environ)[0], names)
     except FlagError as error:
         if error.flag in plugins.NAMED_BY:
             return None
         raise
 
 
-def _resolved(params: Params, names: JobFlagNames) -> RunPlan:
+def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
     """Resolves the parts of a plan that need neither network nor data."""
-    work = Work.of(params)
-    place = Place.resolved(params, work, modes.find(params.variable_update), names)
-    numerics = Numerics.resolved(params, work)
+    work = WorkKind.of(params)
+    place = PlaceInJob.resolved(params, work, modes.find(params.variable_update), names)
+    numerics = NumericsPlan.resolved(params, work)
     return RunPlan(
         params=params,
         work=work,
         place=place,
         numerics=numerics,
-        exchange=Exchange.resolved(params, work, place, numerics),
+        exchange=ExchangePlan.resolved(params, work, place, numerics),
         machine=MachinePlan(params),
         outputs=params.group(OutputParams),
     )
@@ -159,7 +169,7 @@ _VARIABLES_OF_HOROVOD = {
 """What does here what the variable does for Horovod."""
 
 
-def locate(
+def locate_job(
     flags: Params,
     environ: Mapping[str, str],
     explicit: tuple[str, ...] | None = None,
@@ -183,16 +193,16 @@ def locate(
     """
     notices: tuple[str, ...] = ()
     if explicit is not None:
-        flags, notices = _implied_cluster(flags, explicit, environ)
+        flags, notices = _with_implied_cluster(flags, explicit, environ)
     if flags.cluster != "flags" and not flags.worker_hosts:
-        flags, alone = _from_environment(flags, environ)
+        flags, alone = _with_job_of_environment(flags, environ)
         notices += (alone,) if alone and explicit is not None else ()
     if tell is not None and flags.cluster in ("slurm", "mpi"):
-        flags = _exchanged(flags, cast("MutableMapping[str, str]", environ), tell)
+        flags = _with_exchanged_addresses(flags, cast("MutableMapping[str, str]", environ), tell)
     return flags, notices
 
 
-def _implied_cluster(
+def _with_implied_cluster(
     flags: Params, explicit: tuple[str, ...], environ: Mapping[str, str]
 ) -> tuple[Params, tuple[str, ...]]:
     """The flags, with --cluster if Horovod's mode implies it; and notices.
@@ -202,7 +212,7 @@ def _implied_cluster(
     notices: tuple[str, ...] = ()
     others = None
     if not {"cluster", *ADDRESSES}.intersection(explicit):
-        others = started_together(environ, flags.eval)
+        others = detect_launcher(environ, flags.eval)
     if flags.variable_update == HOROVOD:
         flags = flags.replace(variable_update="collective_all_reduce")
         notices += (_HOROVOD_NOTICE,)
@@ -223,9 +233,9 @@ def _implied_cluster(
     return flags, notices
 
 
-def _from_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params, str]:
+def _with_job_of_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params, str]:
     """The flags with the job that --cluster finds, and a notice if this process runs alone."""
-    job, _ = resolve(flags.cluster, flags.cluster_ps, environ)
+    job, _ = resolve_job(flags.cluster, flags.cluster_ps, environ)
     if job.task.job == EVALUATOR and not flags.eval:
         reason = "this task is an evaluator, apart from the job: it needs --eval, --train_dir=DIR"
         raise FlagError("cluster", flags.cluster, f"{reason} and --eval_interval_secs=SECONDS")
@@ -243,12 +253,12 @@ def _from_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params
     return found, ""
 
 
-def _exchanged(
+def _with_exchanged_addresses(
     flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
-    job, local_rank = resolve(flags.cluster, flags.cluster_ps, environ)
+    job, local_rank = resolve_job(flags.cluster, flags.cluster_ps, environ)
     if flags.device != "cpu" and not flags.gpu_indices:
-        _take_gpus(flags, job.task, local_rank, environ)
+        _assign_gpus(flags, job.task, local_rank, environ)
     ranks = mpi_ranks(environ) if flags.cluster == "mpi" and flags.worker_hosts else None
     if ranks is None:
         return flags
@@ -257,14 +267,14 @@ def _exchanged(
     return flags.replace(worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:]))
 
 
-def _take_gpus(
+def _assign_gpus(
     flags: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
 ) -> None:
-    from cnnbench.machine.gpu import share_of_gpus, visible_gpus
+    from cnnbench.machine.gpu import visible_devices_share, visible_gpus
 
     host = Host(environ=environ)
     if local_rank is not None:
-        share = share_of_gpus(host, local_rank, flags.num_gpus, flags.gpus_per_card)
+        share = visible_devices_share(host, local_rank, flags.num_gpus, flags.gpus_per_card)
         if share is not None:
             environ["CUDA_VISIBLE_DEVICES"] = share
     elif task.job == WORKER and len(visible_gpus(host)) * flags.gpus_per_card > flags.num_gpus:

@@ -9,14 +9,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
-from cnnbench.plan.place import P, Rule, Work, always, declared, idle, notices, on
+from cnnbench.plan.place import (
+    FlagRule,
+    P,
+    WorkKind,
+    always,
+    no_effect_notices,
+    no_effect_rule,
+    on,
+    rules_from_declarations,
+)
 from cnnbench.plan.refusals import OF_WARM_UP
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.training import whole
-from cnnbench.variable_mgr.all_reduce.spec import groups_of
+from cnnbench.plan.training import round_up_steps
+from cnnbench.variable_mgr.all_reduce.spec import group_devices
 from cnnbench.variable_mgr.modes import (
     BUILT_IN,
     COLLECTIVE,
@@ -29,11 +38,11 @@ from cnnbench.variable_mgr.modes import (
 # All-reduce algorithms for which shared memory changes nothing.
 _INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
 
-_SAVING = named(FLAGS, RunPart.CHECKPOINTS)
-_LOSS_SCALE = named(FLAGS, RunPart.LOSS_SCALE)
-_AGGREGATING = named(FLAGS, RunPart.AGGREGATION)
-_CROSS_DEVICE = named(FLAGS, RunPart.CROSS_DEVICE)
-_UPDATING = named(FLAGS, RunPart.UPDATE | RunPart.AGGREGATION | RunPart.CROSS_DEVICE)
+_SAVING = names_of_flags(FLAGS, RunPart.CHECKPOINTS)
+_LOSS_SCALE = names_of_flags(FLAGS, RunPart.LOSS_SCALE)
+_AGGREGATING = names_of_flags(FLAGS, RunPart.AGGREGATION)
+_CROSS_DEVICE = names_of_flags(FLAGS, RunPart.CROSS_DEVICE)
+_UPDATING = names_of_flags(FLAGS, RunPart.UPDATE | RunPart.AGGREGATION | RunPart.CROSS_DEVICE)
 
 _FORWARD = "with --eval or --forward_only"
 _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.ALL_REDUCE]
@@ -45,14 +54,14 @@ def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, .
     silent = {spec.name for spec, value in values if not value and value == spec.default}
     explicit = [name for name in explicit_flags if name not in silent]
     added = (
-        idle(
+        no_effect_rule(
             (*OPTIMIZERS.added, *SCHEDULES.added),
             lambda p: not p.work.trains,
             "in a run that trains nothing",
         ),
         *_without_optimizer(OPTIMIZERS.added),
     )
-    return notices((*UNUSED, *added), plan, explicit)
+    return no_effect_notices((*UNUSED, *added), plan, explicit)
 
 
 def _only_forward(p: RunPlan) -> bool:
@@ -72,13 +81,13 @@ def _follows_model(p: RunPlan) -> bool:
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
 
-def _without_optimizer(constants: Iterable[str]) -> tuple[Rule[RunPlan], ...]:
+def _without_optimizer(constants: Iterable[str]) -> tuple[FlagRule[RunPlan], ...]:
     """The rules of flags of constants without an optimizer that has them."""
     by_users: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for flag in constants:
         by_users[OPTIMIZERS.users(flag)] += (flag,)
     return tuple(
-        idle(flags, partial(_ignores, flags), f"without --optimizer={names}")
+        no_effect_rule(flags, partial(_ignores, flags), f"without --optimizer={names}")
         for names, flags in by_users.items()
     )
 
@@ -103,12 +112,12 @@ def _has_two_levels(p: RunPlan) -> bool:
 
 
 def _groups(p: RunPlan) -> int:
-    return len(groups_of(p.place.job.tower_devices, p.params.all_reduce_group_size))
+    return len(group_devices(p.place.job.tower_devices, p.params.all_reduce_group_size))
 
 
-def _in_mode(flags: str, which: Callable[[Mode], object], why: str) -> Rule[RunPlan]:
+def _in_mode(flags: str, which: Callable[[Mode], object], why: str) -> FlagRule[RunPlan]:
     """Flags without effect in the modes with a property."""
-    return idle(
+    return no_effect_rule(
         flags,
         lambda p: which(p.place.mode),
         lambda p: f"with --variable_update={p.place.mode.name}{why}",
@@ -120,7 +129,7 @@ def idle_reductions(
     has_two_levels: Callable[[P], bool],
     groups: Callable[[P], Sequence[int]],
     are_single: Callable[[P], bool],
-) -> tuple[Rule[P], ...]:
+) -> tuple[FlagRule[P], ...]:
     """Flags of all-reduces without effect, in a run or in ``cnnbench allreduce``.
 
     Args:
@@ -139,56 +148,58 @@ def idle_reductions(
         return names is not None and "collective" not in names
 
     return (
-        idle(
+        no_effect_rule(
             "all_reduce_group_size",
             lambda p: not has_two_levels(p),
             "without a two-level algorithm in --all_reduce_spec",
         ),
-        idle(
+        no_effect_rule(
             "all_reduce_group_size",
             lambda p: max(groups(p)) == 1,
             "with so few devices: they are one group",
         ),
-        idle(
+        no_effect_rule(
             "all_reduce_spec",
             lambda p: has_two_levels(p) and 1 in groups(p),
             "where all devices are one group: a group size of less than --num_gpus makes several",
             says="has no second level",
         ),
-        idle(
+        no_effect_rule(
             "all_reduce_spec",
             lambda p: has_two_levels(p) and are_single(p),
             "where every group contains one device",
             says="has no first level",
         ),
-        idle(
+        no_effect_rule(
             "all_reduce_share_memory",
             same_in_shared_memory,
             "with copy, collective or nccl: they do the same in either case",
         ),
-        idle("communication_hint", without_collective, "without collective in --all_reduce_spec"),
+        no_effect_rule(
+            "communication_hint", without_collective, "without collective in --all_reduce_spec"
+        ),
     )
 
 
-_DECLARED = declared(FLAGS)
+_DECLARED = rules_from_declarations(FLAGS)
 
 
-def _rounded(flag: str) -> Rule[RunPlan]:
+def _rounded(flag: str) -> FlagRule[RunPlan]:
     """A notice of a number of steps that is no multiple of --steps_per_execution."""
 
     def reason(p: RunPlan) -> str:
         steps_given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
-        steps = whole(steps_given, together)
+        steps = round_up_steps(steps_given, together)
         multiple = f"to {steps}, the next multiple of --steps_per_execution={together}"
         return "" if steps == steps_given else multiple
 
-    return idle(flag, always, reason, says="is rounded up")
+    return no_effect_rule(flag, always, reason, says="is rounded up")
 
 
-UNUSED: tuple[Rule[RunPlan], ...] = (
+UNUSED: tuple[FlagRule[RunPlan], ...] = (
     _rounded("num_batches"),
     _rounded("num_warmup_batches"),
-    idle(
+    no_effect_rule(
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
             *("allow_nonfinite", "graph_file", "data_format", "xla_compile", "peak_flops"),
@@ -200,13 +211,15 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         on("input_only"),
         "with --input_only: no network is built",
     ),
-    idle("eval_dir,collect_eval_results_async", _never_evaluates, "without an evaluation"),
-    idle(
+    no_effect_rule(
+        "eval_dir,collect_eval_results_async", _never_evaluates, "without an evaluation"
+    ),
+    no_effect_rule(
         "collect_eval_results_async",
         lambda p: p.params.eval and not p.params.eval_interval_secs,
         "with --eval of one checkpoint: nothing else runs meanwhile",
     ),
-    idle(
+    no_effect_rule(
         "train_dir",
         on("forward_only"),
         "with --forward_only: it saves no checkpoints",
@@ -217,64 +230,72 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
     _DECLARED["train_dir"],
     _DECLARED["precision=fp16"],
     _DECLARED["job_name: there are no other workers to wait for"],
-    idle("save_summaries_steps", _only_forward, f"{_FORWARD}: it is for summaries of a training"),
-    idle(
+    no_effect_rule(
+        "save_summaries_steps", _only_forward, f"{_FORWARD}: it is for summaries of a training"
+    ),
+    no_effect_rule(
         "summary_verbosity",
         lambda p: not p.work.evaluates and (p.work.only_forward or not p.params.train_dir),
         "without a training that has a --train_dir",
     ),
-    idle(
+    no_effect_rule(
         "summary_verbosity",
         lambda p: not p.work.evaluates and not p.params.save_summaries_steps,
         "without --save_summaries_steps",
     ),
-    idle("aux_head", _only_forward, f"{_FORWARD}: it is for the training loss"),
-    idle("conv_gradients,recompute", _only_forward, f"{_FORWARD}: they compute no gradients"),
-    idle(
+    no_effect_rule("aux_head", _only_forward, f"{_FORWARD}: it is for the training loss"),
+    no_effect_rule(
+        "conv_gradients,recompute", _only_forward, f"{_FORWARD}: they compute no gradients"
+    ),
+    no_effect_rule(
         "num_eval_batches,num_eval_epochs,eval_batch_size",
         _never_evaluates,
         "without an evaluation: add --eval or one of the eval_during_training flags",
     ),
-    idle((*_SAVING, *_LOSS_SCALE, *_UPDATING), _only_forward, f"{_FORWARD}: they do not train"),
-    idle(
+    no_effect_rule(
+        (*_SAVING, *_LOSS_SCALE, *_UPDATING), _only_forward, f"{_FORWARD}: they do not train"
+    ),
+    no_effect_rule(
         "local_parameter_device",
         lambda p: p.work.only_forward and _all_reduces(p),
         f"{_FORWARD}: every device has its own variables, and nothing is reduced",
     ),
-    idle("distortions,augment", on("eval"), "with --eval: they change training images"),
-    idle(named(FLAGS, RunPart.MIXING), _only_forward, f"{_FORWARD}: they do not train"),
-    idle("print_training_accuracy", _only_forward, f"{_FORWARD}: they always print it"),
-    idle("ml_perf_compliance_logging", _only_forward, _FORWARD),
-    idle(
+    no_effect_rule("distortions,augment", on("eval"), "with --eval: they change training images"),
+    no_effect_rule(
+        names_of_flags(FLAGS, RunPart.MIXING), _only_forward, f"{_FORWARD}: they do not train"
+    ),
+    no_effect_rule("print_training_accuracy", _only_forward, f"{_FORWARD}: they always print it"),
+    no_effect_rule("ml_perf_compliance_logging", _only_forward, _FORWARD),
+    no_effect_rule(
         "ml_perf_compliance_logging",
         _never_evaluates,
         "without evaluations: add one of the eval_during_training flags",
         says="logs no eval_accuracy",
     ),
-    idle(
+    no_effect_rule(
         ("graph_file", *OF_WARM_UP),
         on("eval"),
         "with --eval: they show the step of a training or --forward_only",
     ),
     *_without_optimizer(OPTIMIZERS.constants),
-    idle(
+    no_effect_rule(
         "ema_decay",
-        lambda p: p.work is Work.FORWARD and p.params.train_dir is None,
+        lambda p: p.work is WorkKind.FORWARD and p.params.train_dir is None,
         "with --forward_only and without --train_dir, from which averages are read",
     ),
-    idle(
+    no_effect_rule(
         "learning_rate_schedule",
         lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params),
         lambda p: (
             "without --" + SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)[0]
         ),
     ),
-    idle(
+    no_effect_rule(
         "num_learning_rate_warmup_epochs",
         _follows_model,
         "on a model's own schedule; add --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
-    idle(
+    no_effect_rule(
         "resnet_base_lr",
         lambda p: not _follows_model(p),
         "with --init_learning_rate or --piecewise_learning_rate_schedule",
@@ -284,7 +305,7 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         lambda mode: mode.reduction is Reduction.NONE,
         "",
     ),
-    idle(
+    no_effect_rule(
         [name for name in _AGGREGATING if name != "sparse_to_dense_grads"],
         lambda p: not _all_reduces(p),
         f"without --variable_update={', '.join(_ALL_REDUCING[:-1])} or {_ALL_REDUCING[-1]}",
@@ -294,7 +315,7 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         lambda mode: mode.strategy and mode.processes is not Processes.COORDINATOR,
         ": TensorFlow decides",
     ),
-    idle(
+    no_effect_rule(
         (
             *(name for name in _AGGREGATING if name != "variable_consistency"),
             *("gradient_reduction", "bn_stats", *_CROSS_DEVICE),
@@ -307,7 +328,7 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         lambda mode: mode.processes is Processes.COORDINATOR,
         ": no worker waits for another, and variables go to the ps tasks in turn",
     ),
-    idle(
+    no_effect_rule(
         "check_replica_consistency",
         _one_tower,
         "with --num_gpus=1: there is one copy of every variable",
@@ -322,12 +343,14 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         lambda mode: not mode.in_sync,
         ": its copies are meant to differ",
     ),
-    idle(
+    no_effect_rule(
         "bytes_per_pack",
-        lambda p: p.place.mode.mirrors and p.params.cross_device_ops not in COLLECTIVE,
+        lambda p: (
+            p.place.mode.uses_cross_device_ops and p.params.cross_device_ops not in COLLECTIVE
+        ),
         "without --cross_device_ops=ring or auto",
     ),
-    idle(
+    no_effect_rule(
         "local_parameter_device",
         lambda p: _all_reduces(p) and "copy" not in _running(p),
         "with this all-reduce: of all algorithms, only copy uses it",
@@ -339,18 +362,18 @@ UNUSED: tuple[Rule[RunPlan], ...] = (
         lambda p: (_groups(p),),
         lambda p: _groups(p) == p.place.job.num_towers,
     ),
-    idle(
+    no_effect_rule(
         "allreduce_merge_scope",
         lambda p: p.params.allreduce_merge_scope > 1,
         "as profiles show them: --gradient_repacking joins gradients",
         says="changes only the names of operations",
     ),
-    idle(
+    no_effect_rule(
         "network_topology",
         lambda p: "hierarchical_copy" not in _running(p),
         "without a hierarchical copy",
     ),
-    idle("cross_replica_sync", _only_forward, f"{_FORWARD}: they update nothing"),
-    idle("iters_per_step", always, "in a run: it is for cnnbench allreduce"),
+    no_effect_rule("cross_replica_sync", _only_forward, f"{_FORWARD}: they update nothing"),
+    no_effect_rule("iters_per_step", always, "in a run: it is for cnnbench allreduce"),
 )
 """Flags without effect, and why. For each flag, the first rule that applies gives the reason."""

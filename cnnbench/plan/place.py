@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base.job import LOCAL, WORKER, Job, Task, split_hosts
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, RunPart, named
+from cnnbench.flags.declare import FlagSpec, RunPart, names_of_flags
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING, RunParams
 from cnnbench.flags.params import FLAGS, SPECS, Params
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
@@ -21,7 +21,7 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 # The kind of work of a run.
 
 
-class Work(enum.Enum):
+class WorkKind(enum.Enum):
     """Kind of work; its value is the text in the header."""
 
     TRAINING = "training"
@@ -31,7 +31,7 @@ class Work(enum.Enum):
     INPUT = "input only"
 
     @classmethod
-    def of(cls, flags: RunParams) -> Work:
+    def of(cls, flags: RunParams) -> WorkKind:
         """The kind that the flags ask for."""
         if flags.eval:
             return cls.EVALUATION
@@ -45,28 +45,28 @@ class Work(enum.Enum):
     @property
     def trains(self) -> bool:
         """Whether weights are updated."""
-        return self in (Work.TRAINING, Work.TRAINING_AND_EVALUATION)
+        return self in (WorkKind.TRAINING, WorkKind.TRAINING_AND_EVALUATION)
 
     @property
     def evaluates(self) -> bool:
         """Whether weights are evaluated on the validation subset."""
-        return self in (Work.EVALUATION, Work.TRAINING_AND_EVALUATION)
+        return self in (WorkKind.EVALUATION, WorkKind.TRAINING_AND_EVALUATION)
 
     @property
     def only_forward(self) -> bool:
         """Whether the network runs without gradients."""
-        return self in (Work.EVALUATION, Work.FORWARD)
+        return self in (WorkKind.EVALUATION, WorkKind.FORWARD)
 
 
 # Rules of flags: which flags, when, why, and whether they are refused or have no effect.
 
 
-class _Resolved(Protocol):
+class _HasParams(Protocol):
     @property
     def params(self) -> Any: ...
 
 
-P = TypeVar("P", bound=_Resolved)
+P = TypeVar("P", bound=_HasParams)
 Condition: TypeAlias = "Callable[[P], object]"
 Reason: TypeAlias = "str | Callable[[P], str | None]"
 
@@ -80,7 +80,7 @@ class RuleKind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Rule(Generic[P]):
+class FlagRule(Generic[P]):
     """A row of a table.
 
     Attributes:
@@ -104,31 +104,35 @@ class Rule(Generic[P]):
         return self.why if isinstance(self.why, str) else self.why(resolved) or ""
 
 
-def refused(flags: str | Sequence[str], when: Condition[P], why: Reason[P]) -> Rule[P]:
+def refusal_rule(flags: str | Sequence[str], when: Condition[P], why: Reason[P]) -> FlagRule[P]:
     """A rule of flags that are refused if they differ from their defaults."""
-    return Rule(_names(flags), when, why, RuleKind.REFUSED)
+    return FlagRule(_split_flag_names(flags), when, why, RuleKind.REFUSED)
 
 
-def needed(flag: str, when: Condition[P], why: Reason[P]) -> Rule[P]:
+def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> FlagRule[P]:
     """A rule of a flag that is refused whatever its value."""
-    return Rule((flag,), when, why, RuleKind.NEEDED)
+    return FlagRule((flag,), when, why, RuleKind.NEEDED)
 
 
-def excluded(settings: str, why: str, other: str = "") -> Rule[P]:
+def exclusion_rule(settings: str, why: str, other: str = "") -> FlagRule[P]:
     """A rule of settings that cannot go together (see `on`); refuses the flag of the last one.
 
     `why` follows "cannot go with --" and `other`, which is the first setting if not given.
     """
     first, last = settings.split(",")[0], settings.split(",")[-1]
-    return needed(last.partition("=")[0], on(settings), f"cannot go with --{other or first}{why}")
+    return requirement_rule(
+        last.partition("=")[0], on(settings), f"cannot go with --{other or first}{why}"
+    )
 
 
-def idle(flags: str | Sequence[str], when: Condition[P], why: Reason[P], says: str = "") -> Rule[P]:
+def no_effect_rule(
+    flags: str | Sequence[str], when: Condition[P], why: Reason[P], says: str = ""
+) -> FlagRule[P]:
     """A rule of flags without effect."""
-    return Rule(_names(flags), when, why, RuleKind.NOTICE, says)
+    return FlagRule(_split_flag_names(flags), when, why, RuleKind.NOTICE, says)
 
 
-def declared(specs: Iterable[FlagSpec]) -> dict[str, Rule[Any]]:
+def rules_from_declarations(specs: Iterable[FlagSpec]) -> dict[str, FlagRule[Any]]:
     """The rules of flags without effect that declarations have as `only_with`, by condition.
 
     Conditions that name flags outside of `specs`, those of another command, are left out.
@@ -139,31 +143,31 @@ def declared(specs: Iterable[FlagSpec]) -> dict[str, Rule[Any]]:
         for condition in spec.conditions:
             flags.setdefault(condition, []).append(spec.name)
     return {
-        condition: _from_declarations(condition, names)
+        condition: _rule_from_declaration(condition, names)
         for condition, names in flags.items()
-        if {setting.partition("=")[0] for setting in _settings(condition)} <= known.keys()
+        if {setting.partition("=")[0] for setting in _split_settings(condition)} <= known.keys()
     }
 
 
-def _settings(condition: str) -> list[str]:
+def _split_settings(condition: str) -> list[str]:
     return condition.partition(": ")[0].removeprefix("not ").split(",")
 
 
-def _from_declarations(condition: str, flags: Sequence[str]) -> Rule[Any]:
-    settings, when = ",".join(_settings(condition)), off
+def _rule_from_declaration(condition: str, flags: Sequence[str]) -> FlagRule[Any]:
+    settings, when = ",".join(_split_settings(condition)), off
     preposition = "without"
     if condition.startswith("not "):
         preposition, when = "with", on
     words: dict[str, list[str]] = {}
-    for setting in _settings(condition):
+    for setting in _split_settings(condition):
         name, equals, value = setting.partition("=")
         words.setdefault(f"--{name}{equals}", []).append(value)
     named = " or ".join(flag + " or ".join(values) for flag, values in words.items())
     _, colon, more = condition.partition(": ")
-    return idle(flags, when(settings), f"{preposition} {named}{colon}{more}")
+    return no_effect_rule(flags, when(settings), f"{preposition} {named}{colon}{more}")
 
 
-def _names(flags: str | Sequence[str]) -> tuple[str, ...]:
+def _split_flag_names(flags: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(flags.split(",")) if isinstance(flags, str) else tuple(flags)
 
 
@@ -172,13 +176,15 @@ def on(settings: str) -> Callable[[Any], bool]:
 
     A setting is a flag, which is on, or ``flag=value``.
     """
-    return lambda resolved: all(_holds(resolved.params, setting) for setting in settings.split(","))
+    return lambda resolved: all(
+        _setting_holds(resolved.params, setting) for setting in settings.split(",")
+    )
 
 
 def off(settings: str) -> Callable[[Any], bool]:
     """The condition that none of the settings holds."""
     return lambda resolved: (
-        not any(_holds(resolved.params, setting) for setting in settings.split(","))
+        not any(_setting_holds(resolved.params, setting) for setting in settings.split(","))
     )
 
 
@@ -191,7 +197,7 @@ def always(resolved: object) -> bool:
 _OFF = (None, False, 0, "", (), "0")
 
 
-def _holds(params: Any, setting: str) -> bool:
+def _setting_holds(params: Any, setting: str) -> bool:
     name, equals, value = setting.partition("=")
     value_of_flag = getattr(params, name)
     if equals:
@@ -199,7 +205,7 @@ def _holds(params: Any, setting: str) -> bool:
     return value_of_flag not in _OFF
 
 
-def refuse(rules: Iterable[Rule[P]], resolved: P) -> None:
+def raise_first_refusal(rules: Iterable[FlagRule[P]], resolved: P) -> None:
     """Raises FlagError for the first rule that applies, if there is one."""
     for rule in rules:
         values = {name: getattr(resolved.params, name) for name in rule.flags}
@@ -210,7 +216,9 @@ def refuse(rules: Iterable[Rule[P]], resolved: P) -> None:
             raise FlagError(name, SPECS[name].text(value), reason)
 
 
-def notices(rules: Iterable[Rule[P]], resolved: P, explicit: Sequence[str]) -> tuple[str, ...]:
+def no_effect_notices(
+    rules: Iterable[FlagRule[P]], resolved: P, explicit: Sequence[str]
+) -> tuple[str, ...]:
     """A line per rule that applies to given flags; for each flag only the first such rule."""
     lines = []
     for rule in rules:
@@ -226,7 +234,7 @@ def notices(rules: Iterable[Rule[P]], resolved: P, explicit: Sequence[str]) -> t
 
 # The place of this process in its job, from flags and environment.
 
-ADDRESSES = named(FLAGS, RunPart.TASK)
+ADDRESSES = names_of_flags(FLAGS, RunPart.TASK)
 """The flags that --cluster replaces where it names an environment."""
 
 
@@ -240,12 +248,12 @@ class JobFlagNames(NamedTuple):
 OF_A_PROCESS = JobFlagNames()
 
 
-def names_of(which: Callable[[Mode], bool]) -> str:
+def built_in_mode_names(which: Callable[[Mode], bool]) -> str:
     """Names of the built-in modes with a property, in words."""
     return ", ".join(mode.name for mode in BUILT_IN if which(mode))
 
 
-class _Wanted(NamedTuple):
+class _RequestedPlace(NamedTuple):
     """The flags and the mode of a place; its addresses are not checked yet."""
 
     params: Params
@@ -253,33 +261,35 @@ class _Wanted(NamedTuple):
     names: JobFlagNames
 
 
-def _addresses(wanted: _Wanted) -> list[str]:
+def _given_address_flags(wanted: _RequestedPlace) -> list[str]:
     return [name for name in ADDRESSES if "_host" in name and getattr(wanted.params, name)]
 
 
-def _each_runs_a_step(wanted: _Wanted) -> bool:
+def _has_client_per_worker(wanted: _RequestedPlace) -> bool:
     return bool(wanted.params.job_name) and wanted.mode.processes is Processes.CLIENT_PER_WORKER
 
 
-_IN_SEVERAL = names_of(lambda other: other.processes is not Processes.ONE)
-_RULES: tuple[Rule[_Wanted], ...] = (
-    needed(
+_IN_SEVERAL = built_in_mode_names(lambda other: other.processes is not Processes.ONE)
+_RULES: tuple[FlagRule[_RequestedPlace], ...] = (
+    requirement_rule(
         "job_name",
-        lambda p: not p.params.job_name and _addresses(p),
-        lambda p: f"--{_addresses(p)[-1]} needs it: is this process a worker, ps or controller?",
+        lambda p: not p.params.job_name and _given_address_flags(p),
+        lambda p: (
+            f"--{_given_address_flags(p)[-1]} needs it: is this process a worker, ps or controller?"
+        ),
     ),
-    refused("task_index", off("job_name"), "needs --job_name and the addresses of that job"),
-    refused(
+    refusal_rule("task_index", off("job_name"), "needs --job_name and the addresses of that job"),
+    refusal_rule(
         "server_protocol",
         on("job_name"),
         "must be grpc, the only protocol of TensorFlow's own servers",
     ),
-    refused(
+    refusal_rule(
         "variable_update",
         lambda p: p.params.job_name and p.mode.processes is Processes.ONE,
         lambda p: f"works in one process only; with {p.names.job} use one of {_IN_SEVERAL}",
     ),
-    needed(
+    requirement_rule(
         "ps_hosts",
         lambda p: p.params.job_name and p.mode.uses_ps and not p.params.ps_hosts,
         lambda p: (
@@ -287,26 +297,26 @@ _RULES: tuple[Rule[_Wanted], ...] = (
             "needs tasks that store the variables"
         ),
     ),
-    refused(
+    refusal_rule(
         "ps_hosts",
         lambda p: p.params.job_name and not p.mode.uses_ps,
         lambda p: f"--variable_update={p.mode.name} has no use for them; leave them out",
     ),
-    refused(
+    refusal_rule(
         "controller_host",
-        _each_runs_a_step,
+        _has_client_per_worker,
         lambda p: f"--variable_update={p.mode.name} has none: every worker runs a step",
     ),
-    refused(
+    refusal_rule(
         "input_only",
-        _each_runs_a_step,
+        _has_client_per_worker,
         lambda p: f"measures one process; leave out {p.names.job}",
     ),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class PlaceInJob:
     """This process in its job.
 
     Attributes:
@@ -325,12 +335,12 @@ class Place:
     names: JobFlagNames
 
     @classmethod
-    def resolved(cls, flags: Params, work: Work, mode: Mode, names: JobFlagNames) -> Place:
+    def resolved(cls, flags: Params, work: WorkKind, mode: Mode, names: JobFlagNames) -> PlaceInJob:
         """The place that the flags describe.
 
         FlagError for invalid addresses, a task outside the job, or a mode that does not fit it.
         """
-        refuse(_RULES, _Wanted(flags, mode, names))
+        raise_first_refusal(_RULES, _RequestedPlace(flags, mode, names))
         coordinated = mode.processes is Processes.COORDINATOR
         without_sync = coordinated or not flags.cross_replica_sync
         return cls(

@@ -14,37 +14,37 @@ from functools import partial
 from cnnbench.base import plugins
 from cnnbench.base.text import binary
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import Role, RunPart, named
+from cnnbench.flags.declare import FlagRole, RunPart, names_of_flags
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.params import FLAGS, SPECS, check_fp16
 from cnnbench.machine.cpu import Host, processor
 from cnnbench.models.model import Model
-from cnnbench.models.spec import of_role
+from cnnbench.models.spec import elements_of_role
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.place import (
-    Rule,
-    Work,
+    FlagRule,
+    WorkKind,
     always,
-    excluded,
-    names_of,
-    needed,
+    built_in_mode_names,
+    exclusion_rule,
     off,
     on,
-    refuse,
-    refused,
+    raise_first_refusal,
+    refusal_rule,
+    requirement_rule,
 )
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import check_all_reduce
 from cnnbench.records import files as checkpoint_folder
-from cnnbench.records.files import refuse_shared
+from cnnbench.records.files import refuse_shared_outputs
 from cnnbench.variable_mgr.all_reduce.spec import single
 from cnnbench.variable_mgr.modes import (
     BETWEEN_WORKERS,
     MOST_PACKS,
     Mode,
     Reduction,
-    refuse_devices,
-    refuse_towers,
+    refuse_several_cpu_towers,
+    refuse_unsupported_devices,
 )
 
 # Flags that contradict each other or the mode, as a table, before TensorFlow is loaded.
@@ -54,15 +54,15 @@ _SMALLEST_FP16 = 2.0**-14  # the smallest normal number
 # What is read, or made as a folder, comes before the files that are written at different times.
 # Folders of logs and caches may be shared.
 _PATHS = (
-    *named(FLAGS, Role.PLUGIN),
+    *names_of_flags(FLAGS, FlagRole.PLUGIN),
     *(spec.name for spec in FLAGS if spec.takes_urls and spec.name != "eval_dir"),
     *(
         spec.name
         for spec in FLAGS
-        if spec.path == "file" and spec.role in (Role.OUTPUT, Role.PROFILE, Role.PLACE)
+        if spec.path == "file" and spec.role in (FlagRole.OUTPUT, FlagRole.PROFILE, FlagRole.PLACE)
     ),
 )
-OF_WARM_UP = tuple(name for name in named(FLAGS, Role.PROFILE) if name != "graph_file")
+OF_WARM_UP = tuple(name for name in names_of_flags(FLAGS, FlagRole.PROFILE) if name != "graph_file")
 """Flags that profile or save a step of the warm-up."""
 _ONE_OF_TWO = "; give one of the two"
 _ONE_STEP = "a single step; leave out one of the two flags"
@@ -70,8 +70,8 @@ _ONE_STEP = "a single step; leave out one of the two flags"
 
 def refuse_contradictions(plan: RunPlan) -> None:
     """Raises FlagError for the first contradiction of flags."""
-    added = _of_constants(OPTIMIZERS.added, SCHEDULES.added)
-    refuse((*CONTRADICTIONS, *added), plan)
+    added = _rules_of_constants(OPTIMIZERS.added, SCHEDULES.added)
+    raise_first_refusal((*CONTRADICTIONS, *added), plan)
 
 
 # Conditions on several flags, and checks that raise errors or return reasons.
@@ -85,26 +85,28 @@ def _check_mode(p: RunPlan) -> None:
         if name not in SPECS:
             raise UsageError(f"the row of mode {mode.name} names --{name}, which is no flag")
     this = f"variable_update={mode.name}"
-    rules: list[Rule[RunPlan]] = [
-        excluded(row, f", {reason}", this) for row, reason in mode.refuses.items()
+    rules: list[FlagRule[RunPlan]] = [
+        exclusion_rule(row, f", {reason}", this) for row, reason in mode.refuses.items()
     ]
-    refuse(rules, p)
+    raise_first_refusal(rules, p)
     for name, value in mode.needs.items():
         if getattr(p.params, name) is None:
             reason = f"needs --{name}, such as --{name}={value}"
             raise FlagError("variable_update", p.params.variable_update, reason)
 
 
-def _without_mode(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str]:
-    return lambda p: f"needs --variable_update={names_of(which)}, not {p.place.mode.name}"
+def _needs_mode_reason(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str]:
+    return lambda p: (
+        f"needs --variable_update={built_in_mode_names(which)}, not {p.place.mode.name}"
+    )
 
 
-def _workers_go_on(p: RunPlan) -> bool:
+def _workers_are_independent(p: RunPlan) -> bool:
     """Whether workers do not wait for each other: each runs its updates independently."""
     return p.place.job.in_cluster and not (p.params.cross_replica_sync or p.place.coordinated)
 
 
-def _check_all_reduce(p: RunPlan) -> None:
+def _check_all_reduce_of_plan(p: RunPlan) -> None:
     check_all_reduce(
         p.exchange.all_reduce,
         p.place.job,
@@ -116,31 +118,31 @@ def _check_all_reduce(p: RunPlan) -> None:
     )
 
 
-def _fault_of_default(p: RunPlan) -> str:
+def _fault_of_default_all_reduce(p: RunPlan) -> str:
     """The reason why the mode's own all-reduce cannot work, without the place in a spec."""
     try:
         if p.exchange.reduces:
-            _check_all_reduce(p)
+            _check_all_reduce_of_plan(p)
     except FlagError as error:
         return error.reason.partition(": ")[2]
     return ""
 
 
-def _descends(p: RunPlan) -> bool:
+def _gpu_indices_descend(p: RunPlan) -> bool:
     numbers = [int(index) for index in re.findall("[0-9]+", p.params.gpu_indices)]
     return numbers != sorted(numbers)
 
 
-def _vanishes(flag: str, p: RunPlan) -> bool:
+def _constant_vanishes_in_fp16(flag: str, p: RunPlan) -> bool:
     used = flag in p.numerics.optimizer_spec.normal_in_fp16 and not p.work.only_forward
     return p.params.fp16_vars and used and p.numerics.constants[flag] < _SMALLEST_FP16
 
 
-def _unscheduled(flag: str, p: RunPlan) -> bool:
+def _schedule_lacks_flag(flag: str, p: RunPlan) -> bool:
     return flag not in SCHEDULES.find(p.params.learning_rate_schedule).flags
 
 
-def _missing_for_decay(p: RunPlan) -> str:
+def _missing_schedule_flags(p: RunPlan) -> str:
     missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
     missing += SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
@@ -152,8 +154,8 @@ def _fault_of_number(p: RunPlan) -> str:
     return "" if count == towers else f"names {count} GPUs, but {p.place.names.towers}={towers}"
 
 
-def _check_files(p: RunPlan) -> None:
-    refuse_shared(
+def _refuse_shared_files(p: RunPlan) -> None:
+    refuse_shared_outputs(
         (flag, path)
         for flag in _PATHS
         # A folder, which may be that of the checkpoints.
@@ -164,32 +166,32 @@ def _check_files(p: RunPlan) -> None:
     )
 
 
-def _of_constants(
+def _rules_of_constants(
     optimizers: Iterable[str],
     schedules: Iterable[str],
     schedule: tuple[str, ...] = (),
     rate: tuple[str, ...] = (),
-) -> tuple[Rule[RunPlan], ...]:
+) -> tuple[FlagRule[RunPlan], ...]:
     """The rules of flags of constants, and of the flags of schedule and rate."""
     schedule = (*schedule, *schedules)
     return (
         *(
-            needed(
+            requirement_rule(
                 flag,
-                partial(_vanishes, flag),
+                partial(_constant_vanishes_in_fp16, flag),
                 "is too small for fp16; with --fp16_vars it must be at least 2^-14",
             )
             for flag in optimizers
         ),
-        refused(
+        refusal_rule(
             (*schedule, *rate),
             on("piecewise_learning_rate_schedule"),
             "cannot go with --piecewise_learning_rate_schedule",
         ),
         *(
-            refused(
+            refusal_rule(
                 flag,
-                partial(_unscheduled, flag),
+                partial(_schedule_lacks_flag, flag),
                 lambda p: (
                     f"cannot go with --learning_rate_schedule={p.params.learning_rate_schedule}, "
                     "which does not depend on it"
@@ -197,13 +199,13 @@ def _of_constants(
             )
             for flag in schedules
         ),
-        refused(schedule, always, _missing_for_decay),
+        refusal_rule(schedule, always, _missing_schedule_flags),
     )
 
 
-CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
+CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     # The processes of the job.
-    refused(
+    refusal_rule(
         "summary_verbosity",
         # Only worker 0 computes the gradients of summaries; it would wait for the moments of the
         # others.
@@ -215,7 +217,7 @@ CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
         ),
         lambda p: f"must be at most 1 with --bn_stats=sync in {p.place.mode.name}",
     ),
-    refused(
+    refusal_rule(
         "all_reduce_spec",
         lambda p: (
             p.place.job.in_cluster
@@ -223,169 +225,176 @@ CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
             and "collective" in p.exchange.all_reduce.names
         ),
         "collective does not work if one process controls the others; use it with "
-        f"--variable_update={names_of(lambda mode: mode.all_reduce == 'collective')}",
+        f"--variable_update={built_in_mode_names(lambda mode: mode.all_reduce == 'collective')}",
     ),
-    refused(
+    refusal_rule(
         "variable_update",
         lambda p: p.place.coordinated and not p.place.job.in_cluster,
         "needs processes: cnnbench launch --ps=1 starts them, or give --job_name, --worker_hosts, "
         "--ps_hosts and --controller_host",
     ),
-    needed(
+    requirement_rule(
         "controller_host",
         lambda p: p.place.coordinated and not p.params.controller_host,
         lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates",
     ),
-    refused(
+    refusal_rule(
         "num_gpus",
         lambda p: p.place.mode.one_tower,
         lambda p: f"--variable_update={p.place.mode.name} {p.place.mode.one_tower}",
     ),
-    needed("variable_update", always, _check_mode),
+    requirement_rule("variable_update", always, _check_mode),
     # Workers that do not wait for each other.
-    refused(
+    refusal_rule(
         "cross_replica_sync",
-        lambda p: _workers_go_on(p) and not p.place.mode.asynchronous,
+        lambda p: _workers_are_independent(p) and not p.place.mode.asynchronous,
         lambda p: (
             f"--variable_update={p.place.mode.name} waits for all workers; only "
-            f"{names_of(lambda mode: mode.asynchronous)} does not wait, so leave the flag true"
+            f"{built_in_mode_names(lambda mode: mode.asynchronous)} does not wait, so leave the "
+            "flag true"
         ),
     ),
-    refused(
+    refusal_rule(
         "fp16_enable_auto_loss_scale",
-        lambda p: _workers_go_on(p) and p.params.precision == "fp16",
+        lambda p: _workers_are_independent(p) and p.params.precision == "fp16",
         "needs the gradients of all workers, so leave out --nocross_replica_sync",
     ),
     # The work and its length.
-    excluded("eval,forward_only", ", which already runs the forward pass only"),
-    excluded(
+    exclusion_rule("eval,forward_only", ", which already runs the forward pass only"),
+    exclusion_rule(
         "train_dir,forward_only,freeze_when_forward_only",
         ": the graph is frozen before a checkpoint is restored",
     ),
-    refused("input_only", on("eval"), "builds no network, so leave out --eval"),
-    refused("input_only", on("forward_only"), "builds no network, so leave out --forward_only"),
-    excluded("batch_size,global_batch_size", _ONE_OF_TWO),
-    refused(
+    refusal_rule("input_only", on("eval"), "builds no network, so leave out --eval"),
+    refusal_rule(
+        "input_only", on("forward_only"), "builds no network, so leave out --forward_only"
+    ),
+    exclusion_rule("batch_size,global_batch_size", _ONE_OF_TWO),
+    refusal_rule(
         "find_batch_size",
         on("find_batch_size"),
         "works only in cnnbench run, as a command on Linux: other commands need --batch_size, such "
         "as the one that cnnbench run --find_batch_size has found",
     ),
-    excluded("num_epochs,num_batches", _ONE_OF_TWO),
-    excluded("num_epochs,max_seconds", ", which needs all steps of its epochs"),
-    excluded("eval,max_seconds", ", which has no timed loop of training steps"),
-    excluded("num_eval_epochs,num_eval_batches", _ONE_OF_TWO),
-    excluded("save_model_secs,save_model_steps", _ONE_OF_TWO),
-    excluded("precision=int8,device=gpu", ", which supports only NHWC on CPUs"),
-    excluded("precision=int8,data_format=NCHW", ", which supports only NHWC on CPUs"),
-    excluded("precision=int8,xla", ": XLA has no 8-bit kernels"),
-    excluded("precision=int8,xla_compile", ": XLA has no 8-bit kernels"),
-    excluded(
+    exclusion_rule("num_epochs,num_batches", _ONE_OF_TWO),
+    exclusion_rule("num_epochs,max_seconds", ", which needs all steps of its epochs"),
+    exclusion_rule("eval,max_seconds", ", which has no timed loop of training steps"),
+    exclusion_rule("num_eval_epochs,num_eval_batches", _ONE_OF_TWO),
+    exclusion_rule("save_model_secs,save_model_steps", _ONE_OF_TWO),
+    exclusion_rule("precision=int8,device=gpu", ", which supports only NHWC on CPUs"),
+    exclusion_rule("precision=int8,data_format=NCHW", ", which supports only NHWC on CPUs"),
+    exclusion_rule("precision=int8,xla", ": XLA has no 8-bit kernels"),
+    exclusion_rule("precision=int8,xla_compile", ": XLA has no 8-bit kernels"),
+    exclusion_rule(
         "conv_gradients=fastest,device=gpu",
         ", which supports only the gradient kernels of the libraries",
     ),
     *(
-        excluded(f"conv_gradients=fastest,{other}", ": it supports only NHWC without XLA")
+        exclusion_rule(f"conv_gradients=fastest,{other}", ": it supports only NHWC without XLA")
         for other in ("data_format=NCHW", "xla", "xla_compile")
     ),
     *(
-        excluded(f"recompute=blocks,{xla}", ": XLA would merge both computations of a value")
+        exclusion_rule(f"recompute=blocks,{xla}", ": XLA would merge both computations of a value")
         for xla in ("xla", "xla_compile")
     ),
-    excluded("gradient_repacking,gradient_bucket_bytes", _ONE_OF_TWO),
-    excluded(
+    exclusion_rule("gradient_repacking,gradient_bucket_bytes", _ONE_OF_TWO),
+    exclusion_rule(
         "xla_compile,bn_stats=sync",
         ": a tower that is compiled separately cannot wait for the other towers",
     ),
-    excluded("input_only,input_distribution=strategy", ", which creates no strategy"),
-    refused(
+    exclusion_rule("input_only,input_distribution=strategy", ", which creates no strategy"),
+    refusal_rule(
         "auto_shard_policy",
         on("auto_shard_policy=hint"),
         "needs a SHARD_HINT in the pipeline, which cnnbench's does not have; use data",
     ),
-    refused("input_replication", on("input_sharding=auto"), "needs --input_sharding=manual"),
-    excluded("input_replication=per_replica,prefetch_on_device", ""),
-    refused(
+    refusal_rule("input_replication", on("input_sharding=auto"), "needs --input_sharding=manual"),
+    exclusion_rule("input_replication=per_replica,prefetch_on_device", ""),
+    refusal_rule(
         "per_gpu_thread_count",
         on("gpu_thread_mode=global"),
         "needs --gpu_thread_mode=gpu_private or gpu_shared",
     ),
-    refused("eval", off("train_dir"), "needs --train_dir, the folder of the checkpoints"),
+    refusal_rule("eval", off("train_dir"), "needs --train_dir, the folder of the checkpoints"),
     *(
-        excluded(",".join(pair), _ONE_OF_TWO)
+        exclusion_rule(",".join(pair), _ONE_OF_TWO)
         for pair in itertools.combinations(EVAL_DURING_TRAINING, 2)
     ),
-    refused(
+    refusal_rule(
         "input_only", off("data_dir"), "needs --data_dir: synthetic data takes no time to read"
     ),
     *(
-        refused(EVAL_DURING_TRAINING, on(other), f"needs training, so leave out --{other}")
-        for other in named(FLAGS, RunPart.WORK)
+        refusal_rule(EVAL_DURING_TRAINING, on(other), f"needs training, so leave out --{other}")
+        for other in names_of_flags(FLAGS, RunPart.WORK)
     ),
-    refused(
+    refusal_rule(
         ("stop_at", "stop_at_top_1_accuracy"),
-        lambda p: p.work is not Work.TRAINING_AND_EVALUATION,
+        lambda p: p.work is not WorkKind.TRAINING_AND_EVALUATION,
         "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
         "or another of the eval_during_training flags",
     ),
-    refused(
+    refusal_rule(
         "gradient_accumulation_steps",
         lambda p: not p.work.trains,
         "needs updates, so leave out --eval, --forward_only or --input_only",
     ),
-    refused(
+    refusal_rule(
         "gradient_accumulation_steps",
         lambda p: p.place.mode.reduction is Reduction.NONE,
         lambda p: f"needs devices that train one model; {p.place.mode.name} trains one on each",
     ),
-    refused(
+    refusal_rule(
         "gradient_accumulation_steps",
         lambda p: p.place.asynchronous,
         "needs workers that update together; otherwise, each worker's update has its own batch",
     ),
-    refused(
+    refusal_rule(
         "gradient_accumulation_steps",
         on("staged_vars"),
         "cannot go with --staged_vars: all passes of an update use the same weights",
     ),
-    refused(
+    refusal_rule(
         "steps_per_execution",
-        lambda p: p.work in (Work.EVALUATION, Work.INPUT),
+        lambda p: p.work in (WorkKind.EVALUATION, WorkKind.INPUT),
         "needs steps of a network, so leave out --eval or --input_only",
     ),
-    refused(
+    refusal_rule(
         "steps_per_execution",
         lambda p: p.place.asynchronous or p.place.coordinated,
         "needs workers that update together; otherwise, each update is a call of one worker",
     ),
-    refused(
+    refusal_rule(
         "steps_per_execution",
         on("profile_json"),
         f"explain, roofline and --profile_json divide {_ONE_STEP}",
     ),
-    refused("steps_per_execution", on("profile_layers"), f"--profile_layers divides {_ONE_STEP}"),
-    refused("steps_per_execution", on("tfprof_file"), f"--tfprof_file divides {_ONE_STEP}"),
-    refused(
+    refusal_rule(
+        "steps_per_execution", on("profile_layers"), f"--profile_layers divides {_ONE_STEP}"
+    ),
+    refusal_rule("steps_per_execution", on("tfprof_file"), f"--tfprof_file divides {_ONE_STEP}"),
+    refusal_rule(
         "steps_per_execution",
         on("partitioned_graph_file_prefix"),
         f"--partitioned_graph_file_prefix writes {_ONE_STEP}",
     ),
-    refused(
+    refusal_rule(
         "ema_decay",
         lambda p: p.place.asynchronous and p.work.trains,
         "needs workers that update together; otherwise, no step ends for all of them",
     ),
-    refused("ema_decay", on("fp16_vars"), "cannot go with --fp16_vars, which rounds averages"),
-    refused("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
+    refusal_rule("ema_decay", on("fp16_vars"), "cannot go with --fp16_vars, which rounds averages"),
+    refusal_rule("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
     # Number formats and the optimizer.
-    needed("use_fp16", always, lambda p: check_fp16(p.params.precision, p.params.use_fp16)),
-    refused(
+    requirement_rule(
+        "use_fp16", always, lambda p: check_fp16(p.params.precision, p.params.use_fp16)
+    ),
+    refusal_rule(
         "precision",
         lambda p: p.params.precision == "int8" and not p.numerics.frozen,
         "needs --forward_only and --freeze_when_forward_only, which make the weights constant",
     ),
-    refused("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
-    refused(
+    refusal_rule("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
+    refusal_rule(
         "fp16_vars",
         lambda p: p.numerics.optimizer_spec.refuses_fp16 and not p.work.only_forward,
         lambda p: (
@@ -393,22 +402,24 @@ CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
             f"{p.numerics.optimizer_spec.refuses_fp16}"
         ),
     ),
-    *_of_constants(
+    *_rules_of_constants(
         OPTIMIZERS.constants,
         SCHEDULES.constants,
         ("learning_rate_schedule",),
         ("init_learning_rate",),
     ),
     # The exchange of gradients.
-    refused(
+    refusal_rule(
         "gradient_repacking",
         lambda p: p.exchange.reduces and p.params.gradient_repacking > MOST_PACKS,
         f"must be at most {MOST_PACKS} packs",
     ),
-    refused(
-        "staged_vars", lambda p: not p.place.mode.staged, _without_mode(lambda mode: mode.staged)
+    refusal_rule(
+        "staged_vars",
+        lambda p: not p.place.mode.staged,
+        _needs_mode_reason(lambda mode: mode.staged),
     ),
-    refused(
+    refusal_rule(
         "all_reduce_spec",
         lambda p: (
             p.place.mode.reduction is Reduction.ALL_REDUCE
@@ -417,29 +428,30 @@ CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
         ),
         lambda p: (
             "selects algorithms by tensor size; only --variable_update="
-            f"{names_of(lambda mode: mode.by_size and 'all_reduce_spec' in mode.needs)} does so; "
+            + built_in_mode_names(lambda mode: mode.by_size and "all_reduce_spec" in mode.needs)
+            + " does so; "
             f"{p.place.mode.name} uses one algorithm for all sizes"
         ),
     ),
-    refused("all_reduce_spec", lambda p: p.exchange.reduces, _check_all_reduce),
-    needed(
+    refusal_rule("all_reduce_spec", lambda p: p.exchange.reduces, _check_all_reduce_of_plan),
+    requirement_rule(
         "communication_hint",
         lambda p: p.exchange.all_reduce == single("collective"),
-        _fault_of_default,
+        _fault_of_default_all_reduce,
     ),
-    needed("network_topology", always, _fault_of_default),
+    requirement_rule("network_topology", always, _fault_of_default_all_reduce),
     # Strategies of tf.distribute.
-    refused(
-        named(FLAGS, RunPart.CROSS_DEVICE),
+    refusal_rule(
+        names_of_flags(FLAGS, RunPart.CROSS_DEVICE),
         lambda p: p.place.mode.reduction is not Reduction.CROSS_DEVICE,
-        _without_mode(lambda mode: mode.mirrors),
+        _needs_mode_reason(lambda mode: mode.uses_cross_device_ops),
     ),
-    refused(
+    refusal_rule(
         "num_gpus",
         lambda p: p.place.mode.multi_worker_strategy and p.params.device == "cpu",
-        lambda p: refuse_towers(p.place.job),
+        lambda p: refuse_several_cpu_towers(p.place.job),
     ),
-    refused(
+    refusal_rule(
         "cross_device_ops",
         lambda p: (
             p.place.mode.multi_worker_strategy and p.params.cross_device_ops not in BETWEEN_WORKERS
@@ -449,55 +461,55 @@ CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
             f"{', '.join(BETWEEN_WORKERS)}"
         ),
     ),
-    refused(
+    refusal_rule(
         "num_packs",
         lambda p: p.place.mode.multi_worker_strategy,
         lambda p: f"does not work with --variable_update={p.place.mode.name}; use --bytes_per_pack",
     ),
-    refused(
+    refusal_rule(
         "gpu_indices",
-        lambda p: p.place.mode.multi_worker_strategy and _descends(p),
+        lambda p: p.place.mode.multi_worker_strategy and _gpu_indices_descend(p),
         lambda p: (
             f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
             "numbers"
         ),
     ),
-    refused(
+    refusal_rule(
         "cross_device_ops",
         always,
-        lambda p: refuse_devices(
+        lambda p: refuse_unsupported_devices(
             p.params.cross_device_ops,
             p.params.num_gpus,
             on_gpu=p.params.device != "cpu",
             shared_cards=p.exchange.cross_device.shared_cards,
         ),
     ),
-    refused(
+    refusal_rule(
         "input_distribution",
         lambda p: not p.place.mode.strategy,
         lambda p: f"needs a strategy, not --variable_update={p.place.mode.name}",
     ),
-    refused(
-        named(FLAGS, RunPart.DISTRIBUTION),
+    refusal_rule(
+        names_of_flags(FLAGS, RunPart.DISTRIBUTION),
         lambda p: p.params.input_distribution != "strategy",
         "needs --input_distribution=strategy",
     ),
-    refused(
+    refusal_rule(
         "auto_shard_policy", on("input_sharding=manual"), "cannot go with --input_sharding=manual"
     ),
-    refused(
+    refusal_rule(
         "input_replication",
-        lambda p: not p.place.mode.mirrors,
-        _without_mode(lambda mode: mode.mirrors),
+        lambda p: not p.place.mode.uses_cross_device_ops,
+        _needs_mode_reason(lambda mode: mode.uses_cross_device_ops),
     ),
     # Devices and output.
-    refused("gpu_indices", always, _fault_of_number),
-    refused(
+    refusal_rule("gpu_indices", always, _fault_of_number),
+    refusal_rule(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
         "cannot go with --gpus_per_card, which divides the memory before the run",
     ),
-    refused(
+    refusal_rule(
         "gpus_per_card",
         lambda p: (
             p.place.job.in_cluster
@@ -509,7 +521,7 @@ CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
             "that the processes of a job can share cards"
         ),
     ),
-    refused(
+    refusal_rule(
         OF_WARM_UP,
         lambda p: (
             p.params.num_warmup_batches == 0 and p.params.warmup == "fixed" and not p.params.eval
@@ -517,11 +529,11 @@ CONTRADICTIONS: tuple[Rule[RunPlan], ...] = (
         "profiles or saves a warm-up step; leave out --num_warmup_batches=0",
     ),
     *(  # TensorFlow has one profiler
-        excluded(f"{other},profile_json", _ONE_OF_TWO)
+        exclusion_rule(f"{other},profile_json", _ONE_OF_TWO)
         for other in OF_WARM_UP
         if other != "profile_json"
     ),
-    refused(_PATHS, always, _check_files),
+    refusal_rule(_PATHS, always, _refuse_shared_files),
 )
 """In this order: the first that applies is reported."""
 
@@ -533,10 +545,10 @@ _LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, minus space for ope
 # Without one of these instructions, 8-bit products are summed in 16 bits, which overflow.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
-_MIXING = named(FLAGS, RunPart.MIXING)
+_MIXING = names_of_flags(FLAGS, RunPart.MIXING)
 
 
-def _metrics(p: RunPlan) -> str:
+def _metric_names_text(p: RunPlan) -> str:
     names = ", ".join(p.network.model.metric_names)
     return f"its metrics are {names}" if names else "it has other metrics"
 
@@ -563,13 +575,15 @@ def _missing_element(p: RunPlan) -> str:
     return ""
 
 
-def _reads_to_train(p: RunPlan) -> bool:
+def _reads_training_data(p: RunPlan) -> bool:
     return bool(p.params.data_dir) and not p.work.only_forward
 
 
 def _classifies_images(p: RunPlan) -> bool:
     """Whether an example is an image with one class, and the loss is the softmax cross entropy."""
-    features, labels = (of_role(p.network.spec.elements, role) for role in ("feature", "label"))
+    features, labels = (
+        elements_of_role(p.network.spec.elements, role) for role in ("feature", "label")
+    )
     kinds = [(one.role, len(one.shape), one.is_real) for one in (*features, *labels)]
     own = kinds == [("feature", 3, True), ("label", 0, False)]
     return own and p.network.model.has_softmax_loss()
@@ -584,7 +598,7 @@ def _fault_of_classes(p: RunPlan) -> str:
     return f"has {outputs} outputs, and data set {dataset.name} {dataset.num_classes} classes"
 
 
-def _frozen_bytes(p: RunPlan) -> int:
+def _frozen_weight_bytes(p: RunPlan) -> int:
     """Size of the weights in a frozen graph."""
     bytes_per_weight = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
     return bytes_per_weight * p.network.spec.parameters * len(p.place.job.own_towers)
@@ -615,36 +629,38 @@ def _fault_of_shards(p: RunPlan) -> str:
     return few if files < workers else ""
 
 
-NETWORK: tuple[Rule[RunPlan], ...] = (
-    refused(
+NETWORK: tuple[FlagRule[RunPlan], ...] = (
+    refusal_rule(
         "aux_head",
         lambda p: p.network.model.aux_head is None,
         lambda p: f"--model={p.params.model} has no auxiliary head to switch on; leave it out",
     ),
-    refused(
+    refusal_rule(
         "recompute",
         lambda p: p.network.spec.recomputed_flops_per_image is None,
         lambda p: (
             f"--model={p.params.model} declares no blocks (net.block in build()); leave it out"
         ),
     ),
-    refused(
+    refusal_rule(
         "keras_layers",
         lambda p: p.network.model.keras_layers is None,
         lambda p: f"--model={p.params.model} is not a Keras model; leave it out",
     ),
-    refused(
+    refusal_rule(
         "keras_layers",
         lambda p: p.work.trains and p.params.bn_stats == "sync",
         "Keras' own batch norm uses the moments of one device; --bn_stats=sync needs fused",
     ),
-    refused(
+    refusal_rule(
         "data_format",
         lambda p: p.network.model.data_format not in ("auto", p.params.data_format),
         lambda p: f"--model={p.params.model} has only {p.network.model.data_format} layers",
     ),
-    needed("model", lambda p: p.network.model.keras_layers is not None, _fault_of_classes),
-    refused(
+    requirement_rule(
+        "model", lambda p: p.network.model.keras_layers is not None, _fault_of_classes
+    ),
+    refusal_rule(
         "label_smoothing",
         lambda p: p.work.trains and not p.network.model.has_softmax_loss(),
         lambda p: (
@@ -652,30 +668,31 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
             "flag out"
         ),
     ),
-    refused(
+    refusal_rule(
         _MIXING,
-        lambda p: _reads_to_train(p) and not _classifies_images(p),
+        lambda p: _reads_training_data(p) and not _classifies_images(p),
         lambda p: (
             f"mixes images with one class each, for a softmax loss, but --model={p.params.model} "
             "has other examples or its own loss; leave the flag out"
         ),
     ),
-    refused(
+    refusal_rule(
         _MIXING,
-        lambda p: _reads_to_train(p) and p.length.batch_per_device % 2,
+        lambda p: _reads_training_data(p) and p.length.batch_per_device % 2,
         lambda p: (
             "mixes pairs of images, so the batch of each device must be even, "
             f"not {p.length.batch_per_device}"
         ),
     ),
-    refused(
+    refusal_rule(
         "print_training_accuracy",
         lambda p: p.work.trains and "top_1" not in p.network.model.metric_names,
         lambda p: (
-            f"model {p.network.model.name} has no top-1 accuracy; {_metrics(p)}: leave the flag out"
+            f"model {p.network.model.name} has no top-1 accuracy; {_metric_names_text(p)}: leave "
+            "the flag out"
         ),
     ),
-    refused(
+    refusal_rule(
         "collect_eval_results_async",
         lambda p: p.work.evaluates and not p.network.model.has_host_metrics(),
         lambda p: (
@@ -683,7 +700,7 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
             "leave the flag out"
         ),
     ),
-    needed(
+    requirement_rule(
         "input_preprocessor",
         lambda p: p.params.input_preprocessor not in p.network.dataset.preprocessors,
         lambda p: (
@@ -691,7 +708,7 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
             f"{' or '.join(p.network.dataset.preprocessors)}"
         ),
     ),
-    refused(
+    refusal_rule(
         "on_bad_record",
         lambda p: p.params.data_dir and not p.network.dataset.skips_bad_records,
         lambda p: (
@@ -699,37 +716,39 @@ NETWORK: tuple[Rule[RunPlan], ...] = (
             "so no record can be left out; use fail"
         ),
     ),
-    refused(
+    refusal_rule(
         "augment",
         lambda p: p.params.data_dir and not p.network.dataset.augments,
         lambda p: (
             f"the pipeline of data set {p.network.dataset.name} has no augmentation; use none"
         ),
     ),
-    refused(
+    refusal_rule(
         "backbone_model_path",
         lambda p: p.work.trains and not _has_backbone(p),
         lambda p: f"--model={p.network.model.name} has no backbone",
     ),
-    refused(
+    refusal_rule(
         "backbone_model_path",
         lambda p: (
-            p.work.trains and checkpoint_folder.latest(p.params.backbone_model_path or "") is None
+            p.work.trains
+            and checkpoint_folder.find_latest_checkpoint(p.params.backbone_model_path or "") is None
         ),
         "there is no checkpoint",
     ),
-    needed("model", always, _missing_element),
-    refused(
+    requirement_rule("model", always, _missing_element),
+    refusal_rule(
         "freeze_when_forward_only",
-        lambda p: p.numerics.frozen and _frozen_bytes(p) >= _LARGEST_GRAPH,
+        lambda p: p.numerics.frozen and _frozen_weight_bytes(p) >= _LARGEST_GRAPH,
         lambda p: (
             f"{p.params.model} on {len(p.place.job.own_towers)} devices has "
-            f"{binary(_frozen_bytes(p))} of weights, and a graph must have less than 2 GiB; use "
+            f"{binary(_frozen_weight_bytes(p))} of weights, and a graph must have less than 2 "
+            "GiB; use "
             "fewer devices or a 16-bit --precision"
         ),
     ),
-    refused("precision", always, _fault_of_int8),
-    refused(
+    refusal_rule("precision", always, _fault_of_int8),
+    refusal_rule(
         "auto_shard_policy",
         lambda p: (
             p.params.auto_shard_policy == "file"

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url
-from cnnbench.flags.declare import FlagSpec, Role, named, specs_of
+from cnnbench.flags.declare import FlagRole, FlagSpec, names_of_flags, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, SPECS, Params, identity
 from cnnbench.machine.cpu import Host
-from cnnbench.plan.place import ADDRESSES, Place, Work
-from cnnbench.plan.setup import Exchange, MachinePlan, NetworkPlan, Numerics
-from cnnbench.plan.training import InputPlan, LearningRates, Length
+from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
+from cnnbench.plan.setup import ExchangePlan, MachinePlan, NetworkPlan, NumericsPlan
+from cnnbench.plan.training import InputPlan, LearningRates, RunLength
 from cnnbench.records.codec import encode
 
 # Values that are equal in equal runs on this machine, and values that are equal in all processes of
@@ -28,7 +28,7 @@ KEY_LENGTH = 12
 """Digits of digests that identify runs."""
 
 _PATHS = [
-    *(spec.name for spec in FLAGS if spec.path and spec.role is Role.PLACE),
+    *(spec.name for spec in FLAGS if spec.path and spec.role is FlagRole.PLACE),
     *(name for name in plugins.FLAGS if name != plugins.FLAG),
 ]
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
@@ -36,16 +36,16 @@ _VERSIONS = ("cnnbench_version", "tensorflow_version")
 _OWN = {
     # The handshake compares the addresses themselves.
     *ADDRESSES,
-    *named(FLAGS, Role.JOB),
+    *names_of_flags(FLAGS, FlagRole.JOB),
     # Machines may have different GPUs and keep data in different places.
-    *named(FLAGS, Role.ITEMS),
+    *names_of_flags(FLAGS, FlagRole.ITEMS),
     "data_dir",
     *(spec.name for spec in specs_of(OutputParams)),
 }
 """Flags that may differ between the processes of a job."""
 
 
-def identity_here(config: Mapping[str, Any]) -> dict[str, Any]:
+def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
     """The identity of a run on this machine: `identity`, absolute paths, and digests of plug-ins.
 
     The digest of a plug-in includes its `parts`.
@@ -56,7 +56,7 @@ def identity_here(config: Mapping[str, Any]) -> dict[str, Any]:
             flags[name] = os.path.abspath(flags[name])
     for name, path in plugins.files(flags):
         with contextlib.suppress(OSError):
-            digest = plugins.digest(path, plugins.parts({name: path}))
+            digest = plugins.plugin_digest(path, plugins.files_used_by_plugins({name: path}))
             number = "" if name != plugins.FLAG else f" {os.path.abspath(path)}"
             flags[f"{name} digest{number}"] = digest[:KEY_LENGTH]
     flags[plugins.FLAG] = [*map(os.path.abspath, flags.get(plugins.FLAG) or ())]
@@ -75,7 +75,7 @@ def agreed_facts(
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
 
 
-def digest_of(value: object) -> str:
+def digest_of_value(value: object) -> str:
     """A digest of plain data. It is used for facts that are too long to show."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
@@ -100,10 +100,10 @@ class RunPlan:
     params: Params
     explicit_flags: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    work: Work
-    place: Place
-    numerics: Numerics
-    exchange: Exchange
+    work: WorkKind
+    place: PlaceInJob
+    numerics: NumericsPlan
+    exchange: ExchangePlan
     machine: MachinePlan
     outputs: OutputParams
 
@@ -113,9 +113,9 @@ class RunPlan:
         return NetworkPlan.resolved(self.params)
 
     @cached_property
-    def length(self) -> Length:
+    def length(self) -> RunLength:
         """Batches, steps, evaluations and target."""
-        return Length.resolved(self.params, self.work, self.place, self.network)
+        return RunLength.resolved(self.params, self.work, self.place, self.network)
 
     @cached_property
     def rates(self) -> LearningRates:
@@ -189,10 +189,10 @@ class RunPlan:
         """The values that distinguish this run from other runs on this machine. They are equal
         in equal runs.
         """
-        return identity_here(self.to_json())
+        return identity_on_this_machine(self.to_json())
 
     @property
-    def agreed(self) -> dict[str, str]:
+    def agreed_job_facts(self) -> dict[str, str]:
         """Facts that must be equal in all processes of a job, as `agreed_facts`.
 
         Where each worker builds a step of its own, also what the flags resolve to, the sources of
@@ -207,11 +207,11 @@ class RunPlan:
         return {
             **agreed_facts(self.config),
             **{f"SHA-256 of {name}": digest[:16] for name, digest in plugins.digests.items()},
-            "digest of what plug-ins use": digest_of(
-                [plugins.digest(path) for path in plugins.parts(self.config)]
+            "digest of what plug-ins use": digest_of_value(
+                [plugins.plugin_digest(path) for path in plugins.files_used_by_plugins(self.config)]
             ),
-            "digest of the model's variables": digest_of(spec.variables),
-            "digest of the model's settings": digest_of((settings, flops)),
+            "digest of the model's variables": digest_of_value(spec.variables),
+            "digest of the model's settings": digest_of_value((settings, flops)),
             "the number of training examples": str(self.length.train_examples),
             "the number of evaluated examples": str(self.length.eval_examples),
         }

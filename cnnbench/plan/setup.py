@@ -26,21 +26,21 @@ from cnnbench.base.files import is_url, place
 from cnnbench.base.job import WORKER, Job
 from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models import model as registry
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model
-from cnnbench.models.spec import Element, ModelSpec, resolve
+from cnnbench.models.spec import Element, ModelSpec, resolve_sizes
 from cnnbench.optimizers.registry import OPTIMIZERS, OptimizerSpec
-from cnnbench.plan.place import Place, Work
+from cnnbench.plan.place import PlaceInJob, WorkKind
 from cnnbench.variable_mgr.all_reduce.spec import (
     AllReduceSpec,
     ReduceContext,
-    adding_cpus,
     check_spec,
-    groups_of,
+    cpus_for_additions,
+    group_devices,
     single,
 )
 from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, Reduction
@@ -77,7 +77,7 @@ class NetworkPlan:
             "image_size": getattr(model, "image_size", None),
             "num_classes": model.num_classes or dataset.num_classes,
         }
-        dataset = _resized(flags, model, dataset)
+        dataset = _resize_model(flags, model, dataset)
         if flags.aux_head and model.aux_head is not None:
             model.aux_head = True
         if model.keras_layers is not None:
@@ -85,8 +85,8 @@ class NetworkPlan:
         return cls(
             dataset=dataset,
             model=model,
-            spec=_declared(flags, model, dataset),
-            examples=resolve(dataset.elements, model, dataset.num_classes),
+            spec=_declare_model(flags, model, dataset),
+            examples=resolve_sizes(dataset.elements, model, dataset.num_classes),
             own_sizes=tuple(n for n, size in own.items() if size == getattr(flags, n)),
         )
 
@@ -97,7 +97,9 @@ class NetworkPlan:
         return partial(self.model.preprocess, training=training)
 
 
-def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tuple[int, ...], ...]]:
+def model_and_gradient_shapes(
+    name: str, data_name: str | None
+) -> tuple[Model, tuple[tuple[int, ...], ...]]:
     """A model and the shapes of its gradients, in the order of its trainable variables.
 
     Without --data_name its data set is used. FlagError if it is unknown or cannot be declared.
@@ -111,26 +113,26 @@ def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tupl
     return model, shapes
 
 
-def _resized(flags: Params, model: Model, dataset: Dataset) -> Dataset:
+def _resize_model(flags: Params, model: Model, dataset: Dataset) -> Dataset:
     """Sets the model's image size and outputs from the flags. Returns the data set with as many
     classes.
 
     FlagError if the network does not take them.
     """
-    with _refused(flags):
+    with _naming_size_flag(flags):
         model.resize(flags.image_size, flags.num_classes)
     return replace(dataset, num_classes=flags.num_classes or dataset.num_classes)
 
 
-def _declared(flags: Params, model: Model, dataset: Dataset) -> ModelSpec:
+def _declare_model(flags: Params, model: Model, dataset: Dataset) -> ModelSpec:
     if flags.image_size is None:
         return declare(model, dataset.num_classes)
-    with _refused(flags):
+    with _naming_size_flag(flags):
         return declare(model, dataset.num_classes)
 
 
 @contextlib.contextmanager
-def _refused(flags: Params) -> Iterator[None]:
+def _naming_size_flag(flags: Params) -> Iterator[None]:
     """Context manager: errors of a network's layers name the flag that requests other sizes."""
     try:
         yield
@@ -153,11 +155,11 @@ def _check_urls(flags: Params) -> None:
 
         if path.partition(":")[0] not in tf.io.gfile.get_registered_schemes():
             plugins.load_entry_points(FILE_SYSTEMS)
-        if reason := _unreachable(path):
+        if reason := _unreachable_reason(path):
             raise FlagError(flag, path, f"cannot be reached: {reason}")
 
 
-def _unreachable(path: str) -> str:
+def _unreachable_reason(path: str) -> str:
     """The reason why a URL cannot be reached, or ""."""
     reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
 
@@ -185,7 +187,7 @@ COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numerics:
+class NumericsPlan:
     """Number formats and optimizer.
 
     Attributes:
@@ -206,7 +208,7 @@ class Numerics:
     constants: Mapping[str, float]
 
     @classmethod
-    def resolved(cls, flags: Params, work: Work) -> Numerics:
+    def resolved(cls, flags: Params, work: WorkKind) -> NumericsPlan:
         """The number formats and the optimizer that the flags select."""
         scaled = flags.precision == "fp16"
         automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
@@ -344,11 +346,11 @@ def plan_update(
 
 # Placement of variables, and exchange of gradients, of a run.
 
-_CLIPPING = named(FLAGS, RunPart.CLIPPING)
+_CLIPPING = names_of_flags(FLAGS, RunPart.CLIPPING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class ExchangePlan:
     """Placement of variables and exchange of gradients.
 
     Attributes:
@@ -370,14 +372,16 @@ class Exchange:
     cross_device: CrossDeviceSpec
 
     @classmethod
-    def resolved(cls, flags: Params, work: Work, place: Place, numerics: Numerics) -> Exchange:
+    def resolved(
+        cls, flags: Params, work: WorkKind, place: PlaceInJob, numerics: NumericsPlan
+    ) -> ExchangePlan:
         """The exchange that the flags select. Names of algorithms are not checked yet."""
         mode, job = place.mode, place.job
         exchanges = work.trains and job.num_towers > 1
         reduces = exchanges and mode.reduction is Reduction.ALL_REDUCE
-        all_reduce = _all_reduce_of(flags, mode)
-        groups = groups_of(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
-        aggregation = _aggregation(flags, mode, work, all_reduce, numerics)
+        all_reduce = _requested_all_reduce(flags, mode)
+        groups = group_devices(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
+        aggregation = _aggregation_spec(flags, mode, work, all_reduce, numerics)
         return cls(
             mode=mode,
             reduces=reduces,
@@ -405,7 +409,7 @@ class Exchange:
             ),
         )
 
-    def by_strategy(self, *, on_gpu: bool) -> str | None:
+    def reduction_without_all_reduce(self, *, on_gpu: bool) -> str | None:
         """The cross-device operation, or the manager's own reduction; None if an all-reduce is
         used.
         """
@@ -416,15 +420,15 @@ class Exchange:
         return (self.mode.algorithm or None) if self.mode.reduction is Reduction.OWN else None
 
 
-def _all_reduce_of(flags: Params, mode: Mode) -> AllReduceSpec:
+def _requested_all_reduce(flags: Params, mode: Mode) -> AllReduceSpec:
     if flags.all_reduce_spec is not None:
         return flags.all_reduce_spec
     default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
     return single(mode.all_reduce or default)
 
 
-def _aggregation(
-    flags: Params, mode: Mode, work: Work, all_reduce: AllReduceSpec, numerics: Numerics
+def _aggregation_spec(
+    flags: Params, mode: Mode, work: WorkKind, all_reduce: AllReduceSpec, numerics: NumericsPlan
 ) -> AggregationSpec:
     if work.only_forward:
         # Without gradients there is no reduction, so an unusable algorithm such as nccl is ignored.
@@ -466,14 +470,14 @@ def check_all_reduce(
         on_kind = job.on(kind)
         context = ReduceContext(
             devices=on_kind.tower_devices,
-            cpu_devices=adding_cpus(on_kind.tower_devices, job.cpu_devices, job.cpu_device),
+            cpu_devices=cpus_for_additions(on_kind.tower_devices, job.cpu_devices, job.cpu_device),
             network_topology=network_topology,
             own=on_kind.own_tower_devices if job.client_per_worker else None,
             communication_hint=communication_hint,
             shared_cards=shared_cards,
         )
         try:
-            check_spec(spec, context, groups_of(context.devices, group_size))
+            check_spec(spec, context, group_devices(context.devices, group_size))
         except FlagError as error:
             refusals.append(error)
         else:

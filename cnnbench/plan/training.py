@@ -19,14 +19,14 @@ from cnnbench.base.text import number
 from cnnbench.base.time_series import MIN_STEPS
 from cnnbench.data.dataset import InputSpec
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models.model import Model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
-from cnnbench.plan.place import Place, Work
+from cnnbench.plan.place import PlaceInJob, WorkKind
 from cnnbench.plan.setup import NetworkPlan
 from cnnbench.records.run import Target
 
@@ -48,7 +48,7 @@ _GROWTH = 1.1
 
 
 @dataclass(frozen=True)
-class WarmUp:
+class WarmUpLength:
     """The length of a warm-up.
 
     Attributes:
@@ -81,7 +81,7 @@ class WarmUp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Length:
+class RunLength:
     """Batches and steps of a run.
 
     --steps_per_execution divides the steps of warm-up and timed loop, and those of a new training
@@ -106,7 +106,7 @@ class Length:
     eval_batch_per_device: int
     batches: int
     epochs: float
-    warm_up: WarmUp
+    warm_up: WarmUpLength
     train_examples: int
     eval_batches: int
     eval_examples: int
@@ -114,7 +114,9 @@ class Length:
     target: Target | None
 
     @classmethod
-    def resolved(cls, flags: Params, work: Work, place: Place, network: NetworkPlan) -> Length:
+    def resolved(
+        cls, flags: Params, work: WorkKind, place: PlaceInJob, network: NetworkPlan
+    ) -> RunLength:
         """The length that the flags select. FlagError for impossible numbers of steps and
         evaluation points.
         """
@@ -123,25 +125,25 @@ class Length:
         batch = flags.batch_size or network.model.batch_size
         passes = flags.gradient_accumulation_steps
         if flags.global_batch_size:
-            batch = _share(flags.global_batch_size, towers, passes)
+            batch = _images_per_device(flags.global_batch_size, towers, passes)
         eval_batch = flags.eval_batch_size or batch
-        evaluating = work is Work.EVALUATION
+        evaluating = work is WorkKind.EVALUATION
         epoch = dataset.num_examples("validation" if evaluating else "train", flags.data_dir)
         eval_batches, eval_examples = 0, 0
         if work.evaluates:
             seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
-            eval_batches, eval_examples = _evaluation_length(
+            eval_batches, eval_examples = _batches_and_examples_of_eval(
                 flags, place, seen, eval_batch * towers
             )
         global_batch = (eval_batch if evaluating else batch) * passes * towers
         if evaluating:
             batch, batches = eval_batch, eval_batches
         elif flags.num_epochs:
-            batches = _epoch_to_step("num_epochs", flags.num_epochs, global_batch, epoch)
+            batches = _step_at_epoch("num_epochs", flags.num_epochs, global_batch, epoch)
         else:
             batches = flags.num_batches or DEFAULT_NUM_BATCHES
         together = flags.steps_per_execution
-        batches = whole(batches, together)
+        batches = round_up_steps(batches, together)
         epochs = batches * global_batch / epoch
         return cls(
             batch_per_device=batch,
@@ -150,15 +152,15 @@ class Length:
             eval_batch_per_device=eval_batch,
             batches=batches,
             epochs=epochs,
-            warm_up=WarmUp(0, 0) if evaluating else _warm_up(flags),
+            warm_up=WarmUpLength(0, 0) if evaluating else _warm_up_length(flags),
             train_examples=0 if evaluating else epoch,
             eval_batches=eval_batches,
             eval_examples=eval_examples,
             eval_steps=frozenset(
-                whole(step, together)
+                round_up_steps(step, together)
                 for step in _evaluation_steps(flags, batches, epochs, epoch, global_batch)
             ),
-            target=_target_of(flags, network.model),
+            target=_parse_target(flags, network.model),
         )
 
     @property
@@ -176,12 +178,12 @@ class Length:
             raise FlagError("num_batches", self.batches, reason)
 
 
-def whole(steps: int, together: int) -> int:
+def round_up_steps(steps: int, together: int) -> int:
     """The number of steps, rounded up to a multiple of `together`."""
     return -(-steps // together) * together
 
 
-def _share(global_batch: int, devices: int, passes: int) -> int:
+def _images_per_device(global_batch: int, devices: int, passes: int) -> int:
     """Images per device and pass. FlagError if the global batch cannot be divided equally."""
     per_step = devices * passes
     if global_batch % per_step:
@@ -193,8 +195,8 @@ def _share(global_batch: int, devices: int, passes: int) -> int:
     return global_batch // per_step
 
 
-def _evaluation_length(
-    params: Params, place: Place, examples: int, global_batch: int
+def _batches_and_examples_of_eval(
+    params: Params, place: PlaceInJob, examples: int, global_batch: int
 ) -> tuple[int, int]:
     """Batches and examples of an evaluation. Without own flags, it is as long as the training.
 
@@ -209,23 +211,25 @@ def _evaluation_length(
         passes, part = divmod(epochs, 1.0)
         steps = int(passes) * math.ceil(examples / global_batch)
         steps += math.ceil(int(part * examples) / global_batch)
-        batches = _countable(flag, epochs, max(1, steps), global_batch, examples)
+        batches = _refuse_too_many_steps(flag, epochs, max(1, steps), global_batch, examples)
     if params.data_dir is None:
         return batches, batches * global_batch
     shards = 1 if place.asynchronous else place.job.num_workers
-    return batches, evaluated_examples(batches, global_batch, examples, shards)
+    return batches, count_evaluated_examples(batches, global_batch, examples, shards)
 
 
-def _warm_up(params: Params) -> WarmUp:
+def _warm_up_length(params: Params) -> WarmUpLength:
     least = params.num_warmup_batches
     if least is None:
         # The GPU convolution autotuner tries its candidates during the first steps.
         least = max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
-        _check_count("autotune_threshold", params.autotune_threshold or 1, least, "warm-up steps")
+        _refuse_too_many(
+            "autotune_threshold", params.autotune_threshold or 1, least, "warm-up steps"
+        )
     together = params.steps_per_execution
-    least = whole(least, together)
+    least = round_up_steps(least, together)
     if params.warmup != "auto":
-        return WarmUp(least, least, together=together)
+        return WarmUpLength(least, least, together=together)
     if params.max_warmup_batches < least:
         raise FlagError(
             "max_warmup_batches",
@@ -233,11 +237,11 @@ def _warm_up(params: Params) -> WarmUp:
             f"is less than the {least} steps of --num_warmup_batches that come first; "
             f"use at least {least}",
         )
-    most = whole(params.max_warmup_batches, together)
-    return WarmUp(least, most, auto=True, together=together)
+    most = round_up_steps(params.max_warmup_batches, together)
+    return WarmUpLength(least, most, auto=True, together=together)
 
 
-def _target_of(params: Params, model: Model) -> Target | None:
+def _parse_target(params: Params, model: Model) -> Target | None:
     """The target of a run; None without one.
 
     Raises:
@@ -272,7 +276,7 @@ def _target_of(params: Params, model: Model) -> Target | None:
     return Target(metric=metric, value=value, lower_is_better=lower)
 
 
-def evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:
+def count_evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:
     """Number of examples in an evaluation, without the padding of the last batch.
 
     Args:
@@ -287,10 +291,10 @@ def evaluated_examples(batches: int, global_batch: int, examples: int, shards: i
     return passes * examples + sum(min(rest * of_shard, share) for share in shares)
 
 
-def _epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) -> int:
+def _step_at_epoch(flag: str, epoch: float, global_batch: int, examples: int) -> int:
     """The first number of steps in which `epoch` epochs of images are used."""
     steps = max(1, math.ceil(int(epoch * examples) / global_batch))
-    return _countable(flag, epoch, steps, global_batch, examples)
+    return _refuse_too_many_steps(flag, epoch, steps, global_batch, examples)
 
 
 def _evaluation_steps(
@@ -307,7 +311,7 @@ def _evaluation_steps(
       FlagError: evaluations would come more often than steps, or too many of them.
     """
     if every := params.eval_during_training_every_n_steps:
-        _check_count("eval_during_training_every_n_steps", every, batches / every)
+        _refuse_too_many("eval_during_training_every_n_steps", every, batches / every)
         steps = set(range(every, batches + 1, every))
     elif period := params.eval_during_training_every_n_epochs:
         flag = "eval_during_training_every_n_epochs"
@@ -315,26 +319,28 @@ def _evaluation_steps(
             per_epoch = examples / global_batch
             reason = f"is less than one step; an epoch has {number(per_epoch)} steps"
             raise FlagError(flag, period, reason)
-        _check_count(flag, period, epochs / period)
+        _refuse_too_many(flag, period, epochs / period)
         points = [(i + 1) * period for i in range(math.ceil(epochs / period))]
-        steps = {_epoch_to_step(flag, e, global_batch, examples) for e in points if e < epochs}
+        steps = {_step_at_epoch(flag, e, global_batch, examples) for e in points if e < epochs}
     else:
         flag = "eval_during_training_at_specified_epochs"
         steps = set(params.eval_during_training_at_specified_steps)
         for epoch in params.eval_during_training_at_specified_epochs:
-            steps.add(_epoch_to_step(flag, epoch, global_batch, examples))
+            steps.add(_step_at_epoch(flag, epoch, global_batch, examples))
     # The evaluation after the last step is the final one and has its own line.
     return frozenset(step for step in steps if step < batches)
 
 
-def _countable(flag: str, epochs: float, steps: int, global_batch: int, examples: int) -> int:
+def _refuse_too_many_steps(
+    flag: str, epochs: float, steps: int, global_batch: int, examples: int
+) -> int:
     if steps > _MOST_STEPS:
         most = _MOST_STEPS * global_batch // examples
         raise FlagError(flag, epochs, f"must be at most {most}: {_MOST_STEPS} steps")
     return steps
 
 
-def _check_count(flag: str, value: float, count: float, what: str = "evaluations") -> None:
+def _refuse_too_many(flag: str, value: float, count: float, what: str = "evaluations") -> None:
     if count > _MOST_COUNTED:
         raise FlagError(flag, value, f"means {number(count)} {what}, but at most {_MOST_COUNTED}")
 
@@ -342,7 +348,7 @@ def _check_count(flag: str, value: float, count: float, what: str = "evaluations
 # Learning rate of each step, from the flags or from the model's own schedule.
 
 
-class Outline(NamedTuple):
+class ScheduleOutline(NamedTuple):
     """Parameters of a schedule. They can come from flags or from the model.
 
     Attributes:
@@ -363,7 +369,7 @@ class Outline(NamedTuple):
         defaults: LearningRateSpec,
         global_batch: int,
         examples_per_epoch: int,
-    ) -> Outline:
+    ) -> ScheduleOutline:
         """The parameters of the schedule that `make_schedule` creates from the same arguments."""
         pieces, base = flags.piecewise_learning_rate_schedule, flags.init_learning_rate
         epochs: float = flags.num_learning_rate_warmup_epochs
@@ -383,19 +389,19 @@ class Outline(NamedTuple):
 class LearningRates(NamedTuple):
     """The learning rates of a run; 0 in an evaluation."""
 
-    outline: Outline
+    outline: ScheduleOutline
     schedule: Schedule
 
     @classmethod
     def resolved(
-        cls, flags: Params, work: Work, defaults: LearningRateSpec, length: Length
+        cls, flags: Params, work: WorkKind, defaults: LearningRateSpec, length: RunLength
     ) -> LearningRates:
         """The learning rates that the flags select, or those of the model; see `make_schedule`."""
-        if work is Work.EVALUATION:
-            return cls(Outline(0.0, 0.0, 0), lambda step: 0.0)
+        if work is WorkKind.EVALUATION:
+            return cls(ScheduleOutline(0.0, 0.0, 0), lambda step: 0.0)
         sizes = length.global_batch, length.train_examples
         schedule = make_schedule(flags, defaults, *sizes, length.training_steps)
-        return cls(Outline.of(flags, defaults, *sizes), schedule)
+        return cls(ScheduleOutline.of(flags, defaults, *sizes), schedule)
 
 
 def make_schedule(
@@ -420,13 +426,13 @@ def make_schedule(
       FlagError: if decay would come more often than steps.
     """
     steps_per_epoch = examples_per_epoch / global_batch
-    outline = Outline.of(flags, defaults, global_batch, examples_per_epoch)
+    outline = ScheduleOutline.of(flags, defaults, global_batch, examples_per_epoch)
     base, warmup = outline.base, outline.warmup_steps
     boundaries = [int(epoch * steps_per_epoch) for epoch in outline.boundaries_epochs]
     if flags.piecewise_learning_rate_schedule is not None:
         rates = flags.piecewise_learning_rate_schedule.rates
         # One step earlier than a model's own boundaries, as in tf_cnn_benchmarks.
-        schedule = _piecewise([boundary - 1 for boundary in boundaries], rates)
+        schedule = _piecewise_schedule([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None and defaults.decay_epochs:
         # As in tf_cnn_benchmarks, epochs are converted to examples of the data set, not to whole
         # steps of an epoch.
@@ -439,7 +445,7 @@ def make_schedule(
     elif flags.init_learning_rate is None:
         if defaults.whole_batches:
             boundaries = [int(epoch * int(steps_per_epoch)) for epoch in outline.boundaries_epochs]
-        schedule = _piecewise(boundaries, [base * factor for factor in defaults.factors])
+        schedule = _piecewise_schedule(boundaries, [base * factor for factor in defaults.factors])
     else:
         run = ScheduledSteps(base, warmup, steps, steps_per_epoch)
         schedule = SCHEDULES.find(flags.learning_rate_schedule)(run, flags)
@@ -448,7 +454,7 @@ def make_schedule(
     return lambda step: base * step / warmup if step < warmup else schedule(step)
 
 
-def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
+def _piecewise_schedule(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
     """A schedule with rate k up to and including boundary k, and the last rate after the last
     boundary.
     """
@@ -479,9 +485,9 @@ class InputPlan:
     def resolved(
         cls,
         flags: Params,
-        work: Work,
+        work: WorkKind,
         network: NetworkPlan,
-        length: Length,
+        length: RunLength,
         *,
         towers: int,
         dtype: str,
@@ -491,7 +497,9 @@ class InputPlan:
         """
 
         # Without a loss, there is nothing for which labels could be mixed.
-        unmixed = dict.fromkeys(named(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
+        unmixed = (
+            dict.fromkeys(names_of_flags(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
+        )
 
         def spec(training: bool) -> InputSpec:
             return InputSpec.from_flags(

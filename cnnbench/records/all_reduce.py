@@ -17,9 +17,9 @@ from cnnbench.records.codec import (
     OPTIONAL,
     TIME,
     Document,
+    choice_metadata,
     computed,
-    is_amount,
-    one_of,
+    is_valid_amount,
     started,
 )
 from cnnbench.records.run import (
@@ -163,7 +163,7 @@ class AllReduceRecord(Document):
 
     run_id: str
     started_at: str = field(metadata=TIME)
-    status: str = field(metadata=one_of(STATUSES))
+    status: str = field(metadata=choice_metadata(STATUSES))
     error: ErrorInfo | None = None
     command: tuple[str, ...]
     config: Mapping[str, Any]
@@ -185,7 +185,7 @@ class AllReduceRecord(Document):
                 for name in ("bytes", "devices"):
                     if (number := getattr(row, name)) < 1:
                         raise ValueError(f"{key}[{index}].{name}: {number} is less than 1")
-                if not all(map(is_amount, row.seconds)):
+                if not all(map(is_valid_amount, row.seconds)):
                     raise ValueError(f"{key}[{index}].seconds: all times must be positive")
         for index, copy in enumerate(self.copies):
             if not copy.seconds:

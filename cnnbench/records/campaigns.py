@@ -16,7 +16,7 @@ from cnnbench.records.codec import (
     Document,
     check_amount,
     check_amounts,
-    one_of,
+    choice_metadata,
     started,
 )
 from cnnbench.records.run import Subject
@@ -65,7 +65,7 @@ class StrategyRow:
     variables: int | None = None
     variable_copies: int | None = None
     reduction_operations: int | None = None
-    weights: str = field(default=UNKNOWN, metadata=one_of(WEIGHTS))
+    weights: str = field(default=UNKNOWN, metadata=choice_metadata(WEIGHTS))
     weight_distance: float | None = None
     weight_variable: str = ""
     problem: str = ""
@@ -141,13 +141,15 @@ class StrategiesDocument(Document):
             raise ValueError("rows: none")
 
 
-def speeds_of(processes: Sequence[StrategyProcess], mode: str) -> ProcessValues:
+def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> ProcessValues:
     """Images/sec of the processes of a mode. Unknown speeds are left out."""
     of_mode = (process.images_per_sec for process in processes if process.mode == mode)
     return ProcessValues(tuple(speed for speed in of_mode if speed is not None))
 
 
-def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[str, bool]]:
+def weight_comparison_lines(
+    rows: Sequence[StrategyRow], tolerance: float
+) -> list[tuple[str, bool]]:
     """Lines about the comparison of weights, each with whether the result is as expected."""
     reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
     if reference is None:

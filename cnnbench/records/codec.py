@@ -65,14 +65,14 @@ HIDDEN: Mapping[str, bool] = {"hidden": True}
 INLINE: Mapping[str, bool] = {"inline": True}
 
 
-class Key(typing.NamedTuple):
+class DocumentKey(typing.NamedTuple):
     """A key of the documents of a dataclass.
 
     Attributes:
       name: name in the document.
       owner, attribute: class and attribute of the value.
       get: function from an instance to the value that is encoded.
-      rules: metadata of the field, or the result of `written`.
+      rules: metadata of the field, or the result of `key_metadata`.
       getter: function that computes the value; None for a field.
     """
 
@@ -84,7 +84,7 @@ class Key(typing.NamedTuple):
     getter: Any = None
 
 
-def written(
+def key_metadata(
     key: str = "", value: Callable[[Any], Any] | None = None, form: Any = None, **rules: Any
 ) -> dict[str, Any]:
     """Metadata of a dataclass field that is a key of a document.
@@ -104,33 +104,36 @@ _COMPUTED: dict[object, Mapping[str, Any]] = {}
 
 
 def computed(**rules: Any) -> Callable[[F], F]:
-    """Marks a method or getter whose value is written but not read. See `written` for the rules."""
+    """Marks a method or getter whose value is written but not read.
 
-    def mark(function: F) -> F:
-        _COMPUTED[function] = written(**rules)
+    See `key_metadata` for the rules.
+    """
+
+    def mark_computed(function: F) -> F:
+        _COMPUTED[function] = key_metadata(**rules)
         return function
 
-    return mark
+    return mark_computed
 
 
-def part(path: str, form: Any, **rules: Any) -> Any:
+def computed_path(path: str, form: Any, **rules: Any) -> Any:
     """A `computed` property with the value at a path such as "metric.unit"."""
     return property(computed(form=form, **rules)(attrgetter(path)))
 
 
 @functools.cache
-def keys_of(cls: Any) -> tuple[Key, ...]:
+def document_keys(cls: Any) -> tuple[DocumentKey, ...]:
     """The keys of a dataclass in order: fields, then computed keys without ``before``."""
-    keys: list[Key] = []
+    keys: list[DocumentKey] = []
     for field in dataclasses.fields(cls):
         rules: Mapping[str, Any] = field.metadata
         get: Callable[[Any], Any] = attrgetter(field.name)
         if rules.get("inline"):
-            inner = keys_of(typing.get_type_hints(cls)[field.name])
-            keys += (key._replace(get=_chained(key.get, get)) for key in inner)
+            inner = document_keys(typing.get_type_hints(cls)[field.name])
+            keys += (key._replace(get=_compose(key.get, get)) for key in inner)
         elif not rules.get("hidden"):
-            get = _chained(rules["value"], get) if "value" in rules else get
-            keys.append(Key(json_key(field), cls, field.name, get, rules))
+            get = _compose(rules["value"], get) if "value" in rules else get
+            keys.append(DocumentKey(json_key(field), cls, field.name, get, rules))
     members = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     for name, member in members.items():
         getter = getattr(member, "fget", getattr(member, "func", member))
@@ -140,15 +143,15 @@ def keys_of(cls: Any) -> tuple[Key, ...]:
             place = names.index(rules["before"]) if "before" in rules else len(names)
             # Cached properties are computed once.
             get = getter if member is getter else attrgetter(name)
-            keys.insert(place, Key(rules.get("key", name), cls, name, get, rules, getter))
+            keys.insert(place, DocumentKey(rules.get("key", name), cls, name, get, rules, getter))
     return tuple(keys)
 
 
-def _chained(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _compose(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: outer(inner(value))
 
 
-def one_of(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def choice_metadata(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Metadata of a field with one of these texts. The dataclass checks the value."""
     return {"choices": tuple(choices)}
 
@@ -178,7 +181,7 @@ def encode(value: object) -> Json:
 def _encoded_fields(value: Any) -> dict[str, Json]:
     """JSON values of the keys that are not omitted."""
     encoded = {}
-    for key in keys_of(value.__class__):
+    for key in document_keys(value.__class__):
         item = key.get(value)
         if not (item is None and key.rules.get("absent")) and (item or not key.rules.get("if_any")):
             encoded[key.name] = encode(item)
@@ -193,7 +196,7 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
     if not isinstance(data, dict):
         raise ValueError(f"{path or 'record'}: expected an object, got {_short_repr(data)}")
     values = {}
-    for name, key, read, optional in _schema(typing.cast("Any", cls)):
+    for name, key, read, optional in _field_readers(typing.cast("Any", cls)):
         where = f"{path}.{key}" if path else key
         if key in data:
             values[name] = read(data[key], where)
@@ -202,7 +205,7 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
     return cls(**values)
 
 
-def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> str:
+def json_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> str:
     """Strictly valid JSON text with a line for each top-level key and each item of some lists."""
     lines = []
     for key, value in document.items():
@@ -235,10 +238,10 @@ class Document:
         return {"schema": self.schema, **kind, **_encoded_fields(self)}
 
     def to_json(self) -> str:
-        """The document in JSON, see `to_text`."""
+        """The document in JSON, see `json_text`."""
         if self.indented:
             return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
-        return to_text(self.to_dict(), self.item_lines)
+        return json_text(self.to_dict(), self.item_lines)
 
     @classmethod
     def from_json(cls: type[D], text: str | bytes) -> D:
@@ -288,14 +291,14 @@ def json_key(field: dataclasses.Field[Any]) -> str:
 
 
 @functools.cache
-def _schema(cls: Any) -> tuple[tuple[str, str, _Reader, bool], ...]:
+def _field_readers(cls: Any) -> tuple[tuple[str, str, _Reader, bool], ...]:
     """Name, key, reader and optionality of each field."""
     hints = typing.get_type_hints(cls)
     return tuple(
         (
             field.name,
             json_key(field),
-            _reader(hints[field.name]),
+            _value_reader(hints[field.name]),
             bool(field.metadata.get("optional")),
         )
         for field in dataclasses.fields(cls)
@@ -308,26 +311,28 @@ _Reader: TypeAlias = "Callable[[Any, str], Any]"
 
 
 @functools.cache
-def _reader(hint: Any) -> _Reader:
+def _value_reader(hint: Any) -> _Reader:
     """The function that reads values of a type. It is cached, because records contain hundreds
     of values.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        (inner,) = (_reader(argument) for argument in arguments if argument is not types.NoneType)
+        (inner,) = (
+            _value_reader(argument) for argument in arguments if argument is not types.NoneType
+        )
         return lambda data, path: None if data is None else inner(data, path)
     if isinstance(hint, type) and issubclass(hint, Document):
         return lambda data, path: hint.from_dict(data)
     if dataclasses.is_dataclass(hint):
         return functools.partial(decode, typing.cast("type[Any]", hint))
     if origin is tuple:
-        return functools.partial(_items, arguments[0], _reader(arguments[0]))
+        return functools.partial(_read_items, arguments[0], _value_reader(arguments[0]))
     if origin is Mapping:
-        return functools.partial(_mapping, arguments[1] is int)
-    return functools.partial(_scalar, hint)
+        return functools.partial(_read_mapping, arguments[1] is int)
+    return functools.partial(_read_scalar, hint)
 
 
-def _items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]:
+def _read_items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]:
     if not isinstance(data, list):
         raise ValueError(f"{path}: expected a list, got {_short_repr(data)}")
     if hint is float and set(map(type, data)) <= {float}:
@@ -335,13 +340,13 @@ def _items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
 
 
-def _mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
+def _read_mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, got {_short_repr(data)}")
     for key, value in data.items():
-        if whole and _scalar(int, value, f"{path}.{key}") < 0:
+        if whole and _read_scalar(int, value, f"{path}.{key}") < 0:
             raise ValueError(f"{path}.{key}: {value} is negative")
-        if type(value) in _NESTING and not _is_arithmetical(value):
+        if type(value) in _NESTING and not _has_finite_integers(value):
             raise ValueError(
                 f"{path}.{key}: {_short_repr(value)} contains a number that is too large for a "
                 "double"
@@ -353,7 +358,7 @@ _NESTING = (int, dict, list)
 """Types of JSON values that may be or contain an integer that is too large for a double."""
 
 
-def _scalar(hint: type, data: object, path: str) -> Any:
+def _read_scalar(hint: type, data: object, path: str) -> Any:
     if hint is float:
         if type(data) is float:
             return data
@@ -371,12 +376,12 @@ def _scalar(hint: type, data: object, path: str) -> Any:
     raise ValueError(f"{path}: expected {_NAMES[hint]}, got {_short_repr(data)}")
 
 
-def _is_arithmetical(data: object) -> bool:
+def _has_finite_integers(data: object) -> bool:
     if type(data) is int:
         return data.bit_length() < sys.float_info.max_exp
     if isinstance(data, dict):
-        return all(map(_is_arithmetical, data.values()))
-    return not isinstance(data, list) or all(map(_is_arithmetical, data))
+        return all(map(_has_finite_integers, data.values()))
+    return not isinstance(data, list) or all(map(_has_finite_integers, data))
 
 
 def _short_repr(data: object) -> str:
@@ -384,7 +389,7 @@ def _short_repr(data: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def from_sources(cls: type[T], *sources: object, **own: Any) -> T:
+def dataclass_from_sources(cls: type[T], *sources: object, **own: Any) -> T:
     """Creates a dataclass. Values are taken from `own`, or from the first source with such an
     attribute.
     """
@@ -418,16 +423,16 @@ def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) 
 
 def check_amount(name: str, value: float) -> None:
     """Raises a ValueError for a number that is not within `AMOUNTS`."""
-    if not is_amount(value):
+    if not is_valid_amount(value):
         raise ValueError(f"{name}: {value} is not an amount")
 
 
-def is_amount(value: float) -> bool:
+def is_valid_amount(value: float) -> bool:
     """Whether a number is within `AMOUNTS`."""
     return AMOUNTS[0] <= value <= AMOUNTS[1]
 
 
-def wrong_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
+def index_of_invalid_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
     """Index of the first number that is not within `AMOUNTS`; None if all are."""
     checked = [value for value in values if value] if or_zero else values
     # Fast check of all values together. A sum that contains NaN does not equal itself.
@@ -436,5 +441,5 @@ def wrong_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
     ):
         return None
     return next(
-        i for i, value in enumerate(values) if (value or not or_zero) and not is_amount(value)
+        i for i, value in enumerate(values) if (value or not or_zero) and not is_valid_amount(value)
     )

@@ -26,7 +26,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cnnbench.base.files import UrlPath, is_url, place
-from cnnbench.base.interrupts import uninterrupted
+from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.terminal import print_warning
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.records.codec import IMPLIED_KIND
@@ -50,7 +50,7 @@ def real_path(flag: str, path: str) -> Path:
     """A path with resolved symbolic links. FlagError if they cannot be resolved."""
     if is_url(path):
         return UrlPath(path)
-    with refusing(flag, path, "used"):
+    with raising_flag_errors(flag, path, "used"):
         target = Path(os.path.realpath(path))
         if os.path.islink(target):
             raise FlagError(flag, path, "is a symbolic link that leads back to itself")
@@ -67,7 +67,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     if suffixes and Path(path).suffix.lower() not in suffixes:
         raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
     target = real_path(flag, path)
-    with refusing(flag, path, "written"):
+    with raising_flag_errors(flag, path, "written"):
         if not path or path.endswith(os.sep) or target.is_dir():
             raise FlagError(flag, path, "is a folder; name a file")
         if target.exists() and not target.is_file():
@@ -76,22 +76,22 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
             raise FlagError(flag, path, f"there is no folder {target.parent}")
         if target.exists():
             os.close(os.open(target, os.O_WRONLY | os.O_APPEND))
-        _prove(target.parent)
+        _prove_writable(target.parent)
     return target
 
 
-def prove_folder(flag: str, path: str) -> None:
+def check_folder_writable(flag: str, path: str) -> None:
     """Creates a folder. FlagError if no file can be written in it."""
     try:
         if not is_url(path):
             os.makedirs(path, exist_ok=True)
-        _prove(place(path))
+        _prove_writable(place(path))
     except OSError as error:
         reason = error.strerror or str(error)
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
 
 
-def resolve_saved_model(path: str) -> Path:
+def resolve_export_folder(path: str) -> Path:
     """The folder that --export_dir will create or replace, with resolved symbolic links.
 
     Creates parent folders. FlagError unless the path is free, an empty folder, or a folder that
@@ -99,7 +99,7 @@ def resolve_saved_model(path: str) -> Path:
     """
     flag, marker = "export_dir", "saved_model.pb"
     target = real_path(flag, path)
-    with refusing(flag, path, "read"):
+    with raising_flag_errors(flag, path, "read"):
         if not path or (target.exists() and not target.is_dir()):
             raise FlagError(flag, path, "is not a folder")
         there = {entry.name for entry in target.iterdir()} if target.is_dir() else set()
@@ -110,14 +110,14 @@ def resolve_saved_model(path: str) -> Path:
             raise FlagError(flag, path, reason)
     try:
         # For a URL, it is written in place, because renaming would copy every file.
-        prove_folder(flag, str(target if is_url(path) else target.parent))
+        check_folder_writable(flag, str(target if is_url(path) else target.parent))
     except FlagError as error:
         raise FlagError(flag, path, f"{target.parent} {error.reason}") from error
     return target
 
 
-@uninterrupted()
-def write_whole(
+@delaying_interrupts()
+def write_atomically(
     target: Path,
     data: bytes,
     expected: _State | EllipsisType | None = ...,
@@ -140,7 +140,7 @@ def write_whole(
     # length. If two processes expect the same state, only one of them can create this file.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
     temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
-    descriptor = _locked(temporary)
+    descriptor = _create_locked_file(temporary)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
@@ -148,7 +148,7 @@ def write_whole(
         if durable:
             os.fsync(descriptor)
         # The file is still locked, because other writers remove unlocked files.
-        if expected is not ... and _state(target) not in (None, expected):
+        if expected is not ... and _file_state(target) not in (None, expected):
             raise FileExistsError(target)
         os.replace(temporary, target)
     except BaseException:
@@ -161,16 +161,16 @@ def write_whole(
         sync_folder(target.parent)
 
 
-def note(path: str) -> None:
+def note_output_state(path: str) -> None:
     """Stores the state of an output file, so that `write_bytes` does not replace the output of
     other processes.
     """
     with contextlib.suppress(OSError, ValueError):
         target = Path(os.path.realpath(path))
-        _noted[target] = _state(target)
+        _noted[target] = _file_state(target)
 
 
-def _state(path: Path) -> _State | None:
+def _file_state(path: Path) -> _State | None:
     """Size and time of change of a file; None if there is none."""
     with contextlib.suppress(FileNotFoundError):
         status = path.stat()
@@ -185,7 +185,7 @@ def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[N
     `check_written` reports the failure. `others` are library errors that also mean a failure.
     """
     try:
-        with refusing(flag, path, "written"):
+        with raising_flag_errors(flag, path, "written"):
             yield
     except (BenchmarkError, FlagError) as error:
         _failures.setdefault(str(error))
@@ -223,13 +223,13 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
         expected = _noted.get(target, ...)
         for number in itertools.count(2):
             try:
-                write_whole(place, content, expected)
+                write_atomically(place, content, expected)
                 break
             except FileExistsError:
                 place = target.with_stem(f"{target.stem}-{number}")
                 expected = _noted.get(place)
         if expected is not ...:
-            note(str(place))
+            note_output_state(str(place))
         if place != target and expected is None:
             text = f"another process has written that file meanwhile; the result is in {place}"
             if not any(ours(content) and is_replaceable(target, ours) for ours in KINDS.values()):
@@ -256,7 +256,7 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _locked(path: Path) -> int:
+def _create_locked_file(path: Path) -> int:
     """A new file, locked as long as its descriptor is open; see `remove_abandoned`."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -278,19 +278,19 @@ def remove_abandoned(folder: Path) -> None:
                     path.unlink()
 
 
-def _prove(folder: Path) -> None:
+def _prove_writable(folder: Path) -> None:
     if isinstance(folder, UrlPath):
         folder.mkdir()
         probe = folder / f".cnnbench-{secrets.token_hex(6)}.tmp"
         probe.write_bytes(b"\n")
         probe.unlink()
         return
-    with uninterrupted(), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+    with delaying_interrupts(), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         file.write(b"\n")  # On a full disk, files can be created but not written.
 
 
 @contextlib.contextmanager
-def refusing(flag: str, path: str, verb: str) -> Iterator[None]:
+def raising_flag_errors(flag: str, path: str, verb: str) -> Iterator[None]:
     """Raises a FlagError for a path that cannot be used, read or written."""
     try:
         yield
@@ -337,7 +337,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
             continue
         wanted.append((flag, path))
         target = resolve_output(flag, path, suffixes)
-        if any(are_one(path, other) for other in read):
+        if any(are_same_file(path, other) for other in read):
             raise FlagError(
                 flag, path, "is an input file of this command; choose another file name"
             )
@@ -347,8 +347,8 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
                 path,
                 "is a file of another kind, so it is not overwritten; choose another name",
             )
-        note(path)
-    refuse_shared(wanted)
+        note_output_state(path)
+    refuse_shared_outputs(wanted)
 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
@@ -359,18 +359,18 @@ def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
     write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], title))
 
 
-def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
+def refuse_shared_outputs(files: Iterable[tuple[str, str]]) -> None:
     """Raises FlagError if two of the (flag, path) pairs name the same file."""
     seen: list[tuple[str, str]] = []
     for flag, path in files:
         for other, taken in seen:
-            if other != flag and are_one(path, taken):
+            if other != flag and are_same_file(path, taken):
                 raise FlagError(flag, path, f"is the file of --{other} too; name another")
         real_path(flag, path)
         seen.append((flag, path))
 
 
-def are_one(path: str, other: str) -> bool:
+def are_same_file(path: str, other: str) -> bool:
     """Whether two paths name the same file, also through links."""
     with contextlib.suppress(OSError, ValueError):  # One of the files does not exist.
         return os.path.samefile(path, other)
@@ -397,63 +397,65 @@ def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
     return (rest <= 0 and not content.strip()) or is_ours(content)
 
 
-def _begins(pattern: bytes) -> Callable[[bytes], bool]:
+def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:
     compiled = re.compile(pattern, re.DOTALL | re.IGNORECASE)
     return lambda content: compiled.match(content) is not None
 
 
-def _document(kind: str) -> Callable[[bytes], bool]:
+def _document_matcher(kind: str) -> Callable[[bytes], bool]:
     # As `Document.to_dict` orders the keys.
     named = rf',\s*"kind":\s*"{kind}"'
     if kind == IMPLIED_KIND:
         named = rf'({named}|(?!,\s*"kind":))'
-    return _begins(rf'\s*\{{\s*"schema":\s*\d+\b{named}'.encode())
+    return _beginning_matcher(rf'\s*\{{\s*"schema":\s*\d+\b{named}'.encode())
 
 
-_ANY_CSV = _begins(rb'(\xef\xbb\xbf)?"?(candidate|configuration|run_id|mode|workers|layer)"?,|""\s')
+_ANY_CSV = _beginning_matcher(
+    rb'(\xef\xbb\xbf)?"?(candidate|configuration|run_id|mode|workers|layer)"?,|""\s'
+)
 _PAGE = rb"# [^\n]*\n\nMeasured with cnnbench"
 
 KINDS: dict[str, Callable[[bytes], bool]] = {
     **{
-        name: _document(name)
+        name: _document_matcher(name)
         for name in (
             *(IMPLIED_KIND, "allreduce", "allreduce_prediction", "comparison", "history"),
             *("roofline", "strategies", "step_profile", "explanation", "tune"),
         )
     },
-    "table of tune": _begins(rb"cnnbench (--|run|launch)[^\n]*\n\n"),
-    "table of space": _begins(rb"[^\n]*: \d+ candidates?\n"),
-    "flag file": _begins(rb"# cnnbench tune: "),
-    ".html": _begins(rb"\s*<!doctype html.*cnnbench"),
-    ".md": _begins(_PAGE),
+    "table of tune": _beginning_matcher(rb"cnnbench (--|run|launch)[^\n]*\n\n"),
+    "table of space": _beginning_matcher(rb"[^\n]*: \d+ candidates?\n"),
+    "flag file": _beginning_matcher(rb"# cnnbench tune: "),
+    ".html": _beginning_matcher(rb"\s*<!doctype html.*cnnbench"),
+    ".md": _beginning_matcher(_PAGE),
     ".csv": _ANY_CSV,
-    ".txt": _begins(rb"layers of warm-up step "),
-    ".svg": _begins(rb'<\?xml[^>]*>\s*<svg [^>]*class="chart"'),
-    ".png": _begins(rb"\x89PNG\r\n.*Matplotlib"),
-    ".pdf": _begins(rb"%PDF-.*Matplotlib"),
-    "html": _begins(rb"\s*<!doctype html.*cnnbench"),
-    "markdown": _begins(rb"### cnnbench: |" + _PAGE),
+    ".txt": _beginning_matcher(rb"layers of warm-up step "),
+    ".svg": _beginning_matcher(rb'<\?xml[^>]*>\s*<svg [^>]*class="chart"'),
+    ".png": _beginning_matcher(rb"\x89PNG\r\n.*Matplotlib"),
+    ".pdf": _beginning_matcher(rb"%PDF-.*Matplotlib"),
+    "html": _beginning_matcher(rb"\s*<!doctype html.*cnnbench"),
+    "markdown": _beginning_matcher(rb"### cnnbench: |" + _PAGE),
     "csv": _ANY_CSV,
-    "junit": _begins(rb'<\?xml[^>]*>\s*<testsuites name="cnnbench'),
-    "github": _begins(rb"::(error|warning|notice) title="),
-    "table of comparison": _begins(rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
-    "table of explanation": _begins(
+    "junit": _beginning_matcher(rb'<\?xml[^>]*>\s*<testsuites name="cnnbench'),
+    "github": _beginning_matcher(rb"::(error|warning|notice) title="),
+    "table of comparison": _beginning_matcher(rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
+    "table of explanation": _beginning_matcher(
         rb"(A step takes |Whether a step takes longer |Nothing |Not distinguishable )"
     ),
-    "table of history": _begins(rb"[^\n]*; (higher|lower) is better\n"),
-    "table of strategies": _begins(rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
-    "table of operations": _begins(rb"operations of warm-up step "),
-    "trace": _begins(rb'\{"displayTimeUnit": '),
-    "graph": _begins(rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]"),
-    "graph as text": _begins(rb"node \{"),
+    "table of history": _beginning_matcher(rb"[^\n]*; (higher|lower) is better\n"),
+    "table of strategies": _beginning_matcher(rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
+    "table of operations": _beginning_matcher(rb"operations of warm-up step "),
+    "trace": _beginning_matcher(rb'\{"displayTimeUnit": '),
+    "graph": _beginning_matcher(rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]"),
+    "graph as text": _beginning_matcher(rb"node \{"),
 }
 """Checks whether content was written by cnnbench, by format or suffix, or by "format of command"
-where commands write different content in one format. `recognise` adds formats."""
+where commands write different content in one format. `register_file_kind` adds formats."""
 
 
-def recognise(kind: str, beginning: bytes) -> None:
+def register_file_kind(kind: str, beginning: bytes) -> None:
     """Adds a kind of file to `KINDS`, with a regular expression for the start of its content."""
-    KINDS[kind] = _begins(beginning)
+    KINDS[kind] = _beginning_matcher(beginning)
 
 
 # Checkpoint files in a folder: complete and obsolete checkpoints, and files of killed processes.
@@ -469,12 +471,12 @@ _TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # An index file is a Leve
 _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.tmp[0-9a-f]{{32}}")
 
 
-def is_prefix(path: str) -> bool:
+def is_checkpoint_prefix(path: str) -> bool:
     """Whether a path names one checkpoint (``…/model.ckpt-120``) and not a folder of them."""
     return _PREFIX.search(path) is not None
 
 
-def latest(path: str) -> str | None:
+def find_latest_checkpoint(path: str) -> str | None:
     """Prefix of the newest complete checkpoint; None if there are no checkpoint files.
 
     Args:
@@ -485,9 +487,9 @@ def latest(path: str) -> str | None:
         of another program.
     """
     try:
-        if is_prefix(path):
+        if is_checkpoint_prefix(path):
             return path if place(f"{path}.index").exists() else None
-        complete, _, parts = _look_into(place(path))
+        complete, _, parts = _find_checkpoints(place(path))
     except OSError as error:
         raise BenchmarkError(f"{path} cannot be read: {error.strerror}") from error
     if complete:
@@ -504,7 +506,7 @@ RUNNING = "running"
 _TRAINING = "training_status"
 
 
-def note_training(folder: str, status: str) -> None:
+def write_training_status(folder: str, status: str) -> None:
     """Writes the status of a training to its checkpoint folder, for evaluators that wait.
 
     `status` is `RUNNING` or the status of a record; "" removes the file. If the folder is not
@@ -512,33 +514,33 @@ def note_training(folder: str, status: str) -> None:
     """
     with contextlib.suppress(OSError):
         if status:
-            write_whole(place(folder) / _TRAINING, f"{status}\n".encode(), durable=False)
+            write_atomically(place(folder) / _TRAINING, f"{status}\n".encode(), durable=False)
         else:
             (place(folder) / _TRAINING).unlink(missing_ok=True)
 
 
 def training_status(folder: str) -> str:
-    """The status that `note_training` wrote last; "" if there is none."""
+    """The status that `write_training_status` wrote last; "" if there is none."""
     try:
         return (place(folder) / _TRAINING).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""
 
 
-def holds(folder: str, step: int) -> bool:
+def has_checkpoint(folder: str, step: int) -> bool:
     """Whether the folder contains a complete checkpoint of that step."""
-    complete, _, _ = _look_into(place(folder))
+    complete, _, _ = _find_checkpoints(place(folder))
     return step in complete
 
 
-def tidy(folder: str, keep: int) -> None:
+def delete_old_checkpoints(folder: str, keep: int) -> None:
     """Removes obsolete files after a checkpoint has been written.
 
     Deletes all complete checkpoints except the newest `keep` (0 keeps all), older incomplete ones,
     and files of killed runs; never deletes files of other programs. Writes the file ``checkpoint``.
     """
-    clean(folder)
-    complete, torn, _ = _look_into(place(folder))
+    delete_incomplete_files(folder)
+    complete, torn, _ = _find_checkpoints(place(folder))
     kept = complete[-keep:]
     for step in (*complete, *torn):
         # tf_cnn_benchmarks also writes a .meta file; a training can start from its checkpoints.
@@ -551,10 +553,10 @@ def tidy(folder: str, keep: int) -> None:
                     path.unlink(missing_ok=True)
     lines = [f'model_checkpoint_path: "{NAME}-{kept[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{NAME}-{step}"' for step in kept]
-    write_whole(place(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
+    write_atomically(place(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
 
 
-def clean(folder: str) -> None:
+def delete_incomplete_files(folder: str) -> None:
     """Removes incomplete files of runs that were killed while saving.
 
     Only the process with the folder's lock may call this (see `cnnbench.base.files`), because files
@@ -572,7 +574,7 @@ def clean(folder: str) -> None:
                     path.unlink(missing_ok=True)
 
 
-def _look_into(folder: Path) -> tuple[list[int], list[int], list[str]]:
+def _find_checkpoints(folder: Path) -> tuple[list[int], list[int], list[str]]:
     """Steps of complete and of incomplete checkpoints, ascending, and the names of all checkpoint
     files.
     """

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from cnnbench.base.text import labels_of
+from cnnbench.base.text import labels_from_config
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
     MOST_USE_SAMPLES,
@@ -44,13 +44,13 @@ class SharedDoubles(Sequence[float]):
         """Creates an empty sequence. Create it before the process forks."""
         self._file = os.memfd_create("cnnbench")
         self._memory = memoryview(bytes(8)).cast("d")
-        self._resize(_FEWEST)
+        self._resize_memory(_FEWEST)
 
     def append(self, value: float) -> None:
         """Appends a value. Only one of the processes may call this."""
         size = int(self._memory[0]) + 1
         if size == len(self._memory):
-            self._resize(2 * size)
+            self._resize_memory(2 * size)
         self._memory[size] = value
         self._memory[0] = size
 
@@ -69,20 +69,20 @@ class SharedDoubles(Sequence[float]):
     def __getitem__(self, key: int | slice) -> float | list[float]:
         size = len(self)
         if size >= len(self._memory):  # The other process has extended the memory.
-            self._map()
+            self._map_memory()
         values: list[float] = [*self._memory[1 : size + 1]]
         return values[key]
 
-    def _resize(self, most: int) -> None:
+    def _resize_memory(self, most: int) -> None:
         try:
             os.ftruncate(self._file, 8 * (most + 1))
-            self._map()
+            self._map_memory()
         except OSError:
             own = memoryview(bytearray(8 * (most + 1))).cast("d")
             own[: len(self._memory)] = self._memory
             self._memory = own
 
-    def _map(self) -> None:
+    def _map_memory(self) -> None:
         # The first double is the number of values that follow.
         self._memory = memoryview(mmap.mmap(self._file, 0)).cast("d")
 
@@ -117,7 +117,7 @@ class SharedValue:
 _Doubles: TypeAlias = "array[float] | SharedDoubles"
 
 
-def _doubles(shared: bool) -> _Doubles:
+def _empty_doubles(shared: bool) -> _Doubles:
     """An empty series, which forks can read if it is shared."""
     return SharedDoubles() if shared else array("d")
 
@@ -136,8 +136,8 @@ class StepSeries:
 
     def __init__(self, shared: bool = False) -> None:
         """Creates empty series, which related processes (forks) can read if they are shared."""
-        self.seconds, self.losses = _doubles(shared), _doubles(shared)
-        self.cpu_seconds, self.skipped = _doubles(shared), _doubles(shared)
+        self.seconds, self.losses = _empty_doubles(shared), _empty_doubles(shared)
+        self.cpu_seconds, self.skipped = _empty_doubles(shared), _empty_doubles(shared)
 
     def add(
         self,
@@ -224,7 +224,7 @@ class Measurements:
 
     def _start_series(self, *, shared: bool) -> None:
         self.warmup, self.timed = StepSeries(shared), StepSeries(shared)
-        self.use_samples = _doubles(shared)
+        self.use_samples = _empty_doubles(shared)
 
     def share(self) -> None:
         """From now on, stores steps and published attributes in memory that is shared with later
@@ -255,11 +255,11 @@ class Measurements:
         batch = int(known["parts"].config.get("batch_size", 1))
         return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
-    def recall(self) -> None:
+    def copy_published_values(self) -> None:
         """Copies the values that a child process has published."""
         vars(self).update(self.published())
 
-    def keep_private(self) -> None:
+    def stop_sharing(self) -> None:
         """Publishes for the last time. Later steps are not shared with the parent process."""
         self.publish()
         self._start_series(shared=False)
@@ -339,7 +339,7 @@ class Measurements:
             resources=resource_use(self.use_samples),
             loss_scaling=scaling,
             cluster=None if parts.cluster is None else self._with_shares(parts.cluster, steps),
-            subject=(parts.subject or Subject()).labelled(labels_of(parts.config)),
+            subject=(parts.subject or Subject()).with_labels(labels_from_config(parts.config)),
         )
 
     def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import print_warning
-from cnnbench.base.text import NONE, hundredths, number
+from cnnbench.base.text import NONE, number, percent_number
 from cnnbench.errors import UsageError, text_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,10 +128,10 @@ class Metric:
     def shows(self, change: float) -> bool:
         """Whether `change_text` shows a change as a number other than 0."""
         in_hundredths = self.relative or self._is_share
-        return bool(round(100 * change, self._digits) if in_hundredths else change)
+        return bool(round(100 * change, self._decimal_digits) if in_hundredths else change)
 
     @property
-    def _digits(self) -> int:
+    def _decimal_digits(self) -> int:
         return 1 if self.relative else 2
 
     @property
@@ -141,7 +141,7 @@ class Metric:
 
     def _change_number(self, change: float, signed: bool) -> str:
         if self.relative or self._is_share:
-            return hundredths(change, self._digits, signed=signed)
+            return percent_number(change, self._decimal_digits, signed=signed)
         return f"{'+' if signed and change >= 0 else ''}{number(change)}"
 
     @property
@@ -191,8 +191,8 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
         attributes = {"about": about, **usual, **rules}
-        measured = plugins.checked(value, (float if unit else str) | None, ("record",))
-        measured = _with_imported(name, measured) if is_run else measured
+        measured = plugins.with_checked_results(value, (float if unit else str) | None, ("record",))
+        measured = _wrap_for_imported(name, measured) if is_run else measured
         metric = Metric(name=name, unit=unit, value=measured, **attributes)
         if not plugins.is_built_in(value):
             plugins.check_attributes(metric, Metric, f"metric {name}", "value")
@@ -217,7 +217,7 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
     return register
 
 
-def _with_imported(name: str, value: F) -> F:
+def _wrap_for_imported(name: str, value: F) -> F:
     """Wraps a metric of runs. For an imported record, its value is the value in the imported
     file.
     """
@@ -236,13 +236,13 @@ def load_metrics() -> None:
     importlib.import_module("cnnbench.records.metrics")
 
 
-def summary_of(record: Any) -> Summary:
+def compute_summary(record: Any) -> Summary:
     """The statistics of a run. If a function raises: None, with a warning on stderr."""
     load_metrics()
-    return Summary({key: _value(metric, record) for key, metric in SUMMARY.items()})
+    return Summary({key: _metric_value(metric, record) for key, metric in SUMMARY.items()})
 
 
-def _value(metric: Metric, record: Any) -> Any:
+def _metric_value(metric: Metric, record: Any) -> Any:
     try:
         number = metric.value(record)
         if not isinstance(number, Real | str | None):
@@ -259,7 +259,7 @@ def _value(metric: Metric, record: Any) -> Any:
 _warn = cache(print_warning)  # The summary of a record may be computed more than once.
 
 
-plugins.add_kind(
+plugins.add_plugin_kind(
     plugins.Kind(
         flag="metrics",
         noun="metric",

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
-from cnnbench.base.text import count
+from cnnbench.base.text import count_text
 from cnnbench.records.codec import (
     ABSENT,
     OPTIONAL,
     Document,
     check_amount,
     check_amounts,
+    choice_metadata,
     computed,
-    is_amount,
-    one_of,
+    is_valid_amount,
 )
 from cnnbench.records.run import RunRecord
 
@@ -43,7 +43,10 @@ REDUCTION, UPDATE, COPIES = "reduction", "update", "copies between devices"
 
 _OTHER, _IDLE = "other", "no operation"
 ACTIVITIES = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _OTHER, _IDLE)
-"""What a step consists of, apart from layers; see `activity`. The last is that nothing runs."""
+"""What a step consists of, apart from layers; see `activity_of_part`.
+
+The last is that nothing runs.
+"""
 
 
 class Part(NamedTuple):
@@ -117,7 +120,7 @@ class ProfiledSpan:
     end: float
 
 
-def activity(part: ProfiledPart | ProfiledSpan) -> str:
+def activity_of_part(part: ProfiledPart | ProfiledSpan) -> str:
     """The item of `ACTIVITIES` to which a part or a span belongs."""
     if part.direction == HOST:
         return _IDLE
@@ -202,7 +205,7 @@ class StepProfile(Document):
 
     def __post_init__(self) -> None:
         steps = len(self.step_seconds)
-        if not steps or not all(map(is_amount, self.step_seconds)):
+        if not steps or not all(map(is_valid_amount, self.step_seconds)):
             raise ValueError("step_seconds: must contain times, all greater than 0")
         if not self.record.step_seconds:
             raise ValueError("record.step_seconds: no timed step")
@@ -217,7 +220,7 @@ class StepProfile(Document):
                 raise ValueError(f"rows: {len(row.seconds)} values for {steps} steps")
         times = (self.input_wait_seconds, *(row.seconds for row in self.rows))
         for seconds in itertools.chain(*times):
-            if seconds != 0 and not is_amount(seconds):
+            if seconds != 0 and not is_valid_amount(seconds):
                 raise ValueError(f"{seconds} is not a time")
         if len(self.input_wait_seconds) != steps:
             raise ValueError(f"input_wait_seconds: {len(self.input_wait_seconds)} values")
@@ -295,7 +298,7 @@ class RooflineRow:
         return max(0.0, self.seconds - self.bound_seconds)
 
 
-def in_order(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
+def sort_roofline_rows(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
     """The rows in the order of `Roofline`."""
     return tuple(
         sorted(
@@ -345,13 +348,13 @@ class Roofline(Document):
         """Start of the run, ISO 8601."""
         return self.run.started_at
 
-    def at_peak(self, flops_per_sec: float, source: str) -> Roofline:
+    def with_peak_rate(self, flops_per_sec: float, source: str) -> Roofline:
         """The same step with a different peak rate of matrix products."""
         machine = replace(self.machine, flops_per_sec=flops_per_sec, flops_source=source)
         rows = tuple(
             replace(row, bound_seconds=machine.seconds(row.flops, row.bytes)) for row in self.rows
         )
-        return replace(self, machine=machine, rows=in_order(rows))
+        return replace(self, machine=machine, rows=sort_roofline_rows(rows))
 
     @property
     def remark(self) -> str:
@@ -369,7 +372,7 @@ class Roofline(Document):
                 f"{len(above) - by_bytes} by FLOPs, whose kernels need fewer of them, or the rate "
                 "of matrix products was measured too low, as under other load"
             )
-        rows = count(len(above), "row is", "rows are")
+        rows = count_text(len(above), "row is", "rows are")
         return f"{rows} faster than estimated: {'; '.join(reasons)}." if above else ""
 
     @property
@@ -389,20 +392,22 @@ class Roofline(Document):
     @computed()
     def kinds(self) -> tuple[RooflineRow, ...]:
         """The sums by kind of operation and direction, the longest first."""
-        return self._sums(lambda row: ("", row.kind, row.direction))
+        return self._sum_rows_by(lambda row: ("", row.kind, row.direction))
 
     @property
     def layers(self) -> tuple[RooflineRow, ...]:
         """The sums by layer, the longest first."""
-        return self._sums(lambda row: (row.layer, "", ""))
+        return self._sum_rows_by(lambda row: (row.layer, "", ""))
 
     @property
     @computed()
     def total(self) -> RooflineRow:
         """The sum of all rows."""
-        return self._sums(lambda row: ("", "", ""))[0]
+        return self._sum_rows_by(lambda row: ("", "", ""))[0]
 
-    def _sums(self, key: Callable[[RooflineRow], tuple[str, str, str]]) -> tuple[RooflineRow, ...]:
+    def _sum_rows_by(
+        self, key: Callable[[RooflineRow], tuple[str, str, str]]
+    ) -> tuple[RooflineRow, ...]:
         groups: defaultdict[tuple[str, str, str], list[RooflineRow]] = defaultdict(list)
         for row in self.rows:
             groups[key(row)].append(row)
@@ -470,7 +475,7 @@ class Cause:
       evidence: evidence, a line each.
     """
 
-    kind: str = field(metadata=one_of(CAUSES))
+    kind: str = field(metadata=choice_metadata(CAUSES))
     base: float
     new: float
     spread: float

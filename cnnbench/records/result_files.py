@@ -18,7 +18,14 @@ from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from typing import TypeAlias
 
-from cnnbench.base.files import NO_LOCKS, document, json_of, parse_json, read_file, read_json
+from cnnbench.base.files import (
+    NO_LOCKS,
+    json_from_content,
+    parse_json,
+    parsing_document,
+    read_file,
+    read_json,
+)
 from cnnbench.base.terminal import Progress, csv_cell, natural_key
 from cnnbench.base.text import plain
 from cnnbench.errors import FlagError, PathError
@@ -28,8 +35,8 @@ from cnnbench.records.codec import IMPLIED_KIND, OPTIONAL, Document, encode
 from cnnbench.records.files import (
     Output,
     check_outputs,
-    note,
-    refusing,
+    note_output_state,
+    raising_flag_errors,
     resolve_output,
     sync_folder,
     write_all,
@@ -38,7 +45,7 @@ from cnnbench.records.files import (
 )
 from cnnbench.records.metric import SUMMARY, load_metrics
 from cnnbench.records.profiles import Roofline, StepProfile
-from cnnbench.records.run import RunRecord, subject_of
+from cnnbench.records.run import RunRecord, subject_of_record
 from cnnbench.variable_mgr.modes import Packing
 
 Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
@@ -122,7 +129,7 @@ def load_records(
     runs: dict[str, tuple[RunRecord | AllReduceRecord, str]] = {}
     studies: list[Study] = []
     predictions: list[Predictions] = []
-    listed = [*files(paths, hidden)]
+    listed = [*find_files(paths, hidden)]
     skipped: list[SkippedFile] = []
     progress = progress or Progress.silent()
     progress.start("reading", len(listed))
@@ -131,7 +138,7 @@ def load_records(
         if isinstance(path, SkippedFile):
             skipped.append(path)
             continue
-        loaded = read(path)
+        loaded = read_result(path)
         if isinstance(loaded, SkippedFile):
             skipped.append(loaded)
         elif isinstance(loaded, Predictions):
@@ -164,14 +171,14 @@ def _keep_better_copy(
     what = f"copy of run {record.run_id}"
     if record == other:
         return SkippedFile(path, f"a second {what}", defect=False)
-    if _extent(record) > _extent(other):
+    if _completeness_key(record) > _completeness_key(other):
         runs[record.run_id] = record, path
         path, its_path = its_path, path
     reason = f"a {what} that differs from {its_path}, which is more complete and counts"
     return SkippedFile(path, reason, defect=False, differs=True)
 
 
-def _extent(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int, str]:
+def _completeness_key(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int, str]:
     measured = record.step_seconds if isinstance(record, RunRecord) else record.rows
     text = repr(record)
     return record.status == "ok", len(measured), len(text), text
@@ -179,17 +186,17 @@ def _extent(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int, str]:
 
 def load_run(path: str) -> RunRecord:
     """The record of a run in a file. PathError if it contains none."""
-    with document(path, "a run record"):
+    with parsing_document(path, "a run record"):
         return RunRecord.from_dict(read_json(path))
 
 
-def files(
+def find_files(
     paths: Iterable[str | os.PathLike[str]], hidden: bool = True
 ) -> Iterator[str | SkippedFile]:
     """Every file once, sorted by name within each path; see `load_records`."""
     seen: set[str] = set()
     for path in paths:
-        for file in _expand(os.fspath(path), hidden):
+        for file in _expand_path(os.fspath(path), hidden):
             if isinstance(file, SkippedFile):
                 yield file
             elif file[1] not in seen:
@@ -201,9 +208,9 @@ _Found: TypeAlias = "tuple[str, str] | SkippedFile"
 """The path of a file as it was given, and the path with resolved links."""
 
 
-def _expand(path: str, hidden: bool) -> list[_Found]:
+def _expand_path(path: str, hidden: bool) -> list[_Found]:
     if os.path.isdir(path):
-        return _json_files(path, hidden)
+        return _find_json_files(path, hidden)
     if os.path.exists(path):
         return [(path, os.path.realpath(path))]
     if not any(c in path for c in _WILD):
@@ -211,10 +218,10 @@ def _expand(path: str, hidden: bool) -> list[_Found]:
     matches = sorted(glob.glob(path, recursive=True), key=natural_key)
     if not matches:
         raise PathError(path, "no file matches this pattern")
-    return [file for match in matches for file in _expand(match, hidden)]
+    return [file for match in matches for file in _expand_path(match, hidden)]
 
 
-def _json_files(folder: str, hidden: bool) -> list[_Found]:
+def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
     """The ``*.json`` files below a folder, sorted by name, followed by unreadable folders.
 
     Follows links to folders and reads each folder once. Skips pipes and devices, which could block,
@@ -225,7 +232,7 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
     top = os.path.realpath(folder)
     seen = {top}
 
-    def is_new(path: str) -> bool:
+    def is_new_folder(path: str) -> bool:
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
             # Other files in it were not requested.
@@ -256,11 +263,11 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
                     files.append((path, place + entry.name))
                 elif os.path.isfile(path) or not os.path.exists(path):
                     files.append((path, os.path.realpath(path)))
-        left += reversed([path for path in sorted(folders) if is_new(path)])
+        left += reversed([path for path in sorted(folders) if is_new_folder(path)])
     return [*sorted(files, key=lambda pair: natural_key(pair[0])), *skipped]
 
 
-def read(
+def read_result(
     path: str, data: bytes | None = None
 ) -> RunRecord | AllReduceRecord | Study | Predictions | SkippedFile:
     """The content of a file. Pass `data` if it was already read.
@@ -268,20 +275,20 @@ def read(
     A SkippedFile if the file is defective, or another document.
     """
     try:
-        content = json_of(path, read_file(path) if data is None else data)
+        content = json_from_content(path, read_file(path) if data is None else data)
         kind = content.get("kind") if isinstance(content, dict) and "schema" in content else None
         kind = kind if isinstance(kind, str) else RunRecord.kind
         if kind in _OTHERS:
             other = f"contains a document of the kind {kind!r}, not a run record"
             return SkippedFile(path, other, defect=False)
         form = _KINDS.get(kind, RunRecord)
-        with document(path, _NAMES[form]):
+        with parsing_document(path, _NAMES[form]):
             return form.from_dict(content)
     except PathError as error:
         return SkippedFile(path, error.reason)
 
 
-def record_of(document: object) -> RunRecord | AllReduceRecord:
+def record_from_json(document: object) -> RunRecord | AllReduceRecord:
     """The run record or all-reduce record in a JSON value. ValueError for other values."""
     reduced = isinstance(document, dict) and document.get("kind") == AllReduceRecord.kind
     return (AllReduceRecord if reduced else RunRecord).from_dict(document)
@@ -304,7 +311,7 @@ class ResultFiles:
         self._csv = csv_path
         self._table = table
         self._kind = kind
-        note(json_path or "")  # A parent process may have to complete the document.
+        note_output_state(json_path or "")  # A parent process may have to complete the document.
 
     @property
     def wanted(self) -> bool:
@@ -338,7 +345,7 @@ class ResultFiles:
             return None
         if not isinstance(document, dict) or document.get("run_id") != run_id:
             return None
-        note(self._json or "")
+        note_output_state(self._json or "")
         return text
 
     def write(self, record: Document, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
@@ -378,7 +385,7 @@ class CsvTable:
         """Checks that rows can be appended later. Returns the columns that the file lacks."""
         target = resolve_output(_CSV, path)
         if target.exists():
-            with refusing(_CSV, path, "read"), target.open("rb") as file:
+            with raising_flag_errors(_CSV, path, "read"), target.open("rb") as file:
                 there = self._columns_of(path, file.readline())
             return tuple(name for name in self.columns if name not in there)
         return ()
@@ -402,8 +409,8 @@ class CsvTable:
                     raise
             end, separator, columns = self._end_of_rows(path, descriptor)
             os.ftruncate(descriptor, end)
-            header = _line(columns) if end == 0 else b""
-            lines = b"".join(_line(cells[name] for name in columns) for cells in rows_of_cells)
+            header = _csv_line(columns) if end == 0 else b""
+            lines = b"".join(_csv_line(cells[name] for name in columns) for cells in rows_of_cells)
             try:
                 write_all(descriptor, header + separator + lines)
                 os.fsync(descriptor)
@@ -430,7 +437,7 @@ class CsvTable:
         with os.fdopen(os.dup(descriptor), "rb") as file:
             file.seek(0)
             header = file.readline()
-            if not header.endswith(b"\n") and _line(self.columns).startswith(header):
+            if not header.endswith(b"\n") and _csv_line(self.columns).startswith(header):
                 return 0, b"", self.columns
             columns = self._columns_of(path, header)
             if not header.endswith(b"\n"):
@@ -477,7 +484,7 @@ class CsvTable:
         return ours
 
 
-def _line(cells: Iterable[str]) -> bytes:
+def _csv_line(cells: Iterable[str]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode("utf-8", "backslashreplace")
@@ -497,12 +504,12 @@ def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
     return 0
 
 
-def _at(path: str, *names: str) -> dict[str, str]:
+def _columns_at(path: str, *names: str) -> dict[str, str]:
     """Columns that have the names of attributes or keys below a path."""
     return {name: f"{path}.{name}" for name in names}
 
 
-_ENVIRONMENT = _at(
+_ENVIRONMENT = _columns_at(
     "record.environment",
     *("hostname", "platform", "cpu_model", "logical_cpus", "usable_cpus"),
     *("gpu_names", "gpu_driver"),
@@ -514,46 +521,46 @@ _SUBJECT = {
 }
 
 _RUN = {
-    **_at("record", "run_id", "started_at", "status"),
-    **_at("computed", "model"),
-    **_at(
+    **_columns_at("record", "run_id", "started_at", "status"),
+    **_columns_at("computed", "model"),
+    **_columns_at(
         "record.placement", "device", "num_towers", "num_workers", "variable_update", "all_reduce"
     ),
     "batch_per_device": "record.batch.per_device",
     "batch_global": "record.batch.global_",
-    **_at("computed", "num_warmup_steps", "num_steps"),
-    **_at(
+    **_columns_at("computed", "num_warmup_steps", "num_steps"),
+    **_columns_at(
         "summary",
         *("images_per_sec", "images_per_sec_uncertainty", "images_per_sec_jitter"),
         "total_images_per_sec",
         *("achieved_flops_per_sec", "mfu", "peak_flops_per_sec", "peak_flops_source"),
         *("input_wait_fraction", "peak_memory_bytes"),
     ),
-    **_at("record", "last_loss"),
+    **_columns_at("record", "last_loss"),
     "eval_top_1": "evaluation.top_1",
     "eval_top_5": "evaluation.top_5",
     "startup_import_seconds": "record.startup_seconds.import_",
     "startup_build_seconds": "record.startup_seconds.build",
     "startup_first_step_seconds": "record.startup_seconds.first_step",
-    **_at("record.model", "parameters", "training_flops_per_image"),
-    **_at(
+    **_columns_at("record.model", "parameters", "training_flops_per_image"),
+    **_columns_at(
         "record.config",
         *("data_name", "data_dir", "precision", "data_format", "optimizer"),
         *("forward_only", "eval", "gradient_reduction", "bn_stats", "all_reduce_spec"),
         *("xla", "xla_compile", "num_intra_threads", "num_inter_threads", "tf_random_seed"),
     ),
     **_ENVIRONMENT,
-    **_at("computed", "error", "command"),
+    **_columns_at("computed", "error", "command"),
     **_SUBJECT,
-    **_at("record.config", "result_label"),
-    **_at("summary", "latency_p50_seconds", "latency_p90_seconds", "latency_p99_seconds"),
-    **_at("record.measured", "loop_user_seconds", "loop_system_seconds"),
-    **_at("summary", "cpu_seconds_per_step", "busy_cpus"),
-    **_at("summary", "images_per_sec_median"),
-    **_at("record.conditions.during", "other_cpus"),
+    **_columns_at("record.config", "result_label"),
+    **_columns_at("summary", "latency_p50_seconds", "latency_p90_seconds", "latency_p99_seconds"),
+    **_columns_at("record.measured", "loop_user_seconds", "loop_system_seconds"),
+    **_columns_at("summary", "cpu_seconds_per_step", "busy_cpus"),
+    **_columns_at("summary", "images_per_sec_median"),
+    **_columns_at("record.conditions.during", "other_cpus"),
     "subject_changes": "subject.changes",
     "batch_requested_per_device": "record.batch.requested_per_device",
-    **_at("record.model", "recomputed_flops_per_image"),
+    **_columns_at("record.model", "recomputed_flops_per_image"),
 }
 
 # Fields of Packing, and whether they are optional because they were added later.
@@ -563,27 +570,27 @@ _PACKING = {
 }
 
 _ALL_REDUCE = {
-    **_at("record", "run_id", "started_at"),
-    **_at("point", "workload", "bytes", "elements", "tensors", "dtype"),
-    **_at("record.placement", "device"),
-    **_at("point", "devices", "spec"),
-    **_at("computed", "peer"),
-    **_at("point.packing", *(name for name, later in _PACKING.items() if not later)),
-    **_at("computed", "calls"),
-    **_at("record.config", "iters_per_step"),
+    **_columns_at("record", "run_id", "started_at"),
+    **_columns_at("point", "workload", "bytes", "elements", "tensors", "dtype"),
+    **_columns_at("record.placement", "device"),
+    **_columns_at("point", "devices", "spec"),
+    **_columns_at("computed", "peer"),
+    **_columns_at("point.packing", *(name for name, later in _PACKING.items() if not later)),
+    **_columns_at("computed", "calls"),
+    **_columns_at("record.config", "iters_per_step"),
     "median_seconds": "point.median",
     "p99_seconds": "point.p99",
     "algorithm_bytes_per_sec": "point.algorithm_bandwidth",
     "bus_bytes_per_sec": "point.bus_bandwidth",
-    **_at("computed", "share_of_copy_bound"),
-    **_at("point", "wrong", "checked", "trace_seconds", "build_seconds", "operations"),
+    **_columns_at("computed", "share_of_copy_bound"),
+    **_columns_at("point", "wrong", "checked", "trace_seconds", "build_seconds", "operations"),
     **_ENVIRONMENT,
-    **_at("point", "error"),
-    **_at("computed", "command"),
+    **_columns_at("point", "error"),
+    **_columns_at("computed", "command"),
     "max_seconds": "point.longest",
     **_SUBJECT,
-    **_at("record.config", "result_label"),
-    **_at("point.packing", *(name for name, later in _PACKING.items() if later)),
+    **_columns_at("record.config", "result_label"),
+    **_columns_at("point.packing", *(name for name, later in _PACKING.items() if later)),
     "subject_changes": "subject.changes",
 }
 
@@ -608,9 +615,9 @@ def run_row(record: RunRecord) -> dict[str, object]:
         "summary": summary,
         "evaluation": record.evaluations[-1] if record.evaluations else None,
         "computed": computed,
-        "subject": subject_of(record.subject, record.config, record.ab),
+        "subject": subject_of_record(record.subject, record.config, record.ab),
     }
-    return {**summary, **{name: _value(sources, path) for name, path in _RUN.items()}}
+    return {**summary, **{name: _value_at(sources, path) for name, path in _RUN.items()}}
 
 
 def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
@@ -625,12 +632,12 @@ def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
         "record": record,
         "point": point,
         "computed": computed,
-        "subject": subject_of(record.subject, record.config),
+        "subject": subject_of_record(record.subject, record.config),
     }
-    return {name: _value(sources, path) for name, path in _ALL_REDUCE.items()}
+    return {name: _value_at(sources, path) for name, path in _ALL_REDUCE.items()}
 
 
-def _value(sources: Mapping[str, object], path: str) -> object:
+def _value_at(sources: Mapping[str, object], path: str) -> object:
     value: object = sources
     for name in path.split("."):
         if value is None:

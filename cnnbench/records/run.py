@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from cnnbench.base.text import exact, labels_of
-from cnnbench.base.time_series import SteadyState, steady_state
+from cnnbench.base.text import exact_number, labels_from_config
+from cnnbench.base.time_series import SteadyState, find_steady_state
 from cnnbench.errors import text_of
 from cnnbench.records.codec import (
     ABSENT,
@@ -21,13 +21,13 @@ from cnnbench.records.codec import (
     TIME,
     Document,
     check_amounts,
+    choice_metadata,
     computed,
     encode,
-    one_of,
+    index_of_invalid_amount,
     started,
-    wrong_amount,
 )
-from cnnbench.records.metric import Summary, summary_of
+from cnnbench.records.metric import Summary, compute_summary
 
 # The subject of a record, which is the measured code.
 
@@ -67,7 +67,7 @@ class Subject:
         text = f"the commit of the measured code is unknown: {self.unknown}; {named}"
         return text if self.unknown else ""
 
-    def labelled(self, labels: Mapping[str, str]) -> Subject | None:
+    def with_labels(self, labels: Mapping[str, str]) -> Subject | None:
         """The subject with the user's labels applied; None if nothing is known about it.
 
         The labels `commit` and `repository` have priority. If `commit` differs from the detected
@@ -82,7 +82,7 @@ class Subject:
         return None if made == Subject() else made
 
 
-def subject_of(
+def subject_of_record(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
     """The subject of a record. For records of earlier versions, it is derived from labels and
@@ -92,12 +92,12 @@ def subject_of(
         return subject
     side = (ab or {}).get("side")
     started_subject = Subject(side=side if isinstance(side, str) else None)
-    return started_subject.labelled(labels_of(config)) or Subject()
+    return started_subject.with_labels(labels_from_config(config)) or Subject()
 
 
-def with_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
+def add_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
     """Adds a subject to a record's JSON document. The document's labels have priority."""
-    named = subject.labelled(labels_of(document["config"]))
+    named = subject.with_labels(labels_from_config(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}
     return rest if named is None else {**rest, "subject": encode(named)}
 
@@ -377,7 +377,7 @@ class ResourceUse:
                 )
         for key in ("seconds", "memory_bytes", "device_memory_bytes", "busy_cpus"):
             values = getattr(self, key)
-            if (index := wrong_amount(values, or_zero=True)) is not None:
+            if (index := index_of_invalid_amount(values, or_zero=True)) is not None:
                 raise ValueError(f"resources.{key}[{index}]: {values[index]} is not an amount")
 
 
@@ -464,7 +464,7 @@ class ConditionNote:
     """
 
     id: str
-    when: str = field(metadata=one_of(("before", "during")))
+    when: str = field(metadata=choice_metadata(("before", "during")))
     text: str
     advice: str
 
@@ -590,7 +590,7 @@ class Target:
         return value <= self.value if self.lower_is_better else value >= self.value
 
     def __str__(self) -> str:
-        return f"{self.metric}:{exact(self.value)}"
+        return f"{self.metric}:{exact_number(self.value)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -602,7 +602,7 @@ class KilledProcess:
       how: how it ended, such as "killed by SIGKILL".
     """
 
-    side: str = field(metadata=one_of(("a", "b")))
+    side: str = field(metadata=choice_metadata(("a", "b")))
     how: str
 
 
@@ -618,7 +618,7 @@ class AbPlace:
       lost: killed processes of earlier attempts at this pair; absent if it was measured once.
     """
 
-    side: str = field(metadata=one_of(("a", "b")))
+    side: str = field(metadata=choice_metadata(("a", "b")))
     seed: int
     pair: int | None = field(default=None, metadata=ABSENT)
     position: int | None = field(default=None, metadata=ABSENT)
@@ -770,7 +770,7 @@ class RunRecord(Document):
 
     run_id: str
     started_at: str = field(metadata=TIME)
-    status: str = field(metadata=one_of(STATUSES))
+    status: str = field(metadata=choice_metadata(STATUSES))
     error: ErrorInfo | None = None
     command: tuple[str, ...]
     config: Mapping[str, Any]
@@ -789,7 +789,7 @@ class RunRecord(Document):
     measured: Measured = field(default_factory=Measured, metadata=OPTIONAL)
     loss_scaling: LossScaling | None = field(default=None, metadata=OPTIONAL)
     warmup_status: str | None = field(
-        default=None, metadata={**OPTIONAL, **one_of(WARMUP_STATUSES)}
+        default=None, metadata={**OPTIONAL, **choice_metadata(WARMUP_STATUSES)}
     )
     conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -802,7 +802,7 @@ class RunRecord(Document):
     turns: TurnTaking | None = field(default=None, metadata=ABSENT)
     target: Target | None = field(default=None, metadata=ABSENT)
     resources: ResourceUse | None = field(default=None, metadata=ABSENT)
-    ended_by: str | None = field(default=None, metadata={**ABSENT, **one_of(ENDED_BY)})
+    ended_by: str | None = field(default=None, metadata={**ABSENT, **choice_metadata(ENDED_BY)})
     imported: Imported | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
@@ -814,12 +814,12 @@ class RunRecord(Document):
             )
         steps, warmup_steps = self.steps, self.warmup_steps
         for key in ("step_seconds", "warmup_step_seconds", "latency_seconds"):
-            index = wrong_amount(getattr(self, key))
+            index = index_of_invalid_amount(getattr(self, key))
             if index is not None:
                 low, high = AMOUNTS
                 seconds = getattr(self, key)[index]
                 raise ValueError(f"{key}[{index}]: {seconds} is not a time of {low} to {high} s")
-        index = wrong_amount(self.step_cpu_seconds, or_zero=True)
+        index = index_of_invalid_amount(self.step_cpu_seconds, or_zero=True)
         if index is not None:
             seconds = self.step_cpu_seconds[index]
             raise ValueError(f"step_cpu_seconds[{index}]: {seconds} is not a CPU time")
@@ -858,7 +858,7 @@ class RunRecord(Document):
 
     @cached_property
     def _summary(self) -> Summary:
-        return summary_of(self)
+        return compute_summary(self)
 
     def condition(self, name: str) -> float | None:
         """A quantity of the machine during the timed loop (see `Conditions`); None if unknown."""
@@ -901,4 +901,4 @@ def _check_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
 def run_steady_state(record: RunRecord) -> SteadyState:
     """The steady state of all steps of a record; indices count from the first warm-up step."""
     warmup = record.warmup_step_seconds
-    return steady_state(warmup + record.step_seconds, len(warmup))
+    return find_steady_state(warmup + record.step_seconds, len(warmup))

@@ -8,9 +8,9 @@ returns, the port is free for TensorFlow's server. The connections with the chie
 watchdog. A process that gives up reports this to the other processes, including processes that
 start later.
 
-A call in the handshake consists of three lines: the card (`_Card`) of the caller, the card of the
-process that answers, and a confirmation. Each line is a JSON object of at most `LONGEST_LINE`
-bytes. Nothing is authenticated, and received data is neither executed nor stored.
+A call in the handshake consists of three lines: the card (`_ProcessFacts`) of the caller, the card
+of the process that answers, and a confirmation. Each line is a JSON object of at most
+`LONGEST_LINE` bytes. Nothing is authenticated, and received data is neither executed nor stored.
 
 TensorFlow also waits without limit for a stopped process, and its errors do not always name a lost
 process. Therefore, a watchdog in every process exchanges messages with the chief. If a process
@@ -36,10 +36,10 @@ from typing import Any, NamedTuple
 
 from cnnbench.base import rendezvous
 from cnnbench.base.files import parse_json
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, obey
-from cnnbench.base.job import PS, Job, Task, claim, host_and_port, unbound
-from cnnbench.base.rendezvous import failed_probes, listed, named, probe
-from cnnbench.base.text import one_line
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
+from cnnbench.base.job import PS, Job, Task, host_and_port, reserve_port, unbound_socket
+from cnnbench.base.rendezvous import failed_probes, probe, task_with_address, tasks_with_states
+from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
 from cnnbench.run.runtime.supervisor import LONG, ProcessProgress, StallDetector, blamed_tasks
@@ -87,10 +87,10 @@ def connect_job(
     """
     hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     hosts["--controller_host"] = job.controller_address or ""
-    return rendezvous.run(_Meeting(job, {**hosts, **facts}, tell).run(timeout))
+    return rendezvous.run(_Handshake(job, {**hosts, **facts}, tell).run(timeout))
 
 
-class _Card(NamedTuple):
+class _ProcessFacts(NamedTuple):
     """Facts that a process sends about itself. `pid` is a PID in `namespace` (`pid_namespace`)."""
 
     task: str
@@ -101,7 +101,7 @@ class _Card(NamedTuple):
     namespace: str | None
 
     @classmethod
-    def read(cls, line: bytes) -> _Card | None:
+    def read(cls, line: bytes) -> _ProcessFacts | None:
         """Parses a card; None if the line is not from a cnnbench process."""
         try:
             values = json.loads(line)
@@ -124,7 +124,7 @@ class _Card(NamedTuple):
         return json.dumps({_GREETING: 1, **self._asdict()}).encode() + b"\n"
 
 
-class _Meeting:
+class _Handshake:
     """The state of the handshake in one process.
 
     A peer has arrived when two processes have the same nonce (a random number per process): the
@@ -134,7 +134,7 @@ class _Meeting:
     def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
         self._job = job
         self._tell = tell
-        self._own = _Card(
+        self._own = _ProcessFacts(
             task=str(job.task),
             nonce=secrets.token_hex(8),
             facts=facts,
@@ -143,7 +143,7 @@ class _Meeting:
             namespace=pid_namespace(Host()),
         )
         self._by_name = {str(task): task for task in job.peers}
-        self._reached: dict[Task, _Card] = {}
+        self._reached: dict[Task, _ProcessFacts] = {}
         self._called_by: dict[Task, str] = {}
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
@@ -163,13 +163,17 @@ class _Meeting:
             raise
         server = await asyncio.start_server(self._visited, sock=listener, limit=LONGEST_LINE)
         work = [asyncio.create_task(self._reach(peer)) for peer in self._job.peers]
-        work.append(asyncio.create_task(rendezvous.report_missing(self._tell, self._missing)))
+        work.append(
+            asyncio.create_task(rendezvous.report_missing(self._tell, self._missing_peers_text))
+        )
         try:
             self._check_arrivals()
             done, _ = await asyncio.wait([self._over], timeout=timeout)
             if not done:
-                message = f"waited {timeout:g} s (--cluster_timeout) for {self._missing()}"
-                self._fail(f"{self._job.task}: {message}")
+                message = (
+                    f"waited {timeout:g} s (--cluster_timeout) for {self._missing_peers_text()}"
+                )
+                self._fail_handshake(f"{self._job.task}: {message}")
             self._over.result()
         except BenchmarkError as error:
             reserved.close()
@@ -194,7 +198,7 @@ class _Meeting:
         deadline = time.monotonic() + _PORT_SECONDS
         while True:
             try:
-                return _bind(self._job.address(self._job.task))
+                return _bind_and_reserve_port(self._job.address(self._job.task))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
                     await asyncio.sleep(rendezvous.RETRY_SECONDS)
@@ -202,7 +206,9 @@ class _Meeting:
                 reason = error.strerror or error
                 if error.errno == errno.EADDRINUSE:
                     reason = "the port is in use by another program"
-                raise BenchmarkError(f"{named(self._job, self._job.task)}: {reason}") from error
+                raise BenchmarkError(
+                    f"{task_with_address(self._job, self._job.task)}: {reason}"
+                ) from error
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._visits += 1
@@ -218,21 +224,21 @@ class _Meeting:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        card = _Card.read(await reader.readline())
+        card = _ProcessFacts.read(await reader.readline())
         if card is None or card.nonce == self._own.nonce:
             return
-        self._note(card)
+        self._note_contact(card)
         if card.failed is not None:
             self._told = self._told or not self._over.done()
-            self._fail(f"{card.task} gave up: {card.failed}")
+            self._fail_handshake(f"{card.task} gave up: {card.failed}")
             return
         writer.write(self._own.line())
         await writer.drain()
-        if self._agrees(card) and await reader.readline() and card.task in self._by_name:
+        if self._has_equal_facts(card) and await reader.readline() and card.task in self._by_name:
             peer = self._by_name[card.task]
             self._called_by[peer] = card.nonce
             if self._job.is_chief:
-                self._keep(peer, writer)
+                self._keep_connection(peer, writer)
             self._check_arrivals()
 
     # Calls to the ports of the other processes.
@@ -261,30 +267,30 @@ class _Meeting:
             return (error.strerror or str(error)).lower()
         if card is None:
             return "another program answers there"
-        self._note(card)
-        if not self._agrees(card):
+        self._note_contact(card)
+        if not self._has_equal_facts(card):
             return "disagrees"
         if card.task != str(peer):
             return f"answers as {card.task}"
         self._reached[peer] = card
         return None
 
-    async def _exchange(self, peer: Task, own: _Card) -> _Card | None:
+    async def _exchange(self, peer: Task, own: _ProcessFacts) -> _ProcessFacts | None:
         host, port = host_and_port(self._job.address(peer))
         reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
         try:
             writer.write(own.line())
-            card = _Card.read(await reader.readline())
-            if card is not None and _differences(self._own, card) == []:
+            card = _ProcessFacts.read(await reader.readline())
+            if card is not None and _fact_differences(self._own, card) == []:
                 writer.write(b"{}\n")
                 await writer.drain()
                 if peer == self._job.chief and card.task == str(peer):
-                    self._keep(peer, writer)
+                    self._keep_connection(peer, writer)
             return card
         finally:
             writer.close()
 
-    def _keep(self, peer: Task, writer: asyncio.StreamWriter) -> None:
+    def _keep_connection(self, peer: Task, writer: asyncio.StreamWriter) -> None:
         if peer in self._lines:
             self._lines[peer].close()
         self._lines[peer] = writer.get_extra_info("socket").dup()
@@ -312,21 +318,25 @@ class _Meeting:
         await asyncio.wait([telling], timeout=_GOODBYE_SECONDS)
         left = until - time.monotonic()
         if not (telling.done() or self._told) and left > 0:
-            absent = [named(self._job, peer) for peer in self._job.peers if peer not in self._came]
-            self._tell(f"{reason}; waiting for {_listed(absent)} to tell it, too")
+            absent = [
+                task_with_address(self._job, peer)
+                for peer in self._job.peers
+                if peer not in self._came
+            ]
+            self._tell(f"{reason}; waiting for {_join_phrases(absent)} to tell it, too")
             await asyncio.wait([telling], timeout=left)
         telling.cancel()
 
     # State of the handshake.
 
-    def _note(self, card: _Card) -> None:
+    def _note_contact(self, card: _ProcessFacts) -> None:
         if card.task in self._by_name:
             self._came.add(self._by_name[card.task])
 
-    def _agrees(self, card: _Card) -> bool:
-        differences = _differences(self._own, card)
+    def _has_equal_facts(self, card: _ProcessFacts) -> bool:
+        differences = _fact_differences(self._own, card)
         if differences:
-            self._fail(f"the processes of the job disagree: {_listed(differences)}")
+            self._fail_handshake(f"the processes of the job disagree: {_join_phrases(differences)}")
         return not differences
 
     def _has_arrived(self, peer: Task) -> bool:
@@ -336,15 +346,17 @@ class _Meeting:
         if all(map(self._has_arrived, self._job.peers)) and not self._over.done():
             self._over.set_result(None)
 
-    def _fail(self, message: str) -> None:
+    def _fail_handshake(self, message: str) -> None:
         if not self._over.done():
-            self._over.set_exception(BenchmarkError(one_line(message)))
+            self._over.set_exception(BenchmarkError(to_terminal_line(message)))
 
-    def _missing(self) -> str:
+    def _missing_peers_text(self) -> str:
         peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
-        return _listed([f"{named(self._job, peer)}: {self._state(peer)}" for peer in peers])
+        return _join_phrases(
+            [f"{task_with_address(self._job, peer)}: {self._state_of_peer(peer)}" for peer in peers]
+        )
 
-    def _state(self, peer: Task) -> str:
+    def _state_of_peer(self, peer: Task) -> str:
         if self._trouble.get(peer):
             return self._trouble[peer]
         if peer not in self._reached:
@@ -354,7 +366,7 @@ class _Meeting:
         return f"it has not reached this process at {self._job.address(self._job.task)}"
 
 
-def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
+def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
     """A listening socket on all interfaces (as TensorFlow uses), and a reservation of the port.
 
     All sockets set SO_REUSEADDR, so that the server can share the port with the reservation.
@@ -362,8 +374,8 @@ def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
     _, port = host_and_port(address)
     with contextlib.ExitStack() as stack:
         reserved = stack.enter_context(contextlib.ExitStack())
-        reserved.enter_context(claim(port))
-        pair = reserved.enter_context(unbound()), stack.enter_context(unbound())
+        reserved.enter_context(reserve_port(port))
+        pair = reserved.enter_context(unbound_socket()), stack.enter_context(unbound_socket())
         for bound_socket in pair:
             bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound_socket.bind(("", port))
@@ -372,26 +384,26 @@ def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
     return pair[1], reserved
 
 
-def _differences(own: _Card, other: _Card) -> list[str]:
+def _fact_differences(own: _ProcessFacts, other: _ProcessFacts) -> list[str]:
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
     # Ps tasks have only a few facts.
     if any(card.task.startswith(f"{PS}:") for card in (own, other)):
         names = [name for name in own.facts if name in other.facts]
     return [
-        f"{name} is {_value(own.facts.get(name))} at {own.task}, "
-        f"{_value(other.facts.get(name))} at {other.task}"
+        f"{name} is {_shortened_value(own.facts.get(name))} at {own.task}, "
+        f"{_shortened_value(other.facts.get(name))} at {other.task}"
         for name in names
         if own.facts.get(name) != other.facts.get(name)
     ]
 
 
-def _value(text: str | None) -> str:
+def _shortened_value(text: str | None) -> str:
     if text is None:
         return "unknown"
     return (text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}...") or "''"
 
 
-def _listed(phrases: list[str]) -> str:
+def _join_phrases(phrases: list[str]) -> str:
     more = len(phrases) - _MOST_NAMED
     return "; ".join((*phrases[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else ())))
 
@@ -417,7 +429,7 @@ _RECENT_SECONDS = 30.0
 _MOST_BYTES = 1 << 20  # largest message
 
 
-class Ending(NamedTuple):
+class RunEnding(NamedTuple):
     """The end of a run: an exit code, and a reason if the code is not 0."""
 
     code: int
@@ -425,7 +437,7 @@ class Ending(NamedTuple):
 
 
 @dataclass
-class _Peer:
+class _PeerConnection:
     """State of the connection to another task.
 
     `line` is None after it was closed; `last_progress` is None without a training loop.
@@ -492,7 +504,7 @@ class Watchdog:
         self._clock = clock
         self._ask = ask
         self.lost_tasks: dict[Task, str] = {}
-        self._peers: dict[Task, _Peer] = {}
+        self._peers: dict[Task, _PeerConnection] = {}
         self._reasons: dict[Task, str] = {}  # reasons that failing tasks have sent
         self._selector = selectors.DefaultSelector()
         self._up = False
@@ -502,19 +514,22 @@ class Watchdog:
         self._stopped = threading.Event()
         self._once = threading.Lock()
         self._changed = threading.Condition()
-        self._ending: Ending | None = None
+        self._ending: RunEnding | None = None
 
     def start(self, lines: Mapping[Task, socket.socket] | None = None) -> None:
         """Starts the thread."""
         self.open(lines or {})
-        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+        threading.Thread(target=self._run_watchdog, name="watchdog", daemon=True).start()
 
     def open(self, lines: Mapping[Task, socket.socket]) -> None:
-        """Takes over the connections. Does not start the thread that calls `tick` and `listen`."""
+        """Takes over the connections.
+
+        Does not start the thread that calls `send_and_check_progress` and `listen`.
+        """
         self._start = self._ticked = self._clock()
         for task, line in lines.items():
             line.setblocking(False)
-            self._peers[task] = _Peer(line, self._start)
+            self._peers[task] = _PeerConnection(line, self._start)
             self._selector.register(line, selectors.EVENT_READ, task)
 
     def up(self, *, all_others: bool = False) -> None:
@@ -526,9 +541,9 @@ class Watchdog:
         self._up = True
         for peer in self._peers.values():
             peer.up = peer.up or all_others
-            self._send(peer, {"up": True, "standing": self._own})
+            self._send_message(peer, {"up": True, "standing": self._own})
 
-    def up_together(self) -> None:
+    def announce_ready_together(self) -> None:
         """Like `up`, for workers whose servers start together. Waits until all workers are ready.
 
         While the servers start, no Python code runs in this process, so a loss could not be
@@ -538,20 +553,20 @@ class Watchdog:
             self.up()
         with self._changed:
             while not all(peer.up for peer in self._peers.values()):
-                obey()
+                raise_if_interrupted()
                 self._changed.wait(LONGEST_WAIT_SECONDS)
         if self._job.is_chief:
             self.up()
 
-    def wait(self) -> Ending:
+    def wait(self) -> RunEnding:
         """Waits until the chief announces the end of the run."""
         with self._changed:
             while self._ending is None:
-                obey()
+                raise_if_interrupted()
                 self._changed.wait(LONGEST_WAIT_SECONDS)
         return self._ending
 
-    def end(self, how: Ending, seconds: float = 0.0, *, lost: bool = False) -> None:
+    def end(self, how: RunEnding, seconds: float = 0.0, *, lost: bool = False) -> None:
         """Announces that this process has finished its part. From now on, other processes may end.
 
         Args:
@@ -560,9 +575,9 @@ class Watchdog:
           lost: whether other tasks treat the end as a loss. They report its reason.
         """
         self._stopped.set()
-        self._tell({"failed": one_line(how.reason)} if lost else {"end": how})
+        self._tell({"failed": to_terminal_line(how.reason)} if lost else {"end": how})
         with self._changed:
-            self._changed.wait_for(self._all_ended, seconds)
+            self._changed.wait_for(self._all_peers_ended, seconds)
 
     def explained(self, states: Mapping[Task, str], seconds: float = 0.0) -> dict[Task, str]:
         """Lost tasks, with the reasons that they have sent. Waits up to `seconds` for reasons.
@@ -586,26 +601,26 @@ class Watchdog:
         """
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
-        if now - self._ticked >= self._longest_gap:
+        if now - self._ticked >= self._longest_normal_gap:
             seconds = now - self._ticked
         if not seconds:
             return ""
-        own = named(self._job, self._job.task)
+        own = task_with_address(self._job, self._job.task)
         heartbeat = "too long for the heartbeat of TensorFlow's coordination service"
         ended = heartbeat if self._job.client_per_worker else "and the others ended without it"
         return f"{own} was stopped for {seconds:.0f} s, {ended}"
 
-    def tick(self) -> None:
+    def send_and_check_progress(self) -> None:
         """Sends the progress of this process, and checks the reports of the other processes."""
-        now = self._note_time()
+        now = self._note_time_and_gaps()
         if self._progress is not None:
             self._own = self._progress.at(now)
         for peer in self._peers.values():
             beat = {"up": self._up, "standing": self._own}
-            self._send(peer, beat if not peer.unsent else None)
-        self._find_lost(now)
+            self._send_message(peer, beat if not peer.unsent else None)
+        self._find_lost_tasks(now)
         if not self._stopped.is_set():
-            self._find_stalled()
+            self._find_stalled_tasks()
 
     def listen(self, seconds: float) -> bool:
         """Reads messages of other tasks for some seconds.
@@ -613,24 +628,24 @@ class Watchdog:
         Returns True immediately when a connection was closed.
         """
         ready = self._selector.select(seconds)
-        now = self._note_time()
-        closed = [self._receive(key.data, now) for key, _ in ready]
+        now = self._note_time_and_gaps()
+        closed = [self._receive_messages(key.data, now) for key, _ in ready]
         return any(closed)
 
-    def _run(self) -> None:
-        while not (self._stopped.is_set() and self._all_ended()):
-            self.tick()
+    def _run_watchdog(self) -> None:
+        while not (self._stopped.is_set() and self._all_peers_ended()):
+            self.send_and_check_progress()
             until = self._clock() + self._period
             while (left := until - self._clock()) > 0 and not self.listen(left):
                 pass
         for peer in self._peers.values():
-            self._close(peer)
+            self._close_connection(peer)
         self._selector.close()
 
-    def _note_time(self) -> float:
+    def _note_time_and_gaps(self) -> float:
         now = self._clock()
         gap = now - self._ticked
-        if gap >= self._longest_gap:
+        if gap >= self._longest_normal_gap:
             self._gap, self._gap_end = gap, now
             # The messages that arrived while this process was stopped have not been read yet.
             self._start += gap
@@ -642,17 +657,17 @@ class Watchdog:
         return now
 
     @property
-    def _longest_gap(self) -> float:
+    def _longest_normal_gap(self) -> float:
         return self._period + _SILENCE + _ANSWER_SECONDS
 
     # Connections.
 
-    def _tell(self, message: object, but: _Peer | None = None) -> None:
+    def _tell(self, message: object, but: _PeerConnection | None = None) -> None:
         for peer in self._peers.values():
             if peer is not but:
-                self._send(peer, message)
+                self._send_message(peer, message)
 
-    def _send(self, peer: _Peer, message: object) -> None:
+    def _send_message(self, peer: _PeerConnection, message: object) -> None:
         """Sends unsent messages and this message, as far as possible without blocking.
 
         The rest is sent in the next call.
@@ -666,7 +681,7 @@ class Watchdog:
             with contextlib.suppress(OSError):
                 peer.unsent = peer.unsent[peer.line.send(peer.unsent) :]
 
-    def _receive(self, task: Task, now: float) -> bool:
+    def _receive_messages(self, task: Task, now: float) -> bool:
         """Reads the messages of a task. Returns whether the connection was closed."""
         peer = self._peers[task]
         assert peer.line is not None
@@ -678,31 +693,31 @@ class Watchdog:
             data = b""
         *lines, peer.received = (peer.received + data).split(b"\n")
         if not data or len(peer.received) > _MOST_BYTES:
-            self._close(peer)
+            self._close_connection(peer)
             return True
         peer.heard = now
         for line in lines:
             with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):
-                self._take(task, peer, parse_json(line))
+                self._handle_message(task, peer, parse_json(line))
         return False
 
-    def _take(self, task: Task, peer: _Peer, message: dict[str, Any]) -> None:
+    def _handle_message(self, task: Task, peer: _PeerConnection, message: dict[str, Any]) -> None:
         if "lost" in message:
-            self._report(str(message["lost"]))
+            self._report_failure_and_end(str(message["lost"]))
         elif "failed" in message:
             if self._job.is_chief:
                 self._tell({**message, "task": str(task)}, but=peer)
             by_name = {str(task): task for task in self._job.tasks}
             with self._changed:
                 whose = by_name.get(str(message.get("task")), task)
-                self._reasons[whose] = one_line(str(message["failed"]))
+                self._reasons[whose] = to_terminal_line(str(message["failed"]))
                 self._changed.notify_all()
         elif "end" in message:
             code, reason = message["end"]
             with self._changed:
                 peer.ended = True
                 if task == self._job.chief:
-                    self._ending = Ending(int(code), str(reason))
+                    self._ending = RunEnding(int(code), str(reason))
                 self._changed.notify_all()
         else:
             with self._changed:
@@ -711,7 +726,7 @@ class Watchdog:
             progress = message["standing"]
             peer.last_progress = None if progress is None else ProcessProgress.read(progress)
 
-    def _close(self, peer: _Peer) -> None:
+    def _close_connection(self, peer: _PeerConnection) -> None:
         with self._changed:
             if peer.line is not None:
                 self._selector.unregister(peer.line)
@@ -719,7 +734,7 @@ class Watchdog:
             peer.line = None
             self._changed.notify_all()
 
-    def _all_ended(self) -> bool:
+    def _all_peers_ended(self) -> bool:
         return all(map(self._has_ended, self._job.peers))
 
     def _has_ended(self, task: Task) -> bool:
@@ -730,7 +745,7 @@ class Watchdog:
 
     # Verdicts.
 
-    def _find_lost(self, now: float) -> None:
+    def _find_lost_tasks(self, now: float) -> None:
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.lost_tasks}
         suspects = [
             task
@@ -741,7 +756,7 @@ class Watchdog:
         # probed.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
-        self._note_time()
+        self._note_time_and_gaps()
         self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
         lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
         if self._stall_timeout:
@@ -756,18 +771,20 @@ class Watchdog:
                 self._changed.notify_all()
             return
         for task in [task for task, state in lost.items() if self._spares(task, state)]:
-            self.lost_tasks[task] = one_line(f"{self._job.address(task)}: {lost.pop(task)}")
+            self.lost_tasks[task] = to_terminal_line(f"{self._job.address(task)}: {lost.pop(task)}")
         if any(task in suspects for task in lost):
             lost = self.explained(lost)
             self.lost_tasks |= lost
-            self._report(f"lost {listed(self._job, lost)}")
+            self._report_failure_and_end(f"lost {tasks_with_states(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._start >= self._patience:
             states = failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
-            missing = listed(self._job, {task: states.get(task, NOT_STARTED) for task in late})
-            self._report(f"waited {self._patience:g} s for {missing}")
+            missing = tasks_with_states(
+                self._job, {task: states.get(task, NOT_STARTED) for task in late}
+            )
+            self._report_failure_and_end(f"waited {self._patience:g} s for {missing}")
 
-    def _find_stalled(self) -> None:
+    def _find_stalled_tasks(self) -> None:
         if self._own is None or not self._job.is_chief:
             return
         progress_by_task = {self._job.task: self._own}
@@ -786,10 +803,10 @@ class Watchdog:
             by_name.get(progress.task, task): str(progress) for task, progress in stalled.items()
         }
         even = "; all are at the same step" if len(stalled) > 1 else ""
-        stuck = f"stuck: {listed(self._job, tasks)}{even}"
-        self._report(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
+        stuck = f"stuck: {tasks_with_states(self._job, tasks)}{even}"
+        self._report_failure_and_end(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 
-    def _report(self, message: str) -> None:
+    def _report_failure_and_end(self, message: str) -> None:
         """Reports a failure and ends the process. Returns only if a test replaces `leave`."""
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
@@ -797,18 +814,18 @@ class Watchdog:
         if self._job.is_chief:
             self._tell({"lost": message})
 
-        def call_back() -> None:
+        def call_lost_callback() -> None:
             with contextlib.suppress(Exception):  # The process ends in any case.
-                self._lost(one_line(message))
+                self._lost(to_terminal_line(message))
 
-        call = threading.Thread(target=call_back, daemon=True)
+        call = threading.Thread(target=call_lost_callback, daemon=True)
         call.start()
         if self._job.is_chief:
-            self._linger()
+            self._read_until_peers_close()
         call.join(WRITING_SECONDS)
         self._leave(int(ExitCode.FAILED))
 
-    def _linger(self) -> None:
+    def _read_until_peers_close(self) -> None:
         """Reads until the other tasks close their connections.
 
         Closing with unread messages would reset a connection.
@@ -819,4 +836,4 @@ class Watchdog:
             if left <= 0:
                 return
             for key, _ in self._selector.select(left):
-                self._receive(key.data, self._ticked)
+                self._receive_messages(key.data, self._ticked)

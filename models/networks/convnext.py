@@ -32,12 +32,12 @@ class ConvNeXt(Model):
 
     def build(self, net: Network[T], images: T) -> T:
         """4 x 4 patches, stages that each halve the image, mean, layer norm, logits."""
-        x = net.layer_norm(self._patches(net, images, self.widths[0], 4))
+        x = net.layer_norm(self._conv_patches(net, images, self.widths[0], 4))
         done, last = 0, sum(self.blocks) - 1
         for stage, (count, channels) in enumerate(zip(self.blocks, self.widths, strict=True)):
             with net.scope(f"stage{stage}"):
                 if stage > 0:
-                    x = self._patches(net, net.layer_norm(x), channels, 2)
+                    x = self._conv_patches(net, net.layer_norm(x), channels, 2)
                 for block in range(count):
                     with net.scope(f"block{block}"):
                         keep = 1.0 - (1.0 - self.keep_last) * done / last
@@ -46,7 +46,7 @@ class ConvNeXt(Model):
         return net.logits(net.layer_norm(net.global_avg_pool(x)), stddev=STDDEV)
 
     @staticmethod
-    def _patches(net: Network[T], x: T, channels: int, side: int) -> T:
+    def _conv_patches(net: Network[T], x: T, channels: int, side: int) -> T:
         return net.conv(x, channels, side, side, "VALID", activation=None, stddev=STDDEV)
 
     @staticmethod

@@ -71,7 +71,7 @@ class DeepSpeech2(Model):
         """
         from cnnbench.models.ctc import ctc_loss
 
-        frames = frames_left(labels["num_frames"])
+        frames = frames_after_convolutions(labels["num_frames"])
         return ctc_loss(outputs, labels["transcript"], labels["transcript_length"], frames)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
@@ -80,7 +80,10 @@ class DeepSpeech2(Model):
 
         del features
         best = tf.argmax(outputs, axis=-1)
-        there = tf.range(best.shape[1], dtype=tf.int64) < frames_left(labels["num_frames"])[:, None]
+        there = (
+            tf.range(best.shape[1], dtype=tf.int64)
+            < frames_after_convolutions(labels["num_frames"])[:, None]
+        )
         return {
             "letters": tf.cast(tf.where(there, best, outputs.shape[-1] - 1), tf.int8),
             "blank": tf.fill([tf.shape(best)[0]], outputs.shape[-1] - 1),
@@ -98,7 +101,7 @@ class DeepSpeech2(Model):
             heard = [letter for letter, _ in itertools.groupby(frames.tolist()) if letter != blank]
             true = transcript[:length].tolist()
             for unit, hypothesis, reference in (
-                ("word", words_of(heard), words_of(true)),
+                ("word", split_words(heard), split_words(true)),
                 ("letter", heard, true),
             ):
                 wrong[unit] += edit_distance(hypothesis, reference)
@@ -109,14 +112,14 @@ class DeepSpeech2(Model):
         }
 
 
-def frames_left(frames: Any) -> Any:
+def frames_after_convolutions(frames: Any) -> Any:
     """Number of frames after the two convolutions, for integers of any shape."""
     for _ in range(2):
         frames = (frames + _SHRINK - 1) // _SHRINK
     return frames
 
 
-def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:
+def split_words(letters: Sequence[int]) -> list[tuple[int, ...]]:
     """Splits a text at spaces; empty words are left out."""
     parts = itertools.groupby(letters, lambda letter: letter == SPACE)
     return [tuple(word) for is_space, word in parts if not is_space]

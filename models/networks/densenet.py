@@ -45,11 +45,11 @@ class DenseNetCifar10(Model):
                     y = self._layer(net, x, 2 * self.growth, 1)
                     x = net.avg_pool(net.relu(y), 2, 2)
                 for _ in range(self.layers):
-                    x = net.block(self._grown, x)
+                    x = net.block(self._concat_new_layer, x)
         x = net.batch_norm(x, activation="relu")
         return net.logits(net.global_avg_pool(x))
 
-    def _grown(self, net: Network[T], x: T) -> T:
+    def _concat_new_layer(self, net: Network[T], x: T) -> T:
         return net.concat([x, self._layer(net, x, self.growth, 3)])
 
     @staticmethod

@@ -49,7 +49,7 @@ HALVE = (3, 2, "VALID")
 MAX = ("max", 2, "VALID")
 
 
-def _v3_a(pooled: int) -> Module:
+def _inception_v3_module_a(pooled: int) -> Module:
     return [
         [(64, 1)],
         [(48, 1), (64, 5)],
@@ -58,7 +58,7 @@ def _v3_a(pooled: int) -> Module:
     ]
 
 
-def _v3_c(width: int) -> Module:
+def _inception_v3_module_c(width: int) -> Module:
     return [
         [(192, 1)],
         [(width, 1), (width, ROW), (192, COLUMN)],
@@ -73,7 +73,11 @@ V3_D: Module = [
     [(192, 1), (192, ROW), (192, COLUMN), (192, *HALVE)],
     [MAX],
 ]
-V3_MODULES = (*map(_v3_a, (32, 64, 64)), V3_B, *map(_v3_c, (128, 160, 160, 192)))
+V3_MODULES = (
+    *map(_inception_v3_module_a, (32, 64, 64)),
+    V3_B,
+    *map(_inception_v3_module_c, (128, 160, 160, 192)),
+)
 
 V4_A: Module = [
     [("mean", 96)],
@@ -161,7 +165,7 @@ class NormalisedInception(Model):
         return x
 
     @staticmethod
-    def _cross(net: Network[T], x: T, filters: int) -> list[T]:
+    def _cross_convolutions(net: Network[T], x: T, filters: int) -> list[T]:
         return [net.conv(x, filters, kernel, batch_norm=True) for kernel in ((1, 3), (3, 1))]
 
 
@@ -181,13 +185,13 @@ class InceptionV3(NormalisedInception):
             aux_head(net, x, conv_stddev=0.01, stddev=0.001)
         x = net.block(self._module, x, module=V3_D)
         for pooling in ([("mean", 192)], self.last_pooling):
-            x = net.block(self._e, x, pooling=pooling)
+            x = net.block(self._module_e, x, pooling=pooling)
         return net.logits(net.global_avg_pool(x))
 
-    def _e(self, net: Network[T], x: T, pooling: Sequence[Layer]) -> T:
+    def _module_e(self, net: Network[T], x: T, pooling: Sequence[Layer]) -> T:
         ones = self._branch(net, x, (320, 1))
-        threes = self._cross(net, self._branch(net, x, (384, 1)), 384)
-        doubles = self._cross(net, self._branch(net, x, (448, 1), (384, 3)), 384)
+        threes = self._cross_convolutions(net, self._branch(net, x, (384, 1)), 384)
+        doubles = self._cross_convolutions(net, self._branch(net, x, (448, 1), (384, 3)), 384)
         return net.concat([ones, *threes, *doubles, self._branch(net, x, *pooling)])
 
 
@@ -198,14 +202,14 @@ class InceptionV4(NormalisedInception):
 
     def build(self, net: Network[T], images: T) -> T:
         """Stem, fourteen modules and two reductions, mean over the image, logits."""
-        x = self._widen(net, self._stem(net, images))
+        x = self._widening_layers(net, self._stem(net, images))
         for module in V4_MODULES:
             x = net.block(self._module, x, module=module)
         for _ in range(3):
-            x = net.block(self._c, x)
+            x = net.block(self._module_c, x)
         return net.logits(net.dropout(net.global_avg_pool(x), keep=0.8))
 
-    def _widen(self, net: Network[T], x: T) -> T:
+    def _widening_layers(self, net: Network[T], x: T) -> T:
         x = self._module(net, x, [[MAX], [(96, *HALVE)]])
         branches = (
             self._branch(net, x, (64, 1)),
@@ -214,11 +218,14 @@ class InceptionV4(NormalisedInception):
         x = net.concat([self._branch(net, y, (96, 3, 1, "VALID")) for y in branches])
         return self._module(net, x, [[(192, *HALVE)], [MAX]])
 
-    def _c(self, net: Network[T], x: T) -> T:
+    def _module_c(self, net: Network[T], x: T) -> T:
         ones = [self._branch(net, x, ("mean", 256)), self._branch(net, x, (256, 1))]
         threes = self._branch(net, x, (384, 1))
         doubles = self._branch(net, x, (384, 1), (448, (1, 3)), (512, (3, 1)))
-        crosses = (*self._cross(net, threes, 256), *self._cross(net, doubles, 256))
+        crosses = (
+            *self._cross_convolutions(net, threes, 256),
+            *self._cross_convolutions(net, doubles, 256),
+        )
         return net.concat([*ones, *crosses])
 
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import name_of
+from cnnbench.base.interrupts import signal_name
 from cnnbench.base.terminal import StandardStream
-from cnnbench.base.text import nearest
+from cnnbench.base.text import nearest_word
 from cnnbench.errors import UsageError, text_of
 from cnnbench.models.model import Elements, Model, register_family, register_model
 from cnnbench.models.network import Network, T
@@ -84,7 +84,7 @@ class KerasModel(Model):
         self._built: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._values: dict[tuple[int, int], dict[str, Any]] = {}
-        self._use(_declare_in_child(self._declare))
+        self._apply_declaration(_declare_in_child(self._declare_keras_model))
         # If there was no child process, the model was built in this process, with a different seed.
         self._built.clear()
 
@@ -96,24 +96,24 @@ class KerasModel(Model):
             self._make = partial(
                 _application, self._application, (size, num_classes or self.classes)
             )
-            self._use(_declare_in_child(self._declare))
+            self._apply_declaration(_declare_in_child(self._declare_keras_model))
             self._built.clear()
         super().resize(image_size, num_classes)
 
-    def _use(self, declared: KerasDeclaration) -> None:
-        initializer = Initializer.given(self._draw, self._source)
+    def _apply_declaration(self, declared: KerasDeclaration) -> None:
+        initializer = Initializer.given(self._draw_initial_value, self._source)
         self.image_size, self.channels, self.classes, variables, self._work = declared
         self.num_classes = self.classes
         self.image_sizes = range(self.image_size, self.image_size + 1)
         self.variables = tuple(replace(variable, initializer=initializer) for variable in variables)
 
-    def _declare(self) -> KerasDeclaration:
+    def _declare_keras_model(self) -> KerasDeclaration:
         from cnnbench.models import keras_graph  # loads Keras
 
         built = self.built("float32")
-        declared = keras_graph.declared(built.model, self._given_size)
-        self._use(declared)
-        return declared._replace(work=keras_graph.work(self, built, declared))
+        declared = keras_graph.declare_keras_model(built.model, self._given_size)
+        self._apply_declaration(declared)
+        return declared._replace(work=keras_graph.count_layer_work(self, built, declared))
 
     def built(self, dtype: str, seed: int = 0) -> Any:
         """The `keras_graph.Built` for a dtype such as "float32". The first call builds it."""
@@ -127,7 +127,7 @@ class KerasModel(Model):
                 )
             return self._built[dtype]
 
-    def _draw(self, name: str, seed: int, tower: int) -> Any:
+    def _draw_initial_value(self, name: str, seed: int, tower: int) -> Any:
         """The initial value of a variable, from a model that is built with `seed` + `tower`."""
         values = self._values.setdefault((seed, tower), {})
         if name not in values:
@@ -151,7 +151,9 @@ class KerasModel(Model):
         if self._application:
             from cnnbench.models import keras_graph
 
-            elements["image"] = keras_graph.preprocessed(self._application, example["image"])
+            elements["image"] = keras_graph.preprocess_for_application(
+                self._application, example["image"]
+            )
         return elements
 
     def build(self, net: Network[T], images: T) -> T:
@@ -161,7 +163,7 @@ class KerasModel(Model):
         def call(images: Any, *values: Any) -> Any:
             from cnnbench.models import keras_graph
 
-            built = self.built(keras_graph.dtype_of(net))
+            built = self.built(keras_graph.compute_dtype_name(net))
             return keras_graph.call(built, self.variables, net, images, values)
 
         return net.apply(call, images, *values, shape=(self.classes,), flops=self._work)
@@ -194,26 +196,26 @@ def _create_model(name: str, dataset: str) -> KerasModel:
         if not zipfile.is_zipfile(wanted):
             raise UsageError("the file is not in the .keras format, which model.save writes")
         source = hashlib.sha256(Path(wanted).read_bytes()).hexdigest()
-        return KerasModel(name, dataset, partial(_loaded, wanted), source=source)
+        return KerasModel(name, dataset, partial(_load_keras_file, wanted), source=source)
     if wanted not in APPLICATIONS:
         by_lower = {name.lower(): name for name in APPLICATIONS}
-        near = by_lower.get(nearest(wanted.lower(), by_lower), "")
+        near = by_lower.get(nearest_word(wanted.lower(), by_lower), "")
         hint = f"did you mean {PREFIX}{near}? " if near else ""
         listed = ", ".join(APPLICATIONS)
         raise UsageError(f"unknown; {hint}give a file that ends in {SUFFIX}, or one of {listed}")
     return KerasModel(name, dataset, partial(_application, wanted, None), application=wanted)
 
 
-def _loaded(path: str, policy: str) -> Any:
+def _load_keras_file(path: str, policy: str) -> Any:
     from cnnbench.models import keras_graph
 
-    return keras_graph.loaded(path, policy)
+    return keras_graph.load_keras_file(path, policy)
 
 
 def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
     from cnnbench.models import keras_graph
 
-    return keras_graph.application(name, sizes)
+    return keras_graph.make_application(name, sizes)
 
 
 def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
@@ -238,7 +240,7 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
     if not child:
         with open(theirs, "wb") as stream:
             os.close(ours)
-            stream.write(pickle.dumps(_answer(declare)))
+            stream.write(pickle.dumps(_declaration_or_error(declare)))
         os._exit(0)
     os.close(theirs)
     with open(ours, "rb") as stream:
@@ -246,7 +248,7 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
     _, status = os.waitpid(child, 0)
     if not data:
         code = os.waitstatus_to_exitcode(status)
-        how = f"by {name_of(-code)}" if code < 0 else f"with exit code {code}"
+        how = f"by {signal_name(-code)}" if code < 0 else f"with exit code {code}"
         raise UsageError(f"building the Keras model ended the process {how}")
     answer = pickle.loads(data)
     if isinstance(answer, KerasDeclaration):
@@ -265,7 +267,7 @@ def _tensorflow_runs() -> bool:
     return not threads or any(name.startswith("tf_") for name in threads)
 
 
-def _answer(
+def _declaration_or_error(
     declare: Callable[[], KerasDeclaration],
 ) -> KerasDeclaration | tuple[str, tuple[str, ...]]:
     """Result of a child: the declaration, or the text and the frames of an error."""
@@ -274,7 +276,7 @@ def _answer(
         sys.stderr.take_descriptor()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Hides TensorFlow's warning that there is no GPU.
     try:
-        with plugins.reported(UsageError):
+        with plugins.reporting_plugin_errors(UsageError):
             return declare()
     except UsageError as error:
         return text_of(error), error.frames

@@ -13,7 +13,7 @@ from cnnbench.models.network import Network, T, aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
-class Size(NamedTuple):
+class NasNetSize(NamedTuple):
     """Parameters of a NASNet.
 
     Attributes:
@@ -39,7 +39,7 @@ class NasNet(Model):
     aux_head = False
     batch_norm = BatchNorm(decay=0.9997, epsilon=1e-3)
 
-    def __init__(self, name: str, size: Size, image_size: int, batch_size: int) -> None:
+    def __init__(self, name: str, size: NasNetSize, image_size: int, batch_size: int) -> None:
         self.name = name
         self.size = size
         self.image_size = image_size
@@ -54,7 +54,7 @@ class NasNet(Model):
             filters = self.size.filters // 2 ** (self.stem_reductions - index)
             with net.scope(f"stem{index}"):
                 how = {"filters": filters, "number": next(cells), "reduces": True}
-                previous, x = x, net.block(self._with_cell, x, previous, **how)
+                previous, x = x, net.block(self._add_cell, x, previous, **how)
         for group in range(3):
             filters = self.size.filters * 2**group
             if group > 0:
@@ -63,17 +63,17 @@ class NasNet(Model):
                 with net.scope(f"reduction{group - 1}"):
                     second = previous if self.size.skip_reduction else x
                     how = {"filters": filters, "number": next(cells), "reduces": True}
-                    previous, x = second, net.block(self._with_cell, x, previous, **how)
+                    previous, x = second, net.block(self._add_cell, x, previous, **how)
             for index in range(self.size.cells // 3):
                 with net.scope(f"group{group}"), net.scope(f"cell{index}"):
                     how = {"filters": filters, "number": next(cells), "reduces": False}
-                    previous, x = x, net.block(self._with_cell, x, previous, **how)
+                    previous, x = x, net.block(self._add_cell, x, previous, **how)
         return net.logits(net.global_avg_pool(net.relu(x)))
 
     def _stem(self, net: Network[T], images: T) -> T:
         return net.conv(images, self.size.stem, 3, 2, "VALID", batch_norm=True, activation=None)
 
-    def _with_cell(
+    def _add_cell(
         self, net: Network[T], x: T, previous: T, filters: int, number: int, reduces: bool
     ) -> T:
         cell = self._cell(net, filters, number)
@@ -94,7 +94,7 @@ class NasNetCifar10(NasNet):
     batch_norm = BatchNorm(decay=0.9, epsilon=1e-5)
 
     def __init__(self) -> None:
-        super().__init__("nasnet", Size(cells=18, filters=32, stem=96, keep=0.6), 32, 32)
+        super().__init__("nasnet", NasNetSize(cells=18, filters=32, stem=96, keep=0.6), 32, 32)
         self.learning_rate = LearningRateSpec(0.025)
 
     def _stem(self, net: Network[T], images: T) -> T:
@@ -114,35 +114,39 @@ class NasnetCell(Generic[T]):
 
     def normal(self, x: T, previous: T) -> T:
         """A cell that does not change height and width. It has six times ``filters`` channels."""
-        net, drop = self.net, self._drop
-        p = self._resized_input(x, previous)
-        h = self._ones(x)
+        net, drop = self.net, self._drop_path_by_progress
+        p = self._resize_previous(x, previous)
+        h = self._relu_and_conv_1x1(x)
         active_h, active_p = net.relu(h), net.relu(p)
         sums = [
-            net.add(self._separable(active_h, 5), self._separable(active_p, 3)),
-            net.add(self._separable(active_p, 5), self._separable(active_p, 3)),
-            net.add(drop(self._pool("avg", h)), self._project(p, active=True)),
+            net.add(self._separable_conv_pair(active_h, 5), self._separable_conv_pair(active_p, 3)),
+            net.add(self._separable_conv_pair(active_p, 5), self._separable_conv_pair(active_p, 3)),
+            net.add(drop(self._pool("avg", h)), self._project_if_necessary(p, active=True)),
         ]
         mean = self._pool("avg", p)
-        sums.append(net.add(drop(self._project(mean)), drop(self._project(mean))))
-        sums.append(net.add(self._separable(active_h, 3), h))
-        return net.concat([self._project(p), *sums])
+        sums.append(
+            net.add(drop(self._project_if_necessary(mean)), drop(self._project_if_necessary(mean)))
+        )
+        sums.append(net.add(self._separable_conv_pair(active_h, 3), h))
+        return net.concat([self._project_if_necessary(p), *sums])
 
     def reduction(self, x: T, previous: T) -> T:
         """A cell that halves height and width. It has four times ``filters`` channels."""
-        net, drop = self.net, self._drop
-        p = self._resized_input(x, previous)
-        h = self._ones(x)
+        net, drop = self.net, self._drop_path_by_progress
+        p = self._resize_previous(x, previous)
+        h = self._relu_and_conv_1x1(x)
         active_p = net.relu(p)
         largest = self._pool("max", h, 2)
-        first = net.add(self._separable(net.relu(h), 5, 2), self._separable(active_p, 7, 2))
-        second = net.add(drop(largest), self._separable(active_p, 7, 2))
-        third = net.add(drop(self._pool("avg", h, 2)), self._separable(active_p, 5, 2))
+        first = net.add(
+            self._separable_conv_pair(net.relu(h), 5, 2), self._separable_conv_pair(active_p, 7, 2)
+        )
+        second = net.add(drop(largest), self._separable_conv_pair(active_p, 7, 2))
+        third = net.add(drop(self._pool("avg", h, 2)), self._separable_conv_pair(active_p, 5, 2))
         fourth = net.add(second, drop(self._pool("avg", first)))
-        fifth = net.add(self._separable(net.relu(first), 3), drop(largest))
+        fifth = net.add(self._separable_conv_pair(net.relu(first), 3), drop(largest))
         return net.concat([second, third, fourth, fifth])
 
-    def _resized_input(self, x: T, previous: T) -> T:
+    def _resize_previous(self, x: T, previous: T) -> T:
         """The second input, resized to the size of the first. The first cell has only one input."""
         if previous is x:
             return x
@@ -152,38 +156,38 @@ class NasnetCell(Generic[T]):
             # Even and odd pixels are projected separately, each to half of the filters.
             y = net.relu(previous)
             shape = (-(-height // 2), -(-width // 2), channels)
-            pixels = (net.max_pool(y, 1, 2), net.apply(_odd_pixels, y, shape=shape))
+            pixels = (net.max_pool(y, 1, 2), net.apply(_select_odd_pixels, y, shape=shape))
             halves = [net.conv(z, self.filters // 2, 1, activation=None, bias=None) for z in pixels]
             return net.batch_norm(net.concat(halves))
-        return previous if channels == self.filters else self._ones(previous)
+        return previous if channels == self.filters else self._relu_and_conv_1x1(previous)
 
-    def _ones(self, x: T) -> T:
-        return self._projected(self.net.relu(x))
+    def _relu_and_conv_1x1(self, x: T) -> T:
+        return self._conv_1x1(self.net.relu(x))
 
-    def _projected(self, x: T) -> T:
+    def _conv_1x1(self, x: T) -> T:
         return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
 
-    def _project(self, x: T, *, active: bool = False) -> T:
+    def _project_if_necessary(self, x: T, *, active: bool = False) -> T:
         """Projects ``x`` to ``filters`` channels if necessary. If ``active``, a ReLU is first."""
         if self.net.shape(x)[2] == self.filters:
             return x
-        return self._ones(x) if active else self._projected(x)
+        return self._relu_and_conv_1x1(x) if active else self._conv_1x1(x)
 
-    def _separable(self, active: T, kernel: int, stride: int = 1) -> T:
+    def _separable_conv_pair(self, active: T, kernel: int, stride: int = 1) -> T:
         net = self.net
         y = net.separable_conv(active, self.filters, kernel, stride, batch_norm=True)
         y = net.separable_conv(y, self.filters, kernel, batch_norm=True, activation=None)
-        return self._drop(y)
+        return self._drop_path_by_progress(y)
 
     def _pool(self, kind: Literal["max", "avg"], x: T, stride: int = 1) -> T:
         pool = self.net.max_pool if kind == "max" else self.net.avg_pool
         return pool(x, 3, stride, "SAME")
 
-    def _drop(self, x: T) -> T:
+    def _drop_path_by_progress(self, x: T) -> T:
         return self.net.drop_path(x, self.keep, by_progress=True)
 
 
-def _odd_pixels(images: Any) -> Any:
+def _select_odd_pixels(images: Any) -> Any:
     """Rows and columns 1, 3, 5, ...; if their number is odd, zeros are appended."""
     import tensorflow as tf
 
@@ -191,8 +195,8 @@ def _odd_pixels(images: Any) -> Any:
     return tf.pad(images[:, 1::2, 1::2], [(0, 0), *missing, (0, 0)])
 
 
-MOBILE = Size(cells=12, filters=44, stem=32)
-LARGE = Size(cells=18, filters=168, stem=96, skip_reduction=True, keep=0.7)
+MOBILE = NasNetSize(cells=12, filters=44, stem=32)
+LARGE = NasNetSize(cells=18, filters=168, stem=96, skip_reduction=True, keep=0.7)
 
 register_variants(NasNet, (("nasnet", MOBILE, 224, 32), ("nasnetlarge", LARGE, 331, 16)))
 register_variants(NasNetCifar10, [()])

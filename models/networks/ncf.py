@@ -44,14 +44,16 @@ class NeuMF(Model):
     def build(self, net: Network[T], features: Mapping[str, T]) -> T:
         """The logit of a rating, ``(1,)``. The two parts have separate embeddings."""
         with net.scope("mf"):
-            product = net.multiply(*self._embeddings(net, features, self.factors))
+            product = net.multiply(*self._user_and_item_embeddings(net, features, self.factors))
         with net.scope("mlp"):
-            x = net.concat(self._embeddings(net, features, self.layers[0] // 2))
+            x = net.concat(self._user_and_item_embeddings(net, features, self.layers[0] // 2))
             for units in self.layers[1:]:
                 x = net.affine(x, units)
         return net.affine(net.concat([product, x]), 1, None)
 
-    def _embeddings(self, net: Network[T], features: Mapping[str, T], units: int) -> list[T]:
+    def _user_and_item_embeddings(
+        self, net: Network[T], features: Mapping[str, T], units: int
+    ) -> list[T]:
         return [
             net.embedding(features["user"], self.users, units, stddev=0.01),
             net.embedding(features["item"], self.items, units, stddev=0.01),

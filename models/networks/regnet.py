@@ -15,7 +15,7 @@ from cnnbench.models.network import Network, T, squeeze_excite
 from cnnbench.models.spec import LearningRateSpec
 
 
-class Line(NamedTuple):
+class WidthParameters(NamedTuple):
     """Parameters that determine the widths of a network.
 
     Attributes:
@@ -33,17 +33,17 @@ class Line(NamedTuple):
 
 
 VARIANTS = {
-    "400mf": Line(16, 48, 27.89, 2.09, 8, 128),
-    "800mf": Line(14, 56, 38.84, 2.4, 16, 128),
-    "1.6gf": Line(27, 48, 20.71, 2.65, 24, 64),
-    "3.2gf": Line(21, 80, 42.63, 2.66, 24, 64),
-    "8gf": Line(17, 192, 76.82, 2.19, 56, 32),
-    "16gf": Line(18, 200, 106.23, 2.48, 112, 32),
-    "32gf": Line(20, 232, 115.89, 2.53, 232, 16),
+    "400mf": WidthParameters(16, 48, 27.89, 2.09, 8, 128),
+    "800mf": WidthParameters(14, 56, 38.84, 2.4, 16, 128),
+    "1.6gf": WidthParameters(27, 48, 20.71, 2.65, 24, 64),
+    "3.2gf": WidthParameters(21, 80, 42.63, 2.66, 24, 64),
+    "8gf": WidthParameters(17, 192, 76.82, 2.19, 56, 32),
+    "16gf": WidthParameters(18, 200, 106.23, 2.48, 112, 32),
+    "32gf": WidthParameters(20, 232, 115.89, 2.53, 232, 16),
 }
 
 
-def stages(line: Line) -> tuple[tuple[int, int], ...]:
+def stage_depths_and_widths(line: WidthParameters) -> tuple[tuple[int, int], ...]:
     """For each stage: number of blocks and width.
 
     As in the paper's tables, widths are rounded to the nearest multiple of the group width. If two
@@ -76,7 +76,7 @@ class RegNetY(Model):
     def build(self, net: Network[T], images: T) -> T:
         """Stem with 32 filters, stages that each halve the image, mean over the image, logits."""
         x = net.conv(images, 32, 3, 2, "SAME_RESNET", batch_norm=True)
-        for stage, (count, width) in enumerate(stages(self.line)):
+        for stage, (count, width) in enumerate(stage_depths_and_widths(self.line)):
             for block in range(count):
                 with net.scope(f"stage{stage}"), net.scope(f"block{block}"):
                     stride = 2 if block == 0 else 1

@@ -43,7 +43,7 @@ _CENTRE_SCALE, _SIDE_SCALE = 0.1, 0.2
 
 
 @functools.cache
-def anchors() -> Any:
+def make_anchors() -> Any:
     """All anchors: centre (vertical, horizontal), height and width, float32 [8732, 4].
 
     The order is by map, row and cell. Anchors are clipped to the image.
@@ -67,7 +67,7 @@ def anchors() -> Any:
     return np.clip(np.concatenate(anchors_of_maps), 0.0, 1.0).astype(np.float32)
 
 
-def corners(boxes: Any) -> Any:
+def centre_to_corner_boxes(boxes: Any) -> Any:
     """Converts boxes from centre and sides to top, left, bottom and right; any array [..., 4]."""
     import tensorflow as tf
 
@@ -88,7 +88,7 @@ def overlaps(first: Any, second: Any) -> Any:
     return tf.math.divide_no_nan(common, areas[0][:, None] + areas[1][None] - common)
 
 
-def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
+def match_anchors(boxes: Any, counted: Any) -> tuple[Any, Any]:
     """For boxes, float32 [n, 4]: the box of each anchor, int64 [8732], and whether it is matched.
 
     Each box is assigned to the anchor with the largest overlap. (If two boxes have the same anchor,
@@ -97,7 +97,7 @@ def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
     """
     import tensorflow as tf
 
-    overlap = overlaps(corners(tf.constant(anchors())), boxes)
+    overlap = overlaps(centre_to_corner_boxes(tf.constant(make_anchors())), boxes)
     overlap = tf.where(counted, overlap, -1.0)
     number = tf.range(tf.shape(boxes, tf.int64)[0])
     own = tf.tensor_scatter_nd_max(
@@ -110,11 +110,11 @@ def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
     return tf.where(own >= 0, own, best), (own >= 0) | near
 
 
-def encode(boxes: Any) -> Any:
+def encode_boxes(boxes: Any) -> Any:
     """Encodes boxes [8732, 4], one for each anchor, as the offsets that the network predicts."""
     import tensorflow as tf
 
-    base = tf.constant(anchors())
+    base = tf.constant(make_anchors())
     centre, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
     return tf.concat(
         [
@@ -125,14 +125,14 @@ def encode(boxes: Any) -> Any:
     )
 
 
-def decode(encoded: Any) -> Any:
-    """The inverse of `encode`, for arrays [n, 8732, 4]."""
+def decode_boxes(encoded: Any) -> Any:
+    """The inverse of `encode_boxes`, for arrays [n, 8732, 4]."""
     import tensorflow as tf
 
-    base = tf.constant(anchors())
+    base = tf.constant(make_anchors())
     centre = encoded[..., :2] * _CENTRE_SCALE * base[:, 2:] + base[:, :2]
     sides = tf.exp(encoded[..., 2:] * _SIDE_SCALE) * base[:, 2:]
-    return corners(tf.concat([centre, sides], axis=-1))
+    return centre_to_corner_boxes(tf.concat([centre, sides], axis=-1))
 
 
 # Layers after the backbone: filters of a 1 x 1 convolution; filters, stride and padding of a 3 x 3
@@ -209,7 +209,7 @@ class SSD300(Model):
                 for x, count in zip(maps, PER_CELL, strict=True)
             ]
 
-        def joined(*parts: Any) -> Any:
+        def join_predictions(*parts: Any) -> Any:
             import tensorflow as tf
 
             rows = [
@@ -217,7 +217,7 @@ class SSD300(Model):
             ]
             return tf.concat(rows, axis=1)
 
-        return net.apply(joined, *joined_parts, shape=(ANCHORS, width))
+        return net.apply(join_predictions, *joined_parts, shape=(ANCHORS, width))
 
     def preprocess(
         self, example: Mapping[str, Any], seed: Any, *, training: bool
@@ -227,8 +227,8 @@ class SSD300(Model):
 
         boxes = example["boxes"]
         counted = tf.range(MAX_BOXES, dtype=tf.int64) < example["num_boxes"]
-        index, matched = match(boxes, counted & (example["is_crowd"] == 0))
-        encoded = encode(tf.gather(boxes, index))
+        index, matched = match_anchors(boxes, counted & (example["is_crowd"] == 0))
+        encoded = encode_boxes(tf.gather(boxes, index))
         return {
             **example,
             "anchor_boxes": tf.where(matched[:, None], encoded, 0.0),
@@ -270,7 +270,7 @@ class SSD300(Model):
         scores = tf.nn.softmax(outputs["classes"])[..., 1:]
         least = tf.math.top_k(tf.linalg.matrix_transpose(scores), MAX_BOXES).values[:, None, :, -1]
         detected = tf.image.combined_non_max_suppression(
-            decode(outputs["boxes"])[:, :, None],
+            decode_boxes(outputs["boxes"])[:, :, None],
             tf.where(scores >= least, scores, 0.0),
             MAX_BOXES,
             MAX_BOXES,
@@ -326,7 +326,7 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
     by_class = [
         precision
         for label in range(1, num_classes)
-        if (precision := _class_precision(images, label)) is not None
+        if (precision := _average_precision_of_class(images, label)) is not None
     ]
     if not by_class:
         return dict.fromkeys(THRESHOLDS, float("nan"))
@@ -334,7 +334,7 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
     return {threshold: float(mean) for threshold, mean in zip(THRESHOLDS, means, strict=True)}
 
 
-def _class_precision(images: Mapping[str, Any], label: int) -> Any:
+def _average_precision_of_class(images: Mapping[str, Any], label: int) -> Any:
     """Average precision of one class for each threshold; None if the class has no boxes."""
     import numpy as np
 
@@ -347,24 +347,26 @@ def _class_precision(images: Mapping[str, Any], label: int) -> Any:
         mine = (images["found_classes"][row] == label) & (images["found_scores"][row] > 0)
         order = np.argsort(-images["found_scores"][row][mine], kind="stable")[:MOST_DETECTIONS]
         if len(order):
-            overlap = _overlaps(
+            overlap = _detection_overlaps(
                 images["found_boxes"][row][mine][order], images["boxes"][row][is_box], crowd
             )
             scores.append(images["found_scores"][row][mine][order])
-            verdicts.append([_judge(overlap, crowd, threshold) for threshold in THRESHOLDS])
+            verdicts.append(
+                [_judge_detections(overlap, crowd, threshold) for threshold in THRESHOLDS]
+            )
     if not boxes:
         return None
     if not scores:
         return np.zeros(len(THRESHOLDS))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     judged = np.concatenate(verdicts, axis=1)[:, order]
-    return np.array([_area(verdict, boxes) for verdict in judged])
+    return np.array([_area_under_precision_recall(verdict, boxes) for verdict in judged])
 
 
 RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
-def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
+def _judge_detections(overlap: Any, crowd: Any, threshold: float) -> Any:
     """Whether each detection (best first) is correct, from its overlaps [detections, boxes].
 
     A crowd may be detected any number of times. Detections of a crowd are `IGNORED`.
@@ -385,7 +387,7 @@ def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
     return verdict
 
 
-def _area(verdict: Any, boxes: int) -> float:
+def _area_under_precision_recall(verdict: Any, boxes: int) -> float:
     import numpy as np
 
     verdict = verdict[verdict != IGNORED]
@@ -397,7 +399,7 @@ def _area(verdict: Any, boxes: int) -> float:
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdict))].mean())
 
 
-def _overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:
+def _detection_overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:
     """Intersection over union [d, b]. For a crowd, the union is only the detection."""
     import numpy as np
 

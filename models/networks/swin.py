@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
-from cnnbench.models.network import STDDEV, Network, T, perceptron, self_attention, with_shortcut
+from cnnbench.models.network import (
+    STDDEV,
+    Network,
+    T,
+    self_attention,
+    token_perceptron,
+    with_shortcut,
+)
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 EPSILON = 1e-5
@@ -60,18 +67,18 @@ class SwinT(Model):
 
     def _layer(self, net: Network[T], x: T, side: int, heads: int, moves: bool, keep: float) -> T:
         shift = self.window // 2 if moves else 0
-        y = _roll(net, net.layer_norm(x, epsilon=EPSILON), side, -shift)
+        y = _shift_tokens(net, net.layer_norm(x, epsilon=EPSILON), side, -shift)
         size, count, channels = self.window, side // self.window, net.shape(x)[1]
         windows = (count, count, size * size, channels)
         y = _swap_axes(net, y, (count, size, count, size, channels), windows)
-        y = self_attention(net, y, heads, self._bias(net, side, heads, shift))
+        y = self_attention(net, y, heads, self._window_attention_bias(net, side, heads, shift))
         y = _swap_axes(net, y, (count, count, size, size, channels), net.shape(x))
-        y = _roll(net, y, side, shift)
+        y = _shift_tokens(net, y, side, shift)
         x = with_shortcut(net, x, y, keep)
-        y = perceptron(net, net.layer_norm(x, epsilon=EPSILON))
+        y = token_perceptron(net, net.layer_norm(x, epsilon=EPSILON))
         return with_shortcut(net, x, y, keep)
 
-    def _bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
+    def _window_attention_bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
         """Attention bias: a learned number for each distance, and `_FORBIDDEN` for masked pairs."""
         table = net.variable(
             "distances",
@@ -134,7 +141,7 @@ def _merge_patches(net: Network[T], x: T, side: int) -> T:
     return net.affine(y, 2 * channels, None, bias=None, stddev=STDDEV)
 
 
-def _roll(net: Network[T], x: T, side: int, shift: int) -> T:
+def _shift_tokens(net: Network[T], x: T, side: int, shift: int) -> T:
     if shift == 0:
         return x
     count, channels = net.shape(x)

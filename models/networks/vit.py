@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
-from cnnbench.models.network import STDDEV, Network, T, perceptron, self_attention
+from cnnbench.models.network import STDDEV, Network, T, self_attention, token_perceptron
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 
@@ -26,7 +26,7 @@ class ViTB16(Model):
         """Patches with position embeddings, the layers, and logits from the class token."""
         x = net.conv(images, self.width, self.patch, self.patch, "VALID", activation=None)
         height, width, channels = net.shape(x)
-        x = self._with_class_token(net, net.reshape(x, (height * width, channels)))
+        x = self._prepend_class_token(net, net.reshape(x, (height * width, channels)))
         normal = Initializer.truncated_normal(STDDEV)
         x = net.add(x, net.variable("positions", net.shape(x), normal, weight_decay=False))
         for layer in range(self.layers):
@@ -38,20 +38,20 @@ class ViTB16(Model):
 
     def _layer(self, net: Network[T], x: T) -> T:
         x = net.add(x, self_attention(net, net.layer_norm(x), self.heads))
-        return net.add(x, perceptron(net, net.layer_norm(x)))
+        return net.add(x, token_perceptron(net, net.layer_norm(x)))
 
     @staticmethod
-    def _with_class_token(net: Network[T], x: T) -> T:
+    def _prepend_class_token(net: Network[T], x: T) -> T:
         count, channels = net.shape(x)
         token = net.variable("token", (channels,), Initializer.constant(0.0), weight_decay=False)
 
-        def prepend(tokens: Any, token: Any) -> Any:
+        def prepend_token(tokens: Any, token: Any) -> Any:
             import tensorflow as tf
 
             repeated = tf.broadcast_to(token, [tf.shape(tokens)[0], 1, channels])
             return tf.concat([repeated, tokens], axis=1)
 
-        return net.apply(prepend, x, token, shape=(count + 1, channels))
+        return net.apply(prepend_token, x, token, shape=(count + 1, channels))
 
 
 register_model("vit_b16", "imagenet", ViTB16)

@@ -16,7 +16,7 @@ from typing import Any
 
 from cnnbench.base.inference import student_quantile
 from cnnbench.base.stats import median
-from cnnbench.base.terminal import aligned
+from cnnbench.base.terminal import align_table
 from cnnbench.base.text import binary, number, percent
 from peers.readings import OK, Key, Measurement, Reading, over
 
@@ -178,7 +178,7 @@ def subjects_table(measurements: Sequence[Measurement], order: Sequence[str]) ->
         rows.append((scenario, subject, dtype, str(len(readings)), *_figures(readings)))
         reasons = dict.fromkeys(f"{m.status}: {m.reason}" for m in group if m.status != OK)
         notes += [f"{scenario}, {subject} {dtype} {reason}" for reason in reasons]
-    return aligned(rows, left=(0, 1, 2)) + notes
+    return align_table(rows, left=(0, 1, 2)) + notes
 
 
 # For each column, the figures of a reading that it may show, with their formats; the first known
@@ -226,7 +226,7 @@ def demands_table(findings: Sequence[Finding]) -> list[str]:
         rows.append(
             (demand.scenario, demand.text, mean, interval, bound, rounds, finding.verdict + note)
         )
-    return aligned(rows, left=(0, 1, -1))
+    return align_table(rows, left=(0, 1, -1))
 
 
 def neighbours(measurements: Sequence[Measurement], cpus: int) -> list[str]:
@@ -264,7 +264,7 @@ def work_table(measurements: Sequence[Measurement]) -> list[str]:
             f"{1e3 * middle['cpu']:.1f}",
         )
         rows.append((*key, str(len(rounds)), f"{middle['kernels']:.0f}", *copies, *times))
-    return ["On emulated GPUs", *aligned(rows, left=(0, 1)), ""] if groups else []
+    return ["On emulated GPUs", *align_table(rows, left=(0, 1)), ""] if groups else []
 
 
 def _size(size: float) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cnnbench.errors import FlagError, PathError, UsageError
-from cnnbench.flags.declare import flag, words
+from cnnbench.flags.declare import flag, split_words
 from cnnbench.machine.repository import GitError, git
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from peers.demands import Demand, against, alone
@@ -819,4 +819,4 @@ class Options:
     @property
     def chosen(self) -> tuple[str, ...]:
         """The scenarios."""
-        return words(self.scenarios)
+        return split_words(self.scenarios)

@@ -19,10 +19,10 @@ from cnnbench.campaigns.bisect import (
     BAD,
     GOOD,
     SKIP,
-    Step,
-    answer_about,
+    BisectionStep,
+    bisect_answer,
     follow_up_pairs,
-    policy_between,
+    policy_for_middle_commit,
 )
 from cnnbench.judge.compare import (
     Judgement,
@@ -100,15 +100,15 @@ class _Experiment:
                 break
         return found
 
-    def step(self, most: int) -> Step:
+    def step(self, most: int) -> BisectionStep:
         """The same as a step of `cnnbench bisect`."""
         found = self.session(most)
         base = (1.0,) * len(self.new)
         result = MetricResult(metric=THROUGHPUT, base=base, new=(*self.new,), judgement=found)
         usual = POLICY.replace(alpha=self._made[-1].alpha)
-        return Step(
+        return BisectionStep(
             commit="",
-            answer=answer_about(result, usual, about_work=False),
+            answer=bisect_answer(result, usual, about_work=False),
             judgement=found,
             pairs=len(self.new),
         )
@@ -126,7 +126,7 @@ def pairs(generator: Generator, scatter: float, truth: float, planned: int) -> t
 _VERDICTS = {GOOD: Verdict.SAME, BAD: Verdict.SLOWER, SKIP: Verdict.INCONCLUSIVE}
 
 
-def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, Step]:
+def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, BisectionStep]:
     """A step of `cnnbench bisect` with twice as many `--most_pairs`, and the advised ones."""
     most = 2 * planned
     step = experiment.step(planned)
@@ -149,7 +149,7 @@ def between(
     bad = None
     while bad is None or bad.answer != BAD:
         _, bad = _bisected(_Experiment(generator, scatter, _TWICE, planned), planned)
-    threshold = policy_between(bad, POLICY).threshold
+    threshold = policy_for_middle_commit(bad, POLICY).threshold
     step = _Experiment(generator, scatter, truth, planned, threshold)
     advised, found = _bisected(step, planned)
     return advised, _VERDICTS[found.answer]

@@ -25,7 +25,7 @@ from cnnbench.base.inference import (
     paired_shift,
     standard_deviation,
 )
-from cnnbench.base.slow_steps import rare_shares
+from cnnbench.base.slow_steps import rare_disturbance_shares
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, aa_spread
@@ -131,7 +131,7 @@ def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
 
 def _speeds(a: Sequence[Process], b: Sequence[Process]) -> tuple[list[float], list[float]]:
     """Speeds of both sides without rare disturbances, as `cnnbench ab` judges them."""
-    rare = rare_shares([one.disturbance for one in (*a, *b)])
+    rare = rare_disturbance_shares([one.disturbance for one in (*a, *b)])
     found = [one.speed / (1 - share) for one, share in zip((*a, *b), rare, strict=True)]
     return found[: len(a)], found[len(a) :]
 

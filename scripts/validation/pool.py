@@ -26,7 +26,7 @@ from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.compare.judgement import cpu_seconds_by_turn
 from cnnbench.judge.metrics import CPU_TIME
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.watch import take
+from cnnbench.machine.watch import read_counters
 from cnnbench.records.metrics.figures import throughput
 from validation import planted_plugin
 
@@ -165,7 +165,7 @@ class Pool:
     def run(self, places: Sequence[Process]) -> list[Process]:
         """Runs processes whose places are set; returns them with their measurements."""
         plugin = f"--model_plugin={Path(planted_plugin.__file__).resolve()}"
-        load = take(Host()).load_average or 0.0
+        load = read_counters(Host()).load_average or 0.0
         flags = (plugin, *self.plan["flags"])
         sides = [
             Side(flags=flags, variables={planted_plugin.ROWS: str(place.rows)}) for place in places

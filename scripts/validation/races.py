@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cnnbench.campaigns.tune.bench import ALPHA, RACED_SLOWER, Race, Round
+from cnnbench.campaigns.tune.bench import ALPHA, RACED_SLOWER, CandidateRace, RaceRound
 from cnnbench.campaigns.tune.space import Candidate
 from validation.studies import Generator, Study, Sums, all_kept, share_of, surely_above
 
@@ -33,13 +33,15 @@ def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
     if (noisy := KINDS[kind]) is not None:
         scatters[noisy] *= _NOISIER
     names = map(str, range(size))
-    race = Race("made up", [Candidate(name=n, settings={}, flags={}, key=n) for n in names])
+    race = CandidateRace(
+        "made up", [Candidate(name=n, settings={}, flags={}, key=n) for n in names]
+    )
     processes = 0
     while not race.is_over:
         logs = generator.normal(0.0, _FOR_ALL) + generator.normal(0.0, scatters)
         logs -= _DISTANCE * np.arange(size)
         found = {key: float(np.exp(logs[int(key)])) for key in race.remaining}
-        race.add(Round(found))
+        race.add(RaceRound(found))
         race.drop(10**6)
         processes += len(found)
     lost = "0" in race.eliminated and race.eliminated["0"].left == RACED_SLOWER

@@ -16,15 +16,15 @@ from cnnbench import cli
 from cnnbench.base import interrupts, plugins
 from cnnbench.base.interrupts import (
     SIGNALS,
-    announced,
-    announcement,
-    begin,
-    conclude,
+    begin_command,
+    conclude_command,
+    delaying_interrupts,
+    find_announcement,
     grace,
-    handling,
-    obey,
-    restored,
-    uninterrupted,
+    grace_announcement,
+    handling_signals,
+    raise_if_interrupted,
+    restoring_interrupts,
 )
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.training import Training
@@ -73,32 +73,32 @@ WAYS = (plain, mixed_up, misread)
 
 @pytest.fixture
 def handled() -> Iterator[None]:
-    with handling():
-        begin()
+    with handling_signals():
+        begin_command()
         yield
-        conclude()
+        conclude_command()
 
 
 @pytest.mark.usefixtures("handled")
 @pytest.mark.parametrize("way", WAYS)
 def test_what_native_code_makes_of_an_interrupt_is_one(way: Callable[[], None]) -> None:
-    with pytest.raises(KeyboardInterrupt), restored():
+    with pytest.raises(KeyboardInterrupt), restoring_interrupts():
         way()
-    begin()
-    with pytest.raises(KeyboardInterrupt), plugins.reported(BenchmarkError):
+    begin_command()
+    with pytest.raises(KeyboardInterrupt), plugins.reporting_plugin_errors(BenchmarkError):
         way()
 
 
 @pytest.mark.usefixtures("handled")
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(KeyboardInterrupt), restored():
+    with pytest.raises(KeyboardInterrupt), restoring_interrupts():
         plain()
-    with pytest.raises(SystemError, match="bad argument"), restored():
+    with pytest.raises(SystemError, match="bad argument"), restoring_interrupts():
         raise SystemError("bad argument")  # the interrupt was before
-    begin()
-    with pytest.raises(BenchmarkError, match="disk"), restored():
+    begin_command()
+    with pytest.raises(BenchmarkError, match="disk"), restoring_interrupts():
         failing_afterwards()
-    with pytest.raises(KeyboardInterrupt), restored():  # by another handler
+    with pytest.raises(KeyboardInterrupt), restoring_interrupts():  # by another handler
         raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
 
 
@@ -136,29 +136,29 @@ def test_a_signal_is_delivered_after_the_block(number):
     done: list[str] = []
 
     def work():
-        with uninterrupted():
+        with delaying_interrupts():
             os.kill(os.getpid(), ignored)
             os.kill(os.getpid(), number)
             done.append("the block")
 
-    with handling():
+    with handling_signals():
         signal.signal(ignored, signal.SIG_IGN)
-        begin()
+        begin_command()
         with pytest.raises(KeyboardInterrupt):
             work()
-        conclude()
+        conclude_command()
     assert done == ["the block"]
 
 
 @pytest.mark.usefixtures("handled")
 def test_an_interrupt_that_python_drops_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
-    obey()
+    raise_if_interrupted()
     dropped()
     with pytest.raises(KeyboardInterrupt):
-        obey()
-    assert conclude()  # the command was interrupted
-    assert not conclude()  # is told once
-    obey()
+        raise_if_interrupted()
+    assert conclude_command()  # the command was interrupted
+    assert not conclude_command()  # is told once
+    raise_if_interrupted()
     signal.raise_signal(signal.SIGTERM)  # after the answer
     assert capsys.readouterr().err == ""
 
@@ -175,7 +175,7 @@ def test_files_without_imports_know_all_signals(path):
 )
 def test_the_grace_follows_the_longest_step(longest, seconds):
     assert grace(longest) == seconds
-    line = announcement(grace(longest))
-    assert announced(f"log\ncnnbench: {line}\nmore").group(1) == f"{seconds:.0f}"
-    with uninterrupted():
+    line = grace_announcement(grace(longest))
+    assert find_announcement(f"log\ncnnbench: {line}\nmore").group(1) == f"{seconds:.0f}"
+    with delaying_interrupts():
         assert grace(longest) == seconds + 60.0

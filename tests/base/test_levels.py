@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from cnnbench.base.levels import NoisyPoints, SeriesLevel, find_levels, likely_starts
+from cnnbench.base.levels import NoisyPoints, SeriesLevel, find_levels, likely_start_interval
 
 
 def draws(kind, count, seed):
@@ -43,7 +43,7 @@ def levels_at(values, cut):
 
 def starts_of(values, cut):
     noisy = NoisyPoints([[value] for value in values], relative=False)
-    return likely_starts(noisy, levels_at(values, cut), 1)
+    return likely_start_interval(noisy, levels_at(values, cut), 1)
 
 
 def series(values, scatter):

@@ -20,8 +20,8 @@ from cnnbench.base.files import (
     SCRATCH_OF_PARENT,
     FolderLock,
     Scratch,
-    claim,
-    remove_abandoned,
+    keep_temporary_folders,
+    remove_abandoned_temporaries,
 )
 
 HOLDER = """
@@ -152,7 +152,7 @@ def test_it_is_gone_behind_its_context_unless_it_is_kept(temporary):
         assert gone.path.parent == kept.path.parent == temporary
     assert names(temporary) == [kept.path.name]
     assert names(kept.path) == ["b"]
-    remove_abandoned(temporary)
+    remove_abandoned_temporaries(temporary)
     assert names(temporary) == [kept.path.name]
 
 
@@ -199,19 +199,19 @@ def test_only_what_was_made_as_scratch_is_removed(temporary, monkeypatch):
     (killed / "link").symlink_to(target)
     before = names(temporary)
     with FolderLock(held, file=SCRATCH):
-        remove_abandoned(temporary)
+        remove_abandoned_temporaries(temporary)
         assert names(temporary) == [name for name in before if name != killed.name]
     assert names(target) == [SCRATCH]
     left_behind(killed)
     with monkeypatch.context() as patch:
         patch.setattr("os.geteuid", lambda: os.getuid() + 1)
-        remove_abandoned(temporary)
+        remove_abandoned_temporaries(temporary)
         assert killed.name in names(temporary)
 
 
 @pytest.mark.parametrize("below", [".", "deep/train"])
 @pytest.mark.parametrize("through_a_link", [False, True])
-@pytest.mark.parametrize("use", [claim, FolderLock])
+@pytest.mark.parametrize("use", [keep_temporary_folders, FolderLock])
 def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through_a_link, use):
     folder = left_behind(temporary / "cnnbench-test-00000000")
     (folder / below).mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through
         path = temporary / "link"
         path.symlink_to(folder)
     use(path / below)
-    remove_abandoned(temporary)
+    remove_abandoned_temporaries(temporary)
     assert (folder / below).is_dir()
     assert not (folder / SCRATCH).exists()
 
@@ -228,7 +228,7 @@ def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through
 def test_the_scratch_folder_of_a_living_process_is_for_nobody_else(temporary):
     with Scratch("cnnbench-test-") as scratch:
         with pytest.raises(BlockingIOError, match=f"pid {os.getpid()} "):
-            claim(scratch.path / "train")
+            keep_temporary_folders(scratch.path / "train")
         with pytest.raises(BlockingIOError):
             FolderLock(scratch.path)
     assert names(temporary) == []
@@ -237,5 +237,5 @@ def test_the_scratch_folder_of_a_living_process_is_for_nobody_else(temporary):
 def test_a_process_may_write_to_the_scratch_folder_of_its_parent(temporary, monkeypatch):
     with Scratch("cnnbench-test-") as scratch:
         monkeypatch.setenv(SCRATCH_OF_PARENT, os.path.realpath(scratch.path))
-        claim(scratch.path / "train")
+        keep_temporary_folders(scratch.path / "train")
         assert names(scratch.path) == [SCRATCH]

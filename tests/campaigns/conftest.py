@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.suite import Suite, check, load
+from cnnbench.campaigns.suite import Suite, load, parse_suite
 from cnnbench.campaigns.sweep import SweepPlan, make_plan
 from cnnbench.records.run import Batch, RunRecord
 
@@ -47,7 +47,7 @@ def write(tmp_path: Path) -> Callable[[str], str]:
 @pytest.fixture
 def suite(write: Callable[[str], str]) -> Callable[[str], Suite]:
     """The checked suite in a text."""
-    return lambda text: check(load(write(text)))
+    return lambda text: parse_suite(load(write(text)))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cnnbench.campaigns.ab.side import print_answer
+from cnnbench.campaigns.ab.side import print_resolved_flags
 from cnnbench.cli import main
 from cnnbench.cli.commands import launch, strategies
 from cnnbench.flags import Params, parse
@@ -26,7 +26,7 @@ COUNTED = {
     parse.parse_flags.__code__: "lines",
     parse.parse_command.__code__: "lines",
     Params.__post_init__.__code__: "params",
-    make._resolved.__code__: "setups",
+    make._resolve_flags.__code__: "setups",
     NetworkPlan.resolved.__func__.__code__: "networks",  # type: ignore[attr-defined]
     registry.find.__code__: "modes",
 }
@@ -74,12 +74,12 @@ def test_a_case_of_a_sweep(
 
 @pytest.mark.parametrize(("job", "kinds"), [(None, 1), ({"workers": 2, "ps": 1}, 2)])
 def test_a_side(counts: Callable[..., list[int]], job: dict[str, int] | None, kinds: int) -> None:
-    found = counts(print_answer, json.dumps(job), *TINY)
+    found = counts(print_resolved_flags, json.dumps(job), *TINY)
     assert found == [1, kinds, kinds, 1, kinds]
 
 
 def test_a_job(counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_run", lambda *_: 0)
+    monkeypatch.setattr(launch, "_run_processes", lambda *_: 0)
     words = ["launch", "--workers=2", "--ps=1", "--", *TINY]
     assert counts(main, words) == [2, 2, 2, 1, 2]
 

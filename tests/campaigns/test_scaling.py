@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.campaigns import scaling
-from cnnbench.campaigns.launch import JobLayout, chief_setup, task_command
+from cnnbench.campaigns.launch import JobLayout, parse_task_command, plan_chief
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import launch
 from cnnbench.errors import BenchmarkError, FlagError
@@ -25,7 +25,7 @@ def of(lenet_runs):
 
 def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {*range(8)})
-    command = task_command(["--model=lenet", "--device=cpu", "--variable_update=replicated"])
+    command = parse_task_command(["--model=lenet", "--device=cpu", "--variable_update=replicated"])
     chief = SimpleNamespace(
         machine=SimpleNamespace(flags=SimpleNamespace(num_gpus=2)), to_json=dict
     )
@@ -48,7 +48,7 @@ def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
 
 def test_workers_with_processors_of_their_own(of):
     # 8 images per device: 0.1 s alone, 0.1 s with one worker, 0.16 s with two.
-    found = scaling.points(
+    found = scaling.scaling_points(
         [of(80.0, 1), of(40.0, 1), of(800.0, 1)],
         {1: [of(80.0, 1)], 2: [of(100.0, 2)]},
         towers=1,
@@ -69,7 +69,7 @@ def test_workers_with_processors_of_their_own(of):
 
 def test_the_range_of_efficiencies(of):
     jobs = {1: [of(80.0, 1), of(84.0, 1)], 2: [of(100.0, 2), of(120.0, 2), of(110.0, 2)]}
-    one, two = scaling.points([of(64.0, 1), of(80.0, 1)], jobs, towers=1, shared=False)
+    one, two = scaling.scaling_points([of(64.0, 1), of(80.0, 1)], jobs, towers=1, shared=False)
     # The slowest job beside the fastest process without exchange, and the other way round.
     assert (one.efficiency_low, one.efficiency_high) == pytest.approx((80 / 80, 84 / 64), rel=0.01)
     assert (two.efficiency_low, two.efficiency_high) == pytest.approx(
@@ -78,13 +78,13 @@ def test_the_range_of_efficiencies(of):
     assert one.efficiency_low < one.efficiency < one.efficiency_high
     assert two.efficiency_low < two.efficiency < two.efficiency_high
     assert " % to 93." in scaling.table_text([one, two]).splitlines()[-1]
-    (alone,) = scaling.points([of(80.0, 1)], {1: [of(84.0, 1)]}, towers=1, shared=False)
+    (alone,) = scaling.scaling_points([of(80.0, 1)], {1: [of(84.0, 1)]}, towers=1, shared=False)
     assert alone.efficiency == pytest.approx(1.05)
     assert (alone.efficiency_low, alone.efficiency_high) == (None, None)
 
 
 def test_workers_that_share_processors(of):
-    (two,) = scaling.points(
+    (two,) = scaling.scaling_points(
         [of(80.0, 1)], {2: [of(40.0, 2)]}, towers=1, shared=True, predicted={2: 0.1}
     )
     # 0.4 s, of which the computation of both takes 0.2.
@@ -98,7 +98,7 @@ def test_workers_that_share_processors(of):
 def test_strong_scaling_divides_the_batch_of_one_worker(of, shared, compute):
     # One worker takes 0.1 s for 8 images. Two share these: 0.08 s, where 0.05 s would be ideal.
     alone, half = of(80.0, 1), of(100.0, 1)
-    (two,) = scaling.points(
+    (two,) = scaling.scaling_points(
         [alone], {2: [half]}, towers=1, shared=shared, predicted={2: 0.03}, kind="strong"
     )
     assert (two.kind, two.images_per_step) == ("strong", 8)
@@ -116,27 +116,27 @@ def test_strong_scaling_divides_the_batch_of_one_worker(of, shared, compute):
 def test_strong_scaling_fixes_the_global_batch(words, batch):
     flags = ["--model=lenet", "--device=cpu", "--variable_update=collective_all_reduce"]
     options = launch.LaunchFlags(scaling=(1, 2), scaling_kind="strong")
-    command = launch._with_batch(options, task_command([*flags, *words]), JobLayout())
-    chief = make_plan(chief_setup(command.args, JobLayout(workers=2)))
+    command = launch._set_batch_size(options, parse_task_command([*flags, *words]), JobLayout())
+    chief = make_plan(plan_chief(command.args, JobLayout(workers=2)))
     assert (chief.length.batch_per_device, chief.length.global_batch) == (batch // 2, batch)
     with pytest.raises(FlagError, match="multiple of the 5 devices of an update, such as"):
-        make_plan(chief_setup(command.args, JobLayout(workers=5)))
+        make_plan(plan_chief(command.args, JobLayout(workers=5)))
 
 
 def test_kinds_of_scaling_that_contradict_the_batch():
     weak = launch.LaunchFlags(scaling=(1, 2))
-    command = task_command(["--model=lenet", "--global_batch_size=8", "--device=cpu"])
+    command = parse_task_command(["--model=lenet", "--global_batch_size=8", "--device=cpu"])
     with pytest.raises(FlagError, match=r"^--global_batch_size=8: .*--scaling_kind=strong"):
-        launch._with_batch(weak, command, JobLayout())
+        launch._set_batch_size(weak, command, JobLayout())
     strong = launch.LaunchFlags(scaling=(1, 2), scaling_kind="strong")
     flags = ["--variable_update=parameter_server", "--nocross_replica_sync", "--device=cpu"]
     with pytest.raises(FlagError, match=r"^--scaling_kind=strong: .* share no batch"):
-        launch._with_batch(strong, task_command(flags), JobLayout(ps=1))
+        launch._set_batch_size(strong, parse_task_command(flags), JobLayout(ps=1))
 
 
 def test_a_run_without_steps(of):
     with pytest.raises(BenchmarkError, match="has no steps"):
-        scaling.points([of(None, 1)], {}, towers=1, shared=False)
+        scaling.scaling_points([of(None, 1)], {}, towers=1, shared=False)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +152,15 @@ def test_a_run_without_steps(of):
 def test_predictions_by_mode(flags, ps, seconds):
     link = Link("test", 0.0, 1e-9, 0.0)
     setup = make_plan(Params.from_dict({"model": "lenet", "device": "cpu", **flags}), data=False)
-    found, reason = scaling.exchange_seconds(setup, link, ps, (1, 2, 4))
+    found, reason = scaling.predict_exchange_seconds(setup, link, ps, (1, 2, 4))
     assert reason == ""
     assert found[1] == 0
     assert 0 < found[2] < found[4]
     if seconds == "ring":
         from cnnbench.lab.predict.predict import gradient_tensors
-        from cnnbench.plan.setup import model_gradients
+        from cnnbench.plan.setup import model_and_gradient_shapes
 
-        tensors = gradient_tensors(model_gradients("lenet", None)[1], 4)
+        tensors = gradient_tensors(model_and_gradient_shapes("lenet", None)[1], 4)
         size = sum(tensor.bytes for tensor in tensors)
         assert found[4] == pytest.approx(size * 2 * 3 / 4 * 1e-9, rel=0.01)
 
@@ -169,20 +169,20 @@ def test_towers_of_a_worker_share_memory():
     link = Link("test", 0.0, 1e-9, 0.0)
     values = {"model": "lenet", "variable_update": "distributed_all_reduce", "num_gpus": 2}
     setup = make_plan(Params.from_dict({**values, "all_reduce_spec": "xring"}), data=False)
-    found, _ = scaling.exchange_seconds(setup, link, 0, (1, 2))
+    found, _ = scaling.predict_exchange_seconds(setup, link, 0, (1, 2))
     assert found[1] == pytest.approx(0, abs=1e-9)
     assert found[2] > 0
 
 
 def test_table_and_chart(of, monkeypatch):
-    found = scaling.points([of(80.0, 1)], {2: [of(100.0, 2)]}, towers=1, shared=False)
+    found = scaling.scaling_points([of(80.0, 1)], {2: [of(100.0, 2)]}, towers=1, shared=False)
     monkeypatch.setenv("COLUMNS", "160")
     kind, _, row = scaling.table_text(found).splitlines()
     assert kind == "weak scaling: every worker has the same batch, efficiency against one worker"
     assert row.split() == ["2", "2", "100.0", "160.0", "62.5", "%", "37.5", "%"]
     monkeypatch.setenv("COLUMNS", "100")
     assert max(map(len, scaling.table_text(found).splitlines())) <= 100
-    lines = scaling.chart(found, "title")
+    lines = scaling.scaling_chart(found, "title")
     assert {series.name: series.points for series in lines.series} == {
         "measured": ((2.0, 100.0),),
         "no exchange": ((2.0, pytest.approx(160.0)),),

@@ -40,7 +40,7 @@ from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed
 
 from cnnbench.base import document
-from cnnbench.base.document import Report, Section, markdown_of, render_report
+from cnnbench.base.document import Report, Section, render_report, report_to_markdown
 from cnnbench.base.terminal import csv_of
 from cnnbench.campaigns import bisect as bisect_session
 from cnnbench.campaigns import strategies as session
@@ -49,13 +49,13 @@ from cnnbench.campaigns.tune import bench
 from cnnbench.campaigns.tune import session as text
 from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Policy, compare_records
-from cnnbench.judge.compare.comparability import unlike_text
+from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.explain import explain, explanation
 from cnnbench.judge.history import HistoryEntry, all_series
 from cnnbench.judge.history import page as history_page
 from cnnbench.judge.history.steps import trend
 from cnnbench.judge.metrics import THROUGHPUT
-from cnnbench.judge.report.renderers import mentions, render
+from cnnbench.judge.report.renderers import mentioned_differences, render
 from cnnbench.judge.report.sections import campaigns as campaign_sections
 from cnnbench.machine import repository as git_repository
 from cnnbench.records import codec
@@ -165,7 +165,7 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
         patch.setattr(session, "compare_weights", lambda _, of: weights(draw, of))
-        patch.setattr(strategies, "_print", lambda *found: printed.append(found))
+        patch.setattr(strategies, "_print_table", lambda *found: printed.append(found))
         if draw.random() < 0.2:
             patch.setattr(session, "compare_weights", interrupted)
         run(
@@ -177,7 +177,7 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
         outputs = {
             "table": lambda one: table.table_text(one, cases),
             "csv": lambda one: csv_of(StrategyRow, one.rows),
-            **pages_of(campaign_sections.modes, campaign_sections.fastest_modes),
+            **pages_of(campaign_sections.modes_section, campaign_sections.fastest_modes),
         }
         return Experiment.of(document, document, outputs)
 
@@ -228,8 +228,10 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
         outputs = {
             "table": text.table_text,
             "csv": text.to_csv,
-            "flags": text.flag_file,
-            **pages_of(campaign_sections.best_flags, campaign_sections.proofs),
+            "flags": text.flag_file_text,
+            **pages_of(
+                campaign_sections.best_flags_section, campaign_sections.search_verdict_answers
+            ),
         }
         return Experiment.of(printed[0], printed[0], outputs)
 
@@ -257,7 +259,7 @@ def explain_of(seed: int, folder: Path, make: Any) -> Experiment:
             "table": explanation.table_text,
             "all rows": lambda one: explanation.table_text(one, 0),
             "markdown": lambda one: unescaped(explanation.to_markdown(one)),
-            "chart": lambda one: page_text(chart_text(explanation.chart(one))),
+            "chart": lambda one: page_text(chart_text(explanation.differences_chart(one))),
         }
         return Experiment.of(found, found, outputs, phrases_of(found))
 
@@ -340,8 +342,8 @@ def compared(found: Comparison) -> Experiment:
         "github": lambda one: annotations(render(one, "github")),
     }
     facts = [one for entry in found.entries for one in entry.differences]
-    phrases = [f"exit code {int(found.exit_code)}", *mentions(found)]
-    phrases += [unlike_text(one.fact, one.base, one.new) for one in facts]
+    phrases = [f"exit code {int(found.exit_code)}", *mentioned_differences(found)]
+    phrases += [differing_values_text(one.fact, one.base, one.new) for one in facts]
     phrases += [] if found.explanation is None else phrases_of(found.explanation)
     return Experiment.of(found, found, outputs, phrases)
 
@@ -414,7 +416,9 @@ def paired(
     written: list[Comparison] = []
     with on(MadeUpMachine(record, 1), folder) as patch, tracked():
         patch.setattr(ab.AbFlags, "write", lambda self, found: written.append(found))
-        patch.setattr(ab, "_profiled", lambda *_: explain(profiles.side(), profiles.side(slower)))
+        patch.setattr(
+            ab, "_explain_by_profiles", lambda *_: explain(profiles.side(), profiles.side(slower))
+        )
         run(
             *("ab", *words, f"--pairs={draw.choice([4, 8, 8])}", f"--seed={draw.randint(0, 9)}"),
             *(
@@ -544,7 +548,7 @@ def bisect_of(seed: int, folder: Path, make: Any) -> Experiment:
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
         for owner in (bisect_session, git_repository):
             patch.setattr(owner, "git", git)
-        patch.setattr(bisect, "_report", lambda found, *_: reported.append(found) or 0)
+        patch.setattr(bisect, "_print_result", lambda found, *_: reported.append(found) or 0)
         run(
             *("bisect", commits()[0], commits()[-1], f"--repository={repository()}"),
             *("--pairs=6", "--most_pairs=8", "--burn_in=0", "--results=results", f"--seed={seed}"),
@@ -576,7 +580,7 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
 
     return {
         "page": lambda one: page_text(render_report(report(one), "html")),
-        "markdown": lambda one: unescaped(markdown_of(report(one))),
+        "markdown": lambda one: unescaped(report_to_markdown(report(one))),
     }
 
 

@@ -21,7 +21,7 @@ FROZEN = ROOT / "tests" / "frozen"
 
 def test_published_files_are_current():
     published = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
-    assert published == documents.schemas(), "python -m cnnbench.cli.documents docs"
+    assert published == documents.schema_files(), "python -m cnnbench.cli.documents docs"
 
 
 @pytest.mark.parametrize("name", documents.DOCUMENTS)
@@ -101,4 +101,4 @@ def test_a_type_that_is_never_written_is_named():
         value: complex
 
     with pytest.raises(TypeError, match="complex"):
-        documents.schema_of(Wrong, "")
+        documents.schema_of_dataclass(Wrong, "")

@@ -13,8 +13,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from cnnbench.data import CIFAR10, augment, make_input
-from cnnbench.data.augment import AUGMENTATIONS, OPERATIONS, augmented, beta, mixed
-from cnnbench.data.pipeline import uniform_int
+from cnnbench.data.augment import AUGMENTATIONS, OPERATIONS, augmented, beta, mix_with_neighbours
+from cnnbench.data.pipeline import draw_uniform_int
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.params import SPECS
@@ -95,16 +95,18 @@ def test_cutmix_replaces_a_rectangle(alphas, small_set):
     images = np.random.default_rng(0).normal(size=(count, height, width, 3)).astype(np.float32)
     classes = np.arange(count)
     positions = 1000 + tf.range(count, dtype=tf.int64)
-    made = mixed({"image": tf.constant(images), "label": tf.constant(classes)}, positions, spec)
+    made = mix_with_neighbours(
+        {"image": tf.constant(images), "label": tf.constant(classes)}, positions, spec
+    )
     found, shares = made["image"].numpy(), made["own_share"].numpy()
     np.testing.assert_array_equal(made["other_label"], swapped(classes))
     rows, columns = (
-        uniform_int(positions, 5, f"CutMix {name}", size).numpy()
+        draw_uniform_int(positions, 5, f"CutMix {name}", size).numpy()
         for name, size in (("row", height), ("column", width))
     )
     cuts = np.ones(count, bool)
     if "mixup_alpha" in alphas:
-        cuts = uniform_int(positions, 5, "mixup or CutMix", 2).numpy() == 1
+        cuts = draw_uniform_int(positions, 5, "mixup or CutMix", 2).numpy() == 1
         assert 20 < cuts.sum() < 44
     drawn = beta(positions, 5, tf.where(cuts, 1.0, 0.4)).numpy()
     for number in range(count):

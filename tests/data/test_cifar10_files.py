@@ -6,8 +6,8 @@ import pytest
 from data_sets import noise, write_cifar10
 
 from cnnbench.data import CIFAR10
-from cnnbench.data.cifar10_files import find_files, read_file
-from cnnbench.data.dataset import detect
+from cnnbench.data.cifar10_files import find_files, read_cifar10_file
+from cnnbench.data.dataset import detect_dataset
 from cnnbench.errors import DataError, FlagError
 
 NESTED = functools.reduce(lambda inner, _: [inner] * 10, range(9), [1])
@@ -27,7 +27,7 @@ def test_images_come_back_equal(tmp_path, some, form, folder):
     write_cifar10(tmp_path / folder, images[:50], labels[:50], form=form)
     write_cifar10(tmp_path / folder, images[50:], labels[50:], form=form, subset="validation")
     for subset, rows in (("train", slice(0, 50)), ("validation", slice(50, None))):
-        parts = [read_file(path, 11) for path in find_files(str(tmp_path), subset)]
+        parts = [read_cifar10_file(path, 11) for path in find_files(str(tmp_path), subset)]
         assert len(parts) == (5 if subset == "train" else 1)
         for found, expected in zip(zip(*parts, strict=True), (images, labels), strict=True):
             np.testing.assert_array_equal(np.concatenate(found), expected[rows])
@@ -78,7 +78,7 @@ def test_wrong_content_names_the_file(tmp_path, content, message):
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickle.dumps(content, 2))
     with pytest.raises(DataError, match=f"data_batch_1: .*{message}"):
-        read_file(path, 11)
+        read_cifar10_file(path, 11)
 
 
 @pytest.mark.parametrize("inner", ["", "cifar-10-batches-py"])
@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_read_is_not_called_empty(tmp_path, some, unread
     write_cifar10(folder, images[:5], labels[:5])
     unreadable(folder)
     where = f"{folder}: " if inner else ""
-    for look in (detect, CIFAR10.subsets_in):
+    for look in (detect_dataset, CIFAR10.subsets_in):
         with pytest.raises(FlagError) as caught:
             look(str(tmp_path))
         told = f"--data_dir={tmp_path}: cannot be read: {where}Permission denied"
@@ -98,9 +98,9 @@ def test_a_folder_that_cannot_be_read_is_not_called_empty(tmp_path, some, unread
 def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"test_batch: cannot be read: Not a directory$"):
-        read_file(tmp_path / "file" / "test_batch", 11)
+        read_cifar10_file(tmp_path / "file" / "test_batch", 11)
     (tmp_path / "data_batch_1").mkdir()
     with pytest.raises(DataError, match=r"data_batch_1: cannot be read: Is a directory$"):
-        read_file(tmp_path / "data_batch_1", 11)
+        read_cifar10_file(tmp_path / "data_batch_1", 11)
     with pytest.raises(FlagError, match="there is no such directory"):
         find_files(str(tmp_path / "file" / "inner"), "train")

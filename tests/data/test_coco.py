@@ -10,7 +10,7 @@ import tensorflow as tf
 from data_sets import COCO_SIZES, SMALL, coco_annotations
 
 from cnnbench.data import coco, make_input
-from cnnbench.data.pipeline import uniform_int
+from cnnbench.data.pipeline import draw_uniform_int
 
 
 def batches(folder, subset, devices, count, **fields):
@@ -67,7 +67,7 @@ def test_windows_overlap_as_much_as_was_drawn():
     for at in range(40):
         position = tf.constant(at, tf.int64)
         part, inside, kept = coco.random_window(image, boxes, position, 1)
-        drawn = int(uniform_int(position, 1, "overlap", 7))
+        drawn = int(draw_uniform_int(position, 1, "overlap", 7))
         height, width = part.shape[:2]
         kept = kept.numpy()
         assert kept.any()

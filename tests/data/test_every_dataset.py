@@ -35,7 +35,7 @@ from data_sets import (
 from cnnbench.data import coco, find_dataset, imagenet, make_input
 from cnnbench.data import librispeech as speech
 from cnnbench.data.coco import CocoObject
-from cnnbench.data.dataset import detect
+from cnnbench.data.dataset import detect_dataset
 from cnnbench.errors import DataError, FlagError
 from cnnbench.models import register_model
 from cnnbench.models.networks.deepspeech import DeepSpeech2
@@ -349,7 +349,7 @@ def test_folders_without_it(name, small_set, tmp_path, call):
     with pytest.raises(
         FlagError, match=r"contains files of no data set \(imagenet: train-\*-of-\*"
     ):
-        detect(str(tmp_path))
+        detect_dataset(str(tmp_path))
     with pytest.raises(FlagError, match="nowhere: there is no such directory"):
         dataset.num_examples("train", str(tmp_path / "nowhere"))
     with pytest.raises(FlagError, match=r"contains no (files|CIFAR-10|ratings-)"):

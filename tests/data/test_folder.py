@@ -1,12 +1,12 @@
 import os
 
-from cnnbench.data.folder import once_per_content
+from cnnbench.data.folder import cache_by_file_version
 
 
 def test_a_file_is_counted_again_when_it_grew_was_touched_or_was_replaced(tmp_path):
     asked = []
 
-    @once_per_content
+    @cache_by_file_version
     def count(path):
         asked.append(path)
         return len(path.read_bytes()) if path.exists() else -1

@@ -14,12 +14,12 @@ from cnnbench.data import imagenet as image_module
 from cnnbench.data.imagenet import (
     CHANNEL_MEANS,
     distort_colour,
-    eval_image,
-    resize,
-    scale_and_turn_chroma,
-    train_image,
+    preprocess_eval_image,
+    preprocess_train_image,
+    resize_image,
+    scale_and_rotate_chroma,
 )
-from cnnbench.data.pipeline import uniform_int
+from cnnbench.data.pipeline import draw_uniform_int
 
 NO_BOXES = tf.zeros([1, 0, 4])
 ODD_SIZES = [(31, 57), (97, 33), (64, 64), (40, 201)]
@@ -39,7 +39,7 @@ def jpeg(image, **options):
 
 def test_what_is_drawn_depends_on_seed_purpose_and_position():
     def drawn(seed=1, purpose="mirror", first=0):
-        return uniform_int(tf.range(first, first + 1000, dtype=tf.int64), seed, purpose, 1000)
+        return draw_uniform_int(tf.range(first, first + 1000, dtype=tf.int64), seed, purpose, 1000)
 
     assert np.mean(drawn()) == pytest.approx(499.5, abs=40)
     for other in (drawn(seed=2), drawn(purpose="crop top"), drawn(first=1)):
@@ -47,7 +47,7 @@ def test_what_is_drawn_depends_on_seed_purpose_and_position():
 
 
 def train(encoded, boxes, at, asked):
-    return train_image(encoded, tf.io.extract_jpeg_shape(encoded), boxes, at, asked)
+    return preprocess_train_image(encoded, tf.io.extract_jpeg_shape(encoded), boxes, at, asked)
 
 
 def flat(height, width, colour):
@@ -64,7 +64,7 @@ def test_a_flat_colour_stays_flat(method, size, prepare):
         if prepare == "train":
             image = train(encoded, NO_BOXES, position(at), spec(resize_method=method))
         else:
-            image = eval_image(encoded, position(at), spec(resize_method=method))
+            image = preprocess_eval_image(encoded, position(at), spec(resize_method=method))
         assert image.shape == (24, 24, 3)
         assert image.dtype == tf.float32
         # JPEG itself rounds a colour by up to two steps.
@@ -105,7 +105,7 @@ def test_mlperf_ignores_boxes_and_subtracts_means():
     image = train(encoded, box, position(0), asked)
     expected = np.array((200, 100, 40)) - CHANNEL_MEANS
     np.testing.assert_allclose(image, np.broadcast_to(expected, image.shape), atol=2.1)
-    np.testing.assert_allclose(eval_image(encoded, position(0), asked), image, atol=1e-4)
+    np.testing.assert_allclose(preprocess_eval_image(encoded, position(0), asked), image, atol=1e-4)
     gradient = jpeg(np.tile(np.arange(0, 250, 5, dtype=np.uint8)[:, None, None], (1, 50, 3)))
     np.testing.assert_array_equal(
         train(gradient, box, position(3), asked),
@@ -138,7 +138,7 @@ def test_train_crop_is_a_window_of_the_image_or_its_mirror(photos):
 def test_eval_crop_is_the_centre(photos):
     encoded = jpeg(photos["cat"][:41, :50])
     decoded = tf.io.decode_jpeg(encoded, dct_method="INTEGER_FAST").numpy()
-    image = eval_image(encoded, position(0), spec(36, resize_method="crop"))
+    image = preprocess_eval_image(encoded, position(0), spec(36, resize_method="crop"))
     pixels = np.rint((image.numpy() + 1) * 127.5)
     np.testing.assert_array_equal(pixels, decoded[2:38, 7:43])
 
@@ -147,11 +147,11 @@ def test_eval_crop_is_the_centre(photos):
 def test_round_robin_takes_the_methods_in_turn(photos, method):
     image = photos["flower"][150:210, 200:260]
     turn = ["nearest", "bilinear", "bicubic", "area"].index(method)
-    alone = resize(image, 34, 23, position(0), spec(resize_method=method))
-    in_turn = resize(image, 34, 23, position(4 * 7 + turn), spec(resize_method="round_robin"))
+    alone = resize_image(image, 34, 23, position(0), spec(resize_method=method))
+    in_turn = resize_image(image, 34, 23, position(4 * 7 + turn), spec(resize_method="round_robin"))
     np.testing.assert_array_equal(alone, in_turn)
     others = [
-        resize(image, 34, 23, position(turn + i), spec(resize_method="round_robin"))
+        resize_image(image, 34, 23, position(turn + i), spec(resize_method="round_robin"))
         for i in (1, 2, 3)
     ]
     assert all(np.abs(alone - other).max() > 1 for other in others)
@@ -162,7 +162,7 @@ def test_all_methods_stay_within_the_range_of_pixels():
     image = tf.constant(generator.choice(np.array([0, 1, 254, 255], np.uint8), (40, 31, 3)))
     for method in ("nearest", "bilinear", "bicubic", "area"):
         for sides in ((17, 90), (40, 31), (97, 13)):
-            resized = resize(image, *sides, position(0), spec(resize_method=method)).numpy()
+            resized = resize_image(image, *sides, position(0), spec(resize_method=method)).numpy()
             assert resized.min() >= 0, (method, sides)
             assert resized.max() <= 255, (method, sides)
 
@@ -192,7 +192,7 @@ def test_the_two_orders_take_turns(photo, in_yiq, monkeypatch):
     for owner, name, change in (
         (tf.image, "stateless_random_brightness", lambda x, *a, **k: x),
         (tf.image, "stateless_random_contrast", lambda x, *a, **k: x / 2),
-        (image_module, "scale_and_turn_chroma", lambda x, *a: x + 0.1),
+        (image_module, "scale_and_rotate_chroma", lambda x, *a: x + 0.1),
         (tf.image, "stateless_random_saturation", lambda x, *a, **k: x),
         (tf.image, "stateless_random_hue", lambda x, *a: x + 0.1),
     ):
@@ -205,7 +205,7 @@ def test_the_two_orders_take_turns(photo, in_yiq, monkeypatch):
 
 def test_turning_keeps_brightness_and_chroma_length(photo):
     before = tf.image.rgb_to_yiq(photo / 255).numpy()
-    after = tf.image.rgb_to_yiq(scale_and_turn_chroma(photo / 255, 1.5, 0.7)).numpy()
+    after = tf.image.rgb_to_yiq(scale_and_rotate_chroma(photo / 255, 1.5, 0.7)).numpy()
     np.testing.assert_allclose(after[..., 0], before[..., 0], atol=1e-5)
     length = np.hypot(before[..., 1], before[..., 2])
     np.testing.assert_allclose(np.hypot(after[..., 1], after[..., 2]), 1.5 * length, atol=1e-5)
@@ -251,7 +251,9 @@ def test_evaluation_sees_the_pixels_that_the_ancestor_sees(
     rows, columns = (int(np.float32(s) * ratio * np.float32(1.145)) for s in (height, width))
     top, left = (rows - size) // 2, (columns - size) // 2
     expected = bilinear(pixels, rows, columns)[top : top + size, left : left + size]
-    found = eval_image(file.getvalue(), position(0), spec(size, subset="validation")).numpy()
+    found = preprocess_eval_image(
+        file.getvalue(), position(0), spec(size, subset="validation")
+    ).numpy()
     # Pillow's inverse cosine transform is the exact one, TensorFlow's the fast one.
     off = np.abs((found + 1) * 127.5 - expected)
     assert off.max() < 12
@@ -264,7 +266,9 @@ def test_colour_at_half_resolution_is_repeated_when_asked():
     Image.fromarray(colours.astype(np.uint8)).save(file, "JPEG", subsampling="4:2:0")
     asked = spec(64, resize_method="crop", subset="validation")
     exact, fast = (
-        eval_image(file.getvalue(), position(0), dataclasses.replace(asked, **given)).numpy()
+        preprocess_eval_image(
+            file.getvalue(), position(0), dataclasses.replace(asked, **given)
+        ).numpy()
         for given in ({}, {"jpeg_fancy_upscaling": False})
     )
     pixels = decoded_by_pillow(file.getvalue(), "RGB")
@@ -313,7 +317,9 @@ def test_official_evaluation_resizes_the_shorter_side_and_cuts_the_centre(
     expected = expected[top : top + size, left : left + size] - (123.68, 116.78, 103.94)
     # Whatever the other flags say.
     given = official(size, subset="validation", resize_method="area", ml_perf=True)
-    np.testing.assert_allclose(eval_image(encoded, position(3), given), expected, atol=0.01)
+    np.testing.assert_allclose(
+        preprocess_eval_image(encoded, position(3), given), expected, atol=0.01
+    )
 
 
 def test_official_training_resizes_the_window_mirrors_and_subtracts(photos, monkeypatch):

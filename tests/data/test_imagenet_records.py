@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.data.imagenet import BOX_SIDES, examine, parse, serialize
+from cnnbench.data.imagenet import BOX_SIDES, examine, parse_record, serialize
 
 KEYS = {
     *(f"image/{name}" for name in ("height", "width", "colorspace", "channels", "format")),
@@ -36,7 +36,7 @@ def test_the_keys_of_the_ancestor(example):
 
 
 def boxes_in(example):
-    return parse(example.SerializeToString(), {})[1]
+    return parse_record(example.SerializeToString(), {})[1]
 
 
 def test_boxes_are_read_as_they_were_written(example):

@@ -14,9 +14,9 @@ from cnnbench.base import files as lock
 from cnnbench.base.files import FILE, SCRATCH, FolderLock
 from cnnbench.data import IMAGENET, imagenet, make_input
 from cnnbench.data import imagenet as module
-from cnnbench.data.dataset import detect
+from cnnbench.data.dataset import detect_dataset
 from cnnbench.data.folder import ImageClass, ImageFolder, find_images
-from cnnbench.data.imagenet import ENCODED, make_imagenet, rgb_jpeg
+from cnnbench.data.imagenet import ENCODED, read_as_rgb_jpeg, write_imagenet_records
 from cnnbench.data.tfrecord import find_files
 from cnnbench.errors import DataError, FlagError, UsageError
 
@@ -77,7 +77,7 @@ def test_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
     image = photos["china"][100:180, 200:300]
     path = tmp_path / name
     WRITERS[name](path, image)
-    made, *size, reencoded = rgb_jpeg(path)
+    made, *size, reencoded = read_as_rgb_jpeg(path)
     assert size == [80, 100]
     assert reencoded == (name != "rgb.jpg")
     assert tf.image.extract_jpeg_shape(made).numpy().tolist() == [80, 100, 3]
@@ -98,7 +98,7 @@ ARITHMETIC = base64.b64decode(
 
 def test_jpegs_with_arithmetic_coding_are_kept_read_and_checked(tmp_path, cpu_devices):
     (tmp_path / "a.jpg").write_bytes(ARITHMETIC)
-    assert rgb_jpeg(tmp_path / "a.jpg") == (ARITHMETIC, 8, 16, False)
+    assert read_as_rgb_jpeg(tmp_path / "a.jpg") == (ARITHMETIC, 8, 16, False)
     pixels = tf.io.decode_jpeg(ARITHMETIC).numpy().astype(int)
     assert np.abs(pixels[:, :8] - (250, 20, 30)).max() < 8
     assert np.abs(pixels[:, 8:] - (10, 200, 40)).max() < 8
@@ -119,7 +119,7 @@ def folder_of(*paths):
 def test_more_classes_than_imagenet_has(tmp_path):
     classes = tuple(ImageClass(i + 1, str(i), str(i)) for i in range(1001))
     with pytest.raises(UsageError, match="1001 classes, but at most 1000 fit"):
-        make_imagenet(ImageFolder(classes, {}), tmp_path, {})
+        write_imagenet_records(ImageFolder(classes, {}), tmp_path, {})
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_place_that_cannot_be_written_to_is_wrong_use(photo, tmp_path, out, pr
         pytest.skip("no /proc on this system")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError) as caught:
-        make_imagenet(folder_of(photo), tmp_path / out, {"train": 1, "validation": 1})
+        write_imagenet_records(folder_of(photo), tmp_path / out, {"train": 1, "validation": 1})
     assert str(caught.value) == f"{tmp_path / out}: {problem}"
 
 
@@ -160,7 +160,7 @@ def test_a_disk_that_fills_up_leaves_nothing(photo, tmp_path, monkeypatch, full)
     else:
         _refuse_to_move(monkeypatch, files[1] if full == "move" else "labels.txt")
     with pytest.raises(DataError, match=r"No space left on device$") as caught:
-        make_imagenet(folder_of(photo, photo), out, {"train": 2, "validation": 1})
+        write_imagenet_records(folder_of(photo, photo), out, {"train": 2, "validation": 1})
     assert str(caught.value).startswith(str(out))
     assert "\n" not in str(caught.value)
     assert [path.name for path in out.iterdir()] == ["labels.txt"]
@@ -198,10 +198,10 @@ def test_what_is_being_written_does_not_look_like_a_data_set(photo, tmp_path, mo
 
     def look(path):
         seen.append([found for s in ("train", "validation") for found in tmp_path.glob(f"{s}-*")])
-        return rgb_jpeg(path)
+        return read_as_rgb_jpeg(path)
 
-    monkeypatch.setattr(module, "rgb_jpeg", look)
-    make_imagenet(folder_of(photo, photo), tmp_path, {"train": 2, "validation": 1})
+    monkeypatch.setattr(module, "read_as_rgb_jpeg", look)
+    write_imagenet_records(folder_of(photo, photo), tmp_path, {"train": 2, "validation": 1})
     assert seen == [[], []]
     assert len(list(tmp_path.glob("train-*"))) == 2
     assert not list(tmp_path.glob("unfinished-*"))
@@ -225,8 +225,8 @@ def test_only_what_a_killed_process_left_is_removed(photo, tmp_path):
     (own / "novel.txt").touch()
     (tmp_path / "unfinished-drafts00").mkdir()
     made = {"train": 1, "validation": 1}
-    make_imagenet(folder_of(photo), tmp_path / "other", made)
-    make_imagenet(folder_of(photo), tmp_path, made)
+    write_imagenet_records(folder_of(photo), tmp_path / "other", made)
+    write_imagenet_records(folder_of(photo), tmp_path, made)
     assert not left.exists()
     assert sorted(tmp_path.glob("unfinished-*/*")) == [own / "novel.txt"]
     assert find_files(str(tmp_path), "train")
@@ -235,13 +235,13 @@ def test_only_what_a_killed_process_left_is_removed(photo, tmp_path):
         FolderLock(busy.parent),
         pytest.raises(UsageError, match=r"out: .*another process is writing there: pid \d+ on "),
     ):
-        make_imagenet(folder_of(photo), busy.parent, made)
+        write_imagenet_records(folder_of(photo), busy.parent, made)
     assert busy.exists()
 
 
 def test_a_process_killed_while_it_moves_files_leaves_no_data_set(photo, tmp_path):
     found = folder_of(photo, photo)
-    make_imagenet(found, tmp_path, {"train": 2, "validation": 1})
+    write_imagenet_records(found, tmp_path, {"train": 2, "validation": 1})
     unfinished = tmp_path / "unfinished-left1234"
     unfinished.mkdir()
     (unfinished / SCRATCH).touch()
@@ -250,13 +250,13 @@ def test_a_process_killed_while_it_moves_files_leaves_no_data_set(photo, tmp_pat
     with pytest.raises(FlagError, match=r"--data_dir=.*not finished \(unfinished-left1234\)"):
         find_files(str(tmp_path), "train")
     with pytest.raises(FlagError, match=r"not finished \(unfinished-left1234\)"):
-        detect(str(tmp_path))
+        detect_dataset(str(tmp_path))
     with pytest.raises(UsageError, match="contains an unfinished data set already"):
-        make_imagenet(found, tmp_path, {"train": 2, "validation": 1})
+        write_imagenet_records(found, tmp_path, {"train": 2, "validation": 1})
 
 
 def test_files_are_no_more_than_images_and_as_readable_as_others(photo, tmp_path):
-    make_imagenet(folder_of(photo, photo), tmp_path / "out", {"train": 8, "validation": 2})
+    write_imagenet_records(folder_of(photo, photo), tmp_path / "out", {"train": 8, "validation": 2})
     modes = {path.name: path.stat().st_mode for path in (tmp_path / "out").iterdir()}
     names = ("train-00000-of-00002", "train-00001-of-00002", "labels.txt")
     assert modes == dict.fromkeys(names, photo.stat().st_mode)
@@ -267,7 +267,7 @@ def test_an_image_too_large_for_a_jpeg_is_named(tmp_path, limits):
     path = tmp_path / "wide.png"
     path.write_bytes(tf.io.encode_png(np.zeros((1, 70_000, 3), np.uint8)).numpy())
     with pytest.raises(DataError, match=re.escape(f"{path}: cannot become a JPEG: ")) as caught:
-        rgb_jpeg(path)
+        read_as_rgb_jpeg(path)
     assert "\n" not in str(caught.value)
 
 
@@ -279,7 +279,9 @@ def test_names_that_are_not_utf8(photo, tmp_path):
         pytest.skip("this file system takes UTF-8 only")
     photo.rename(folder / "1.jpg")
     out = tmp_path / "out"
-    make_imagenet(find_images(folder.parent, None, 0, 1), out, {"train": 1, "validation": 1})
+    write_imagenet_records(
+        find_images(folder.parent, None, 0, 1), out, {"train": 1, "validation": 1}
+    )
     assert (out / "labels.txt").read_bytes() == b"background\ncaf\xe9\n"
     (feature,) = examples(out, "train")
     assert feature["image/class/synset"].bytes_list.value[0] == b"caf\xe9"

@@ -14,7 +14,7 @@ from forked import until
 
 from cnnbench.data import CIFAR10, make_input, prefetch
 from cnnbench.data.pipeline import Pipeline
-from cnnbench.data.prefetch import JoinedInput, PipelineInput, Steps
+from cnnbench.data.prefetch import JobInput, PipelineInput, Steps
 from cnnbench.errors import DataError
 
 
@@ -185,7 +185,7 @@ def test_an_input_that_hangs_is_closed_within_two_seconds_together_with_others(c
         reader.start()
     until(lambda: all(one._prefetcher for one in inputs))
     begin = time.monotonic()
-    JoinedInput(inputs).close()
+    JobInput(inputs).close()
     assert 1.5 < time.monotonic() - begin < 2.5
     free.set()
     until(lambda: not input_threads())
@@ -193,13 +193,13 @@ def test_an_input_that_hangs_is_closed_within_two_seconds_together_with_others(c
 
 def slow_copies(monkeypatch, before):
     """Calls ``before`` with the number of the tower in the thread that is about to copy."""
-    copy = prefetch.DeviceCopies._copy
+    copy = prefetch.DeviceCopier._copy
 
     def slowed(self, tower, batch):
         before(tower)
         return copy(self, tower, batch)
 
-    monkeypatch.setattr(prefetch.DeviceCopies, "_copy", slowed)
+    monkeypatch.setattr(prefetch.DeviceCopier, "_copy", slowed)
 
 
 @pytest.mark.usefixtures("accelerators")
@@ -282,13 +282,13 @@ def joined(devices, subset):
     """Seven numbers, read by two workers of two towers each."""
     specs = shards(2, 2, data_dir="/numbers", subset=subset)
     pairs = zip(specs, (devices[:2], devices[2:4]), strict=True)
-    return JoinedInput([PipelineInput(spec, two, Counting(spec, 7)) for spec, two in pairs])
+    return JobInput([PipelineInput(spec, two, Counting(spec, 7)) for spec, two in pairs])
 
 
 def test_synthetic_rows_of_workers_are_those_of_one_process(cpu_devices):
     alone = make_input(*shards(1, 4), cpu_devices[:4])
     pairs = zip(shards(2, 2), (cpu_devices[:2], cpu_devices[2:4]), strict=True)
-    source = JoinedInput([make_input(*pair) for pair in pairs])
+    source = JobInput([make_input(*pair) for pair in pairs])
     assert source.synthetic
     assert source.signature == source.next() == ()
     assert source.devices == tuple(cpu_devices[:4])

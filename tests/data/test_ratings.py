@@ -91,7 +91,7 @@ def test_negatives_are_different_items_up_to_all_that_a_user_has_not_rated(table
 def test_every_item_that_was_not_rated_is_drawn_equally_often():
     users = np.repeat(np.arange(4000), 2)
     items = np.tile([1, 4], 4000)
-    drawn = ratings_files._negatives(users, items, 8, 3, seed=7)
+    drawn = ratings_files._draw_negatives(users, items, 8, 3, seed=7)
     found, counts = np.unique(drawn, return_counts=True)
     assert found.tolist() == [0, 2, 3, 5, 6, 7]
     assert np.abs(counts / 12000 - 1 / 6).max() < 0.015  # more than four standard deviations

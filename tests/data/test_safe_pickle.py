@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from cnnbench.data import cifar10_files
-from cnnbench.data.cifar10_files import unpickled
+from cnnbench.data.cifar10_files import unpickle_safely
 
 
 def integers(data):
-    return cifar10_files.integers(unpickled(data))
+    return cifar10_files.integers(unpickle_safely(data))
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -23,7 +23,7 @@ def test_arrays_and_containers_of_every_protocol(protocol):
         np.int64(-7),
     ]
     plain = {b"names": [b"a.png", b"", "text"], "labels": (1, 2.5, None)}
-    loaded = unpickled(pickle.dumps([arrays, plain], protocol))
+    loaded = unpickle_safely(pickle.dumps([arrays, plain], protocol))
     for found, expected in zip(loaded[0], arrays, strict=True):
         array = cifar10_files.integers(found)
         assert array.dtype == expected.dtype
@@ -38,7 +38,7 @@ def test_module_names_of_old_numpy():
 
 
 def test_python_2_strings_become_bytes():
-    assert unpickled(b"(dp0\nS'data'\np1\nS'\\xff\\x00'\np2\ns.") == {b"data": b"\xff\x00"}
+    assert unpickle_safely(b"(dp0\nS'data'\np1\nS'\\xff\\x00'\np2\ns.") == {b"data": b"\xff\x00"}
 
 
 class Hostile:
@@ -81,7 +81,7 @@ def test_names_are_not_looked_up(reference):
 )
 def test_damage_is_an_unpickling_error(data):
     with pytest.raises(pickle.UnpicklingError):
-        unpickled(data)
+        unpickle_safely(data)
 
 
 ARRAY = pickle.dumps(np.frombuffer(b"abcdef", np.uint8).reshape(2, 3), 2)

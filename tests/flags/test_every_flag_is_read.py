@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 from cnnbench.run.driver.training import ENDINGS
 from cnnbench.run.step.update import CLIPPINGS
@@ -35,7 +35,7 @@ NOT_READ = {
 def _read_anywhere():
     # AggregationSpec.of, optimizers, schedules, clippings and endings read flags by names in data.
     # The input has the flags of data as attributes.
-    names = {*named(FLAGS, RunPart.READING)}
+    names = {*names_of_flags(FLAGS, RunPart.READING)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}
     names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *ENDINGS, *plugins.FLAGS}
     for package in PACKAGES:

@@ -5,7 +5,7 @@ import pytest
 from cnnbench.base.text import Duration
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.declare import numeric
+from cnnbench.flags.declare import numeric_kind
 from cnnbench.flags.params import SPECS
 
 EVERY = SPECS["display_every"]
@@ -54,10 +54,12 @@ def test_what_no_kind_takes_is_refused(value, reason):
 
 
 def test_limits_have_all_digits():
-    kind = numeric(int, minimum=0, maximum=2**63 - 1)
+    kind = numeric_kind(int, minimum=0, maximum=2**63 - 1)
     assert kind.accepted() == "from 0 to 9223372036854775807"
     assert kind.fault(-1) == "must be from 0 to 9223372036854775807"
-    assert numeric(float, above=0.5, maximum=1.0).accepted() == "greater than 0.5 and at most 1"
+    assert (
+        numeric_kind(float, above=0.5, maximum=1.0).accepted() == "greater than 0.5 and at most 1"
+    )
 
 
 def test_the_help_has_both_kinds():

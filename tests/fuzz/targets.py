@@ -85,10 +85,10 @@ def text_of(data: bytes) -> str:
 def plan(argv: Sequence[str]) -> None:
     """What a run does with its flags before it loads TensorFlow."""
     from cnnbench.plan import make_plan, parse_run
-    from cnnbench.run.driver.preflight import estimate
+    from cnnbench.run.driver.preflight import estimate_memory
 
     made = make_plan(parse_run(argv))
-    estimate(made, "cpu")
+    estimate_memory(made, "cpu")
     rate, steps = made.rates.schedule, made.length.batches
     if not all(math.isfinite(rate(step)) for step in (0, 1, steps // 2, steps - 1)):
         raise Disagreement(f"the learning rate is not finite: {argv}")
@@ -174,7 +174,7 @@ def pickles(generator: random.Random, folder: Path) -> None:
     if path.suffix:
         data = generator.randbytes(generator.choice((0, 1, 3073, 6146, 3072, 10_000)))
     path.write_bytes(data if generator.random() < 0.5 else mutated(generator, data))
-    taken = not refused(lambda: cifar10_files.read_file(path, 10))
+    taken = not refused(lambda: cifar10_files.read_cifar10_file(path, 10))
     defects = cifar10_files.check_files([path], 10).defects
     if taken == bool(defects):
         raise Disagreement(f"read: {taken}, but the check finds {defects}")
@@ -256,7 +256,7 @@ def records(generator: random.Random, folder: Path) -> None:
 
 def suites(generator: random.Random, folder: Path) -> None:
     """Suites: those that come with cnnbench, with lines and words exchanged."""
-    from cnnbench.campaigns.suite import check, load
+    from cnnbench.campaigns.suite import load, parse_suite
     from cnnbench.campaigns.sweep import make_plan
 
     sources = sorted((ROOT / "configs").glob("*.yaml"))
@@ -281,7 +281,7 @@ def suites(generator: random.Random, folder: Path) -> None:
             lines[at] = text_of(mutated(generator, lines[at].encode(errors="replace")))
     path = folder / "suite.yaml"
     path.write_text("\n".join(lines), errors="replace")
-    refused(lambda: make_plan(check(load(str(path))), {}))
+    refused(lambda: make_plan(parse_suite(load(str(path))), {}))
 
 
 # Run records ----------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
         f"        {filled(generator.choice(_BODIES))}\n\n"
         f"{filled(generator.choice(_ENDS))}\n"
     )
-    model.all_names()  # all modules of networks are imported
+    model.all_model_names()  # all modules of networks are imported
     before = dict(model._factories)
     try:
 
@@ -436,7 +436,7 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
     finally:
         model._factories.clear()
         model._factories.update(before)
-        plugins.forget(path)
+        plugins.forget_plugin(path)
 
 
 TARGETS: dict[str, Try] = {

@@ -233,7 +233,7 @@ def tracked() -> Iterator[None]:
 
     csv_cell = terminal.csv_cell
     replaced = {
-        numbers.number_of: _number_of,
+        numbers.item_count: _number_of,
         estimate.from_test_scale: _transparent(estimate.from_test_scale),
     }
 

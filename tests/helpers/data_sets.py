@@ -29,7 +29,7 @@ from cnnbench.data import (
 )
 from cnnbench.data.dataset import TowerBatch
 from cnnbench.data.librispeech import ALPHABET
-from cnnbench.models.spec import resolve
+from cnnbench.models.spec import resolve_sizes
 
 
 def write_cifar10(directory, images, labels, *, subset="train", form="python", files=5):
@@ -268,7 +268,7 @@ class Sizes:
 def utterances(**sizes: int) -> dict[str, Any]:
     """The field of an `InputSpec` for a model of these sizes."""
     own = type("Own", (Sizes,), sizes)
-    return {"examples": resolve(LIBRISPEECH.elements, own(), 29)}
+    return {"examples": resolve_sizes(LIBRISPEECH.elements, own(), 29)}
 
 
 def transcripts(batch: TowerBatch) -> list[Hashable]:
@@ -373,7 +373,7 @@ def write_records(path: Path, records: Iterable[bytes]) -> Path:
 
 def damage(path: Path, record: int) -> None:
     """Changes a byte of the data of one record."""
-    _, offset, length = list(tfrecord.frames(path))[record]
+    _, offset, length = list(tfrecord.read_frames(path))[record]
     content = bytearray(path.read_bytes())
     content[offset + length // 2] ^= 1
     path.write_bytes(content)

@@ -96,8 +96,8 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
             patch.setattr(owner, "worktree", worktree)
         patch.setattr(sides, "revision_of", lambda flag, text: text)
         patch.setattr(sides, "commit_of", lambda text: text)
-        patch.setattr(repository, "of_folder", subject)
-        patch.setattr(repository, "of_work", lambda *_: Subject(revision="a" * 40))
+        patch.setattr(repository, "folder_repository", subject)
+        patch.setattr(repository, "measured_code", lambda *_: Subject(revision="a" * 40))
         yield patch
 
 

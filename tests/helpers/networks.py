@@ -16,12 +16,12 @@ from cnnbench.models import model as registry
 from cnnbench.models.declaration import declare
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.networks.efficientnet import B0, MOBILE
-from cnnbench.models.networks.regnet import Line
+from cnnbench.models.networks.regnet import WidthParameters
 
 CUT = {
     "mobilenet": {"image_size": 32, "stages": (*MOBILE[:2], MOBILE[2]._replace(blocks=1))},
     "efficientnet_b0": {"image_size": 32, "stages": B0[:3]},
-    "regnety_400mf": {"image_size": 32, "line": Line(4, 48, 120.0, 2.09, 8, 4)},
+    "regnety_400mf": {"image_size": 32, "line": WidthParameters(4, 48, 120.0, 2.09, 8, 4)},
     "convnext_tiny": {"image_size": 32, "blocks": (1, 2, 1), "widths": (48, 96, 192)},
     "vit_b16": {"image_size": 32, "width": 192, "layers": 2, "heads": 3},
     "swin_t": {"image_size": 32, "window": 2, "width": 48, "layers": (2, 2), "heads": (2, 4)},

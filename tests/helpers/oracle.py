@@ -20,7 +20,7 @@ import tensorflow as tf
 from short_runs import RATE
 
 from cnnbench.lab.predict.predict import FORMULAS
-from cnnbench.models.spec import IMAGE_CLASSIFICATION, resolve
+from cnnbench.models.spec import IMAGE_CLASSIFICATION, resolve_sizes
 from cnnbench.variable_mgr.all_reduce.spec import NodeLayout
 
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
@@ -31,7 +31,7 @@ LOCAL_SGD_EVERY = 2
 STEPS = 5
 
 
-ELEMENTS = resolve(IMAGE_CLASSIFICATION, SimpleNamespace(image_size=1, channels=3), 1001)
+ELEMENTS = resolve_sizes(IMAGE_CLASSIFICATION, SimpleNamespace(image_size=1, channels=3), 1001)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ def columns_of(device_grads: Sequence[Sequence[tuple[Any, Any]]]) -> list[Column
     """Columns of device_grads[tower][index], which are (gradient, variable)."""
     return [
         Column([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
-        for pairs in gradients.transposed(device_grads)
+        for pairs in gradients.transpose_lists(device_grads)
     ]
 
 
@@ -43,7 +43,7 @@ class ByTower:
         return getattr(self.made, name)
 
     def __call__(self, tensors: Sequence[Sequence[Any]]) -> Any:
-        columns = gradients.transposed(tensors)
+        columns = gradients.transpose_lists(tensors)
         result = self.made(columns)
         if not isinstance(result, tuple):
             return _by_tower(result, len(tensors))

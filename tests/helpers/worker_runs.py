@@ -228,10 +228,10 @@ def late():
             threading.Timer(_LATE, releases.pop()).start()
         own_settle(devices)
 
-    own_initialize, own_evaluate = scenarios._initialize, Evaluator.run
+    own_initialize, own_evaluate = scenarios._restore_or_initialize, Evaluator.run
     own_step, own_settle = TrainStep.__call__, towers.settle
     with (
-        mock.patch.object(scenarios, "_initialize", initialize),
+        mock.patch.object(scenarios, "_restore_or_initialize", initialize),
         mock.patch.object(Evaluator, "run", evaluate),
         mock.patch.object(TrainStep, "__call__", lambda self, rate: ended(own_step(self, rate))),
         mock.patch.object(towers, "settle", settle),
@@ -375,7 +375,7 @@ def _counted(flags, workers, ps):
     from cnnbench.plan import make_plan
     from cnnbench.run.driver.build import build
     from cnnbench.run.driver.console import Console
-    from cnnbench.run.observe.graphs import collecting_partitions, traffic
+    from cnnbench.run.observe.graphs import collecting_partitions, messages_and_bytes
 
     params = Params.from_dict(
         {
@@ -393,7 +393,7 @@ def _counted(flags, workers, ps):
     with collecting_partitions(graphs):
         built.step(0.1)
     sends, signals = _sends(graphs)
-    sent = traffic(built.step.graph, job.num_workers)
+    sent = messages_and_bytes(built.step.graph, job.num_workers)
     built.close()
     shapes = [variable.shape for variable in plan.network.spec.variables if variable.trainable]
     found = {"graph": list(sent), "sends": sends, "signals": signals}

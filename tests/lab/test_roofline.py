@@ -8,9 +8,9 @@ import io
 import pytest
 
 from cnnbench.base.stats import faster_half
-from cnnbench.judge.report.sections.profiles import chart, table_text
-from cnnbench.lab.roofline import rows_of, to_csv
-from cnnbench.models.declaration import Flops
+from cnnbench.judge.report.sections.profiles import roofline_chart, table_text
+from cnnbench.lab.roofline import roofline_rows, roofline_to_csv
+from cnnbench.models.declaration import FlopCounts
 from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, Machine, Part, Roofline
 from cnnbench.run.observe.work import OperationWork
 
@@ -31,8 +31,8 @@ def roofline(lenet_runs):
         {CONV: 0.030, GRAD: 0.010, RELU: 0.020, APPLY: 0.008},
         {CONV: 0.050, GRAD: 0.010, RELU: 0.020},
     ]
-    flops = {"conv0": Flops(2 * 10**9, 10**9, 10**9)}
-    rows = rows_of(steps, lambda name, type: WORKS[name, type], flops, MACHINE, 0.080)
+    flops = {"conv0": FlopCounts(2 * 10**9, 10**9, 10**9)}
+    rows = roofline_rows(steps, lambda name, type: WORKS[name, type], flops, MACHINE, 0.080)
     return Roofline(rows, MACHINE, 0.080, 0.078, lenet_runs()(100))
 
 
@@ -68,7 +68,7 @@ def test_rows_by_hand(roofline):
 def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     found = roofline
-    rows = list(csv.DictReader(io.StringIO(to_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(roofline_to_csv(found))))
     assert sum(float(row["seconds"]) for row in rows) == pytest.approx(0.080)
     assert rows[-1]["kind"] == "remainder"
     assert Roofline.from_json(found.to_json()) == found
@@ -83,7 +83,7 @@ def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
     assert lines[4].split()[:5] == ["conv0", "convolution", "3x3", "forward", "40.00"]
     assert lines[5].startswith("3 rows more, with 10.00 ms to win")
     assert lines[-1].startswith("74.00 ms in operations and 6.000 ms (7.5 %) in none")
-    roof, *points = chart(found, "title").series
+    roof, *points = roofline_chart(found, "title").series
     assert roof.points[1] == pytest.approx((10.0, 100.0))
     assert [one.points for one in points] == [((200.0, 50.0),), ((100.0, 200.0),)]
 
@@ -93,7 +93,7 @@ def test_rows_at_the_bound_are_ordered_by_time():
     works = {name: OperationWork(Part(name, "other", FORWARD), False, 10**9) for name in seconds}
     works["d"] = OperationWork(Part("d", "other", FORWARD), False, 0)
     step = {(name, "Add"): time for name, time in {**seconds, "d": 0.002}.items()}
-    rows = rows_of([step], lambda name, type: works[name], {}, MACHINE, 0.053)
+    rows = roofline_rows([step], lambda name, type: works[name], {}, MACHINE, 0.053)
     assert [row.layer for row in rows] == ["d", "b", "c", "a"]
 
 

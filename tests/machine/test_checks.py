@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.terminal import with_table
+from cnnbench.base.terminal import replace_table
 from cnnbench.cli import documents
 from cnnbench.machine import checks
 from cnnbench.machine.checks import (
@@ -20,9 +20,9 @@ from cnnbench.machine.checks import (
     BEFORE_ON_GPUS,
     CONDITIONS,
     WARNINGS,
+    ConditionCheckInput,
     RunFlags,
-    Situation,
-    parse_quiet,
+    parse_silenced_conditions,
 )
 from cnnbench.machine.gpu import GpuState, GpuView
 
@@ -41,7 +41,7 @@ def found(check, gpus=(), mine=None, before=(), **values):
     interval = {name: values.pop(name) for name in INTERVAL if name in values}
     flags = {name: values.pop(name) for name in FLAGS if name in values}
     own = tuple(range(len(gpus))) if mine is None else mine
-    situation = Situation(
+    situation = ConditionCheckInput(
         facts={"logical_cpus": 8, "usable_cpus": 8, **values},
         interval={"seconds": 10.0, **interval},
         flags=RunFlags(**{"on_gpu": bool(gpus), **flags}),
@@ -67,7 +67,7 @@ ALL = (BEFORE, BEFORE_ON_GPUS, AFTER, AFTER_ON_GPUS)
 def test_quiet_and_unknown_machines_have_no_conditions(check):
     quiet = {"other_cpus": 0.05, "steal_fraction": 0.0, "load_average": 0.1, "thermal_events": 0}
     assert found(check, **quiet, quota_seconds=0.0, swapped_pages=0) is None
-    assert check(Situation(facts={}, interval={"seconds": 0.0})) is None
+    assert check(ConditionCheckInput(facts={}, interval={"seconds": 0.0})) is None
 
 
 LITTLE = {"memory_bytes": 1 << 34, "memory_available_bytes": 1 << 29}
@@ -196,11 +196,11 @@ def test_processes_that_started_during_the_run(before, after, text):
 
 
 def test_quiet_conditions():
-    assert parse_quiet("") == frozenset()
-    assert parse_quiet("load, steal") == {"load", "steal"}
-    assert parse_quiet("steady") == {"steady"}
-    assert parse_quiet("load,all") == set(CONDITIONS)
-    assert parse_quiet("steady,all") == {*CONDITIONS, "steady"}
+    assert parse_silenced_conditions("") == frozenset()
+    assert parse_silenced_conditions("load, steal") == {"load", "steal"}
+    assert parse_silenced_conditions("steady") == {"steady"}
+    assert parse_silenced_conditions("load,all") == set(CONDITIONS)
+    assert parse_silenced_conditions("steady,all") == {*CONDITIONS, "steady"}
 
 
 def test_the_names_of_warnings_are_those_declared():
@@ -220,7 +220,7 @@ def test_the_names_of_warnings_are_those_declared():
 
 def test_the_documented_names_are_current():
     text = (ROOT / "docs" / "conditions.md").read_text(encoding="utf-8")
-    made = with_table(text, "warnings", documents.warning_tables()["warnings"])
+    made = replace_table(text, "warnings", documents.warning_tables()["warnings"])
     assert made == text, "run: python -m cnnbench.cli.documents docs"
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == set(WARNINGS)
 

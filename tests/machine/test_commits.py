@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from repositories import grown
 
-from cnnbench.machine.repository import Commits, GitError, in_order
+from cnnbench.machine.repository import Commits, GitError, sort_by_place
 
 
 @pytest.fixture(scope="module")
@@ -79,4 +79,4 @@ def test_a_folder_without_a_repository_is_an_error(tmp_path):
 
 def test_items_without_a_place_follow_the_one_before_them():
     places = {"a": 2, "b": 1, "c": 0}
-    assert in_order(["a", "x", "b", "c", "y"], places.get) == ["c", "y", "b", "a", "x"]
+    assert sort_by_place(["a", "x", "b", "c", "y"], places.get) == ["c", "y", "b", "a", "x"]

@@ -44,7 +44,7 @@ class Machine:
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(watch, "take", made.take)
+    monkeypatch.setattr(watch, "read_counters", made.take)
     monkeypatch.setattr(watch, "gpu_states", lambda host: pytest.fail("asked for a run on a CPU"))
     monkeypatch.setattr(watch, "rapl_counters", made.counters)
     return made

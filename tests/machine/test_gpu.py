@@ -32,7 +32,7 @@ def driver(root, version=OLD, models=()):
 @pytest.mark.parametrize(("text", "version"), [(OLD, "550.54.15"), (OPEN, "560.35.03")])
 def test_driver_files(tmp_path, text, version):
     driver(tmp_path, text, ["Tesla T4", "Tesla T4"])
-    facts = gpu.driver_files(host(tmp_path))
+    facts = gpu.driver_file_facts(host(tmp_path))
     assert facts == {"gpu_driver": version, "gpu_names": ["Tesla T4", "Tesla T4"]}
 
 
@@ -77,7 +77,7 @@ def test_threads_wait_for_a_module_that_one_of_them_loads(tmp_path, monkeypatch)
     monkeypatch.setattr(gpu.ctypes, "CDLL", str)
 
     def count(_: int) -> int:
-        with gpu.nvml(Host()) as module:
+        with gpu.opened_nvml(Host()) as module:
             return module.count
 
     with ThreadPoolExecutor() as threads:
@@ -86,7 +86,7 @@ def test_threads_wait_for_a_module_that_one_of_them_loads(tmp_path, monkeypatch)
 
 
 def test_an_exception_in_the_block_is_the_caller_s(tmp_path, nvml):
-    with pytest.raises(RuntimeError), gpu.nvml(host(tmp_path, nvml=nvml)):
+    with pytest.raises(RuntimeError), gpu.opened_nvml(host(tmp_path, nvml=nvml)):
         raise RuntimeError
     assert nvml.depth == 0
 
@@ -128,7 +128,9 @@ def test_gpus_of_a_run(visible, cards, expected):
 )
 def test_processes_share_the_parts_of_cards(tmp_path, count, per_card, shares):
     here = Host(root=tmp_path, environ={"CUDA_VISIBLE_DEVICES": "a, b,c"}, modules={})
-    found = [gpu.share_of_gpus(here, index, count, per_card) for index in range(len(shares))]
+    found = [
+        gpu.visible_devices_share(here, index, count, per_card) for index in range(len(shares))
+    ]
     assert found == shares
 
 

@@ -11,9 +11,16 @@ import pytest
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import worktree
-from cnnbench.campaigns.bisect import History, ends_of, repository_of
+from cnnbench.campaigns.bisect import CommitHistory, good_and_bad_hashes, repository_of
 from cnnbench.machine import repository
-from cnnbench.machine.repository import Commits, GitError, address, environment, of_folder, of_work
+from cnnbench.machine.repository import (
+    Commits,
+    GitError,
+    environment,
+    folder_repository,
+    measured_code,
+    repository_address,
+)
 from cnnbench.machine.repository import git as read_only_git
 from cnnbench.records.run import Subject
 
@@ -92,16 +99,16 @@ def test_the_traps_work(trapped, traps, git):
 def test_reading_runs_nothing(trapped, traps, git):
     head, first = (git(trapped, "rev-parse", name) for name in ("HEAD", "HEAD~1"))
     traps.sprung()
-    found = of_folder(trapped)
+    found = folder_repository(trapped)
     assert (found.repository, found.revision, found.dirty) == ("outer", head, False)
-    assert of_work({"model_plugin": str(trapped / "net.py")}) == found
+    assert measured_code({"model_plugin": str(trapped / "net.py")}) == found
     commits = Commits(trapped)
     assert list(commits.places)[:2] == [first, head]
     assert len(commits.remarks([head, "0" * 40])) == 2
-    assert ends_of("HEAD~1", "HEAD", repository_of(str(trapped))) == (first, head)
-    history = History(trapped)
+    assert good_and_bad_hashes("HEAD~1", "HEAD", repository_of(str(trapped))) == (first, head)
+    history = CommitHistory(trapped)
     assert history.suspects([first], head) == [head]
-    assert history.ordered([head], first, head) == (head,)
+    assert history.order_by_ancestry([head], first, head) == (head,)
     assert history.show(head) == "second"
     assert history.parent(head) == first
     assert traps.sprung() == set()
@@ -117,17 +124,17 @@ def test_a_checkout_runs_no_hook(trapped, traps):
 def test_files_with_filters_and_contents_of_submodules_do_not_count(trapped):
     for file in ("weights.bin", "inner/net.py"):
         (trapped / file).write_text("changed")
-    assert of_folder(trapped / "inner").dirty is True
-    assert of_folder(trapped).dirty is False
+    assert folder_repository(trapped / "inner").dirty is True
+    assert folder_repository(trapped).dirty is False
     (trapped / "net.py").write_text("changed")
-    assert of_folder(trapped).dirty is True
+    assert folder_repository(trapped).dirty is True
 
 
 def test_the_digest_of_changes_runs_no_program(trapped, traps):
     traps.sprung()
     (trapped / "net.py").write_text("changed")
     (trapped / "weights.bin").write_text("changed")
-    assert of_folder(trapped).changes is not None
+    assert folder_repository(trapped).changes is not None
     assert traps.sprung() == set()
 
 
@@ -162,62 +169,64 @@ def test_revision_and_changes_of_tracked_files(nets, git):
     head = git(nets, "rev-parse", "HEAD")
     (nets / "results").mkdir()
     (nets / "results" / "untracked.json").write_text("{}")
-    assert of_folder(nets / "results") == Subject(repository="nets", revision=head, dirty=False)
+    assert folder_repository(nets / "results") == Subject(
+        repository="nets", revision=head, dirty=False
+    )
     states = []
     for text in ("a = 2\n", "a = 3\n", "a = 2\n"):
         (nets / "net.py").write_text(text)
-        found = of_folder(nets)
+        found = folder_repository(nets)
         assert found == Subject(repository="nets", revision=head, dirty=True, changes=found.changes)
         states.append(found.changes)
     git(nets, "add", "net.py")
-    assert of_folder(nets).changes == states[0] == states[2] != states[1]
+    assert folder_repository(nets).changes == states[0] == states[2] != states[1]
     (nets / "net.py").unlink()
-    assert of_folder(nets).changes not in states
+    assert folder_repository(nets).changes not in states
 
 
 def test_a_worktree_is_of_the_same_repository(nets, tmp_path, git):
     head = git(nets, "rev-parse", "HEAD")
     git(nets, "worktree", "add", "--quiet", "--detach", str(tmp_path / "elsewhere"))
-    found = of_folder(tmp_path / "elsewhere")
+    found = folder_repository(tmp_path / "elsewhere")
     assert found == Subject(repository="nets", revision=head, dirty=False)
 
 
 def test_the_remote_names_it_without_its_password(nets, git):
     git(nets, "remote", "add", "origin", "https://me:secret@Example.com:8443/team/nets.git")
-    assert of_folder(nets).repository == "example.com/team/nets"
+    assert folder_repository(nets).repository == "example.com/team/nets"
 
 
 def test_nothing_is_known_outside_and_before_the_first_commit(tmp_path, git):
-    assert of_folder(tmp_path) == Subject()
+    assert folder_repository(tmp_path) == Subject()
     git(tmp_path, "init", "--quiet")
-    assert of_folder(tmp_path) == Subject(unknown="nothing is committed yet")
+    assert folder_repository(tmp_path) == Subject(unknown="nothing is committed yet")
 
 
 def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path, monkeypatch, git):
     head = git(nets, "rev-parse", "HEAD")
     found = Subject(repository="nets", revision=head, dirty=False)
     monkeypatch.chdir(tmp_path)
-    assert of_work({"model_plugin": None, "model": "lenet"}) == Subject()
-    assert of_work({"model_plugin": "nets/net.py"}) == found
-    assert of_work({"model_plugin": "", "dataset_plugin": str(nets / "net.py")}) == found
-    assert of_work({"dataset_plugin": None, "variable_mgr_plugin": "nets/net.py"}) == found
+    assert measured_code({"model_plugin": None, "model": "lenet"}) == Subject()
+    assert measured_code({"model_plugin": "nets/net.py"}) == found
+    assert measured_code({"model_plugin": "", "dataset_plugin": str(nets / "net.py")}) == found
+    assert measured_code({"dataset_plugin": None, "variable_mgr_plugin": "nets/net.py"}) == found
     # A link to it counts as the file itself.
     (tmp_path / "link.py").symlink_to(nets / "net.py")
-    assert of_work({"model_plugin": "link.py"}) == found
+    assert measured_code({"model_plugin": "link.py"}) == found
     monkeypatch.chdir(nets)
-    assert of_work({}) == found
+    assert measured_code({}) == found
     # A plug-in of no repository is measured in the working directory's, and is a change.
     states = {found.changes}
     for text in ("a = 1", "a = 2"):
         (tmp_path / "own.py").write_text(text)
         both = {"model_plugin": "../own.py", "variable_mgr_plugin": "net.py"}
         for flags in ({"model_plugin": "../own.py"}, both):
-            other = of_work(flags)
+            other = measured_code(flags)
             assert (other.repository, other.revision, other.dirty) == ("nets", head, True)
             states.add(other.changes)
     assert len(states) == 3
     # Where there is no repository at all, it is all that is known.
-    alone = of_work({"model_plugin": "own.py"}, tmp_path)
+    alone = measured_code({"model_plugin": "own.py"}, tmp_path)
     assert (alone.revision, alone.dirty, len(alone.changes or "")) == (None, None, 16)
 
 
@@ -226,7 +235,7 @@ def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets, git):
     changes = set()
     for text in ("a = 1", "a = 2"):
         (nets / "new net.py").write_text(text)
-        found = of_work({"model_plugin": str(nets / "new net.py")})
+        found = measured_code({"model_plugin": str(nets / "new net.py")})
         assert (found.repository, found.revision, found.dirty) == ("nets", head, True)
         changes.add(found.changes)
     assert len(changes) == 2
@@ -241,28 +250,28 @@ def test_untracked_modules_are_changes_and_other_files_are_not(nets, git):
     packages.mkdir(parents=True)
     for other in (nets / "run.log", nets / "made.tmp.py", packages / "numpy.py"):
         other.write_text("")
-    assert of_folder(nets) == of_folder(nets / "deep") == clean
-    found = [of_folder(nets)]
+    assert folder_repository(nets) == folder_repository(nets / "deep") == clean
+    found = [folder_repository(nets)]
     for name, text in (("a.py", "1"), ("a.py", "2"), ("deep/b.py", ""), ("deep/c.so", "")):
         (nets / name).write_text(text)
-        found.append(of_folder(nets))
-        assert of_folder(nets / "deep") == found[-1]
+        found.append(folder_repository(nets))
+        assert folder_repository(nets / "deep") == found[-1]
     assert [one.dirty for one in found] == [False] + [True] * 4
     assert len({one.changes for one in found}) == 5
     git(nets, "add", ".")
     git(nets, "commit", "--quiet", "-m", "second")
-    assert of_folder(nets).changes is None
+    assert folder_repository(nets).changes is None
 
 
 def test_each_of_several_plugins_counts(nets, git, tmp_path):
     for name in ("one.py", "two.py"):
         (tmp_path / name).write_text(name)
     tracked, *others = (str(nets / "net.py"), *(str(tmp_path / n) for n in ("one.py", "two.py")))
-    found = [of_work({"plugin": (tracked, *others[:count])}) for count in range(3)]
+    found = [measured_code({"plugin": (tracked, *others[:count])}) for count in range(3)]
     assert {one.revision for one in found} == {git(nets, "rev-parse", "HEAD")}
     assert [one.dirty for one in found] == [False, True, True]
     assert len({one.changes for one in found}) == 3
-    assert of_work({"plugin": [*others, tracked]}) == found[2]
+    assert measured_code({"plugin": [*others, tracked]}) == found[2]
 
 
 def test_of_several_repositories_that_of_the_network_is_measured(nets, git, tmp_path):
@@ -275,8 +284,8 @@ def test_of_several_repositories_that_of_the_network_is_measured(nets, git, tmp_
     flags = {"model_plugin": str(nets / "net.py"), "dataset_plugin": str(data / "rows.py")}
     # Networks may extend those of data sets.
     assert [flag for flag, _ in plugins.files(flags)] == ["dataset_plugin", "model_plugin"]
-    assert of_work(flags).repository == "nets"
-    assert of_work({**flags, "model_plugin": None}).repository == "data"
+    assert measured_code(flags).repository == "nets"
+    assert measured_code({**flags, "model_plugin": None}).repository == "data"
 
 
 def test_the_order_of_plugins_decides_nothing(nets, git, tmp_path):
@@ -291,10 +300,10 @@ def test_the_order_of_plugins_decides_nothing(nets, git, tmp_path):
     git(tools, "commit", "--quiet", "-m", "first")
     paths = [nets / "net.py", tools / "tool.py", tmp_path / "one.py", tmp_path / "two.py"]
     orders = [*itertools.permutations(map(str, paths))][::5]
-    found, *others = (of_work({"plugin": order}) for order in orders)
+    found, *others = (measured_code({"plugin": order}) for order in orders)
     assert others == [found] * 4
     assert (found.repository, found.dirty) == ("host/team/tools", True)
-    assert of_work({"plugin": [str(path) for path in paths[:1]]}).repository == "nets"
+    assert measured_code({"plugin": [str(path) for path in paths[:1]]}).repository == "nets"
 
 
 def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
@@ -311,16 +320,16 @@ def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
 
 def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert of_folder(nets).unknown == "git cannot be run: No such file or directory"
-    assert of_folder(tmp_path) == Subject()  # nothing is missing
+    assert folder_repository(nets).unknown == "git cannot be run: No such file or directory"
+    assert folder_repository(tmp_path) == Subject()  # nothing is missing
     monkeypatch.chdir(nets)
-    assert of_work({}).unknown is not None
-    assert of_work({"result_label": "commit=v1"}).unknown is None
+    assert measured_code({}).unknown is not None
+    assert measured_code({"result_label": "commit=v1"}).unknown is None
     program = tmp_path / "git"
     program.write_text("#!/bin/sh\nexec /bin/sleep 9\n")
     program.chmod(0o755)
     limits(repository, _SECONDS=0.1)
-    assert of_folder(nets).unknown == "git status takes more than 0.1 s"
+    assert folder_repository(nets).unknown == "git status takes more than 0.1 s"
 
 
 @pytest.mark.parametrize(
@@ -359,4 +368,4 @@ def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):
     ],
 )
 def test_addresses(url, found):
-    assert address(url) == found
+    assert repository_address(url) == found

@@ -9,7 +9,13 @@ import time
 import pytest
 
 from cnnbench.machine.cpu import Host, pid_namespace
-from cnnbench.machine.watch import Counters, changes, clock_mhz, cpu_seconds_of, take
+from cnnbench.machine.watch import (
+    Counters,
+    changes,
+    current_clock_mhz,
+    process_cpu_seconds,
+    read_counters,
+)
 
 
 def test_counters(machine):
@@ -24,7 +30,7 @@ def test_counters(machine):
         folder = f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle"
         machine.put(f"{folder}/core_throttle_count", cpu)
         machine.put(f"{folder}/package_throttle_count", 2)
-    assert take(machine.host, machine.clock) == Counters(
+    assert read_counters(machine.host, machine.clock) == Counters(
         at=100.0,
         busy_seconds=12.0,
         steal_seconds=3.0,
@@ -42,15 +48,15 @@ def test_counters(machine):
 def test_nonsense_is_unknown(machine, text):
     for path in ("stat", "loadavg", "vmstat", "self/cgroup", "7/stat"):
         machine.put(f"proc/{path}", text)
-    assert cpu_seconds_of(machine.host, 7) is None
+    assert process_cpu_seconds(machine.host, 7) is None
     load = 7.0 if text.startswith("7 ") else None
-    found = take(machine.host, machine.clock)
+    found = read_counters(machine.host, machine.clock)
     assert found == Counters(at=100.0, own_seconds=0.0, load_average=load)
 
 
 def test_kernel_that_counts_no_steal(machine):
     machine.put("proc/stat", "cpu  100 0 100 900 50 0 0")
-    found = take(machine.host, machine.clock)
+    found = read_counters(machine.host, machine.clock)
     assert (found.busy_seconds, found.steal_seconds) == (2.0, None)
 
 
@@ -102,7 +108,7 @@ CHILD = "from cnnbench.machine.cpu import *; print(pid_namespace(Host()))"
 def test_own_cpu_time_is_finer_than_that_of_the_machine():
     differences = []
     for _ in range(10):
-        differences.append(take(Host()).own_seconds - time.process_time())
+        differences.append(read_counters(Host()).own_seconds - time.process_time())
         end = time.process_time() + 0.003
         while time.process_time() < end:
             pass
@@ -114,13 +120,13 @@ def test_cpu_time_of_another_process():
         [sys.executable, "-S", "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout.readline() == b"done\n"
-        spent = cpu_seconds_of(Host(), process.pid)
-        alone, together = take(Host()), take(Host(), peers=[process.pid])
+        spent = process_cpu_seconds(Host(), process.pid)
+        alone, together = read_counters(Host()), read_counters(Host(), peers=[process.pid])
         process.communicate()
     assert 0.15 < spent < 5
     assert together.own_seconds - alone.own_seconds > 0.15
-    assert cpu_seconds_of(Host(), process.pid) is None
-    assert take(Host(), peers=[process.pid]).own_seconds is None
+    assert process_cpu_seconds(Host(), process.pid) is None
+    assert read_counters(Host(), peers=[process.pid]).own_seconds is None
 
 
 def test_processes_that_share_their_pids_say_so(machine):
@@ -165,4 +171,4 @@ def test_the_clock_of_the_usable_cpus(machine, cpus, usable, kilohertz, text, cl
     machine.put("proc/cpuinfo", text)
     for number, value in enumerate(kilohertz):
         machine.put(f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq", value)
-    assert clock_mhz(machine.host) == clock
+    assert current_clock_mhz(machine.host) == clock

@@ -15,10 +15,10 @@ from cnnbench.machine.facts import collect
 
 
 def test_loaded_tensorflow_tells_its_build():
-    facts = software.tensorflow_build(Host(modules={"tensorflow": tf}))
+    facts = software.tensorflow_build_facts(Host(modules={"tensorflow": tf}))
     assert facts["tensorflow_version"] == tf.__version__
     assert facts["tensorflow_cuda_build"] in (True, False)
-    assert software.tensorflow_build(Host(modules={})) == {}
+    assert software.tensorflow_build_facts(Host(modules={})) == {}
 
 
 def test_threads_are_a_fact_only_when_set():
@@ -27,14 +27,17 @@ def test_threads_are_a_fact_only_when_set():
     )
     config = SimpleNamespace(threading=threading)
     host = Host(modules={"tensorflow": SimpleNamespace(config=config)})
-    assert software.tensorflow_threads(host) == {"intra_op_threads": 3, "inter_op_threads": None}
-    assert software.tensorflow_threads(Host(modules={})) == {}
+    assert software.tensorflow_thread_counts(host) == {
+        "intra_op_threads": 3,
+        "inter_op_threads": None,
+    }
+    assert software.tensorflow_thread_counts(Host(modules={})) == {}
 
 
 @pytest.mark.parametrize("package", ["tensorflow", "tensorflow-cpu"])
 def test_package_that_tensorflow_came_in(package, monkeypatch):
     versions = {package: "2.21.0", "numpy": "2.0"}
-    monkeypatch.setattr(software, "_version", versions.get)
+    monkeypatch.setattr(software, "_package_version", versions.get)
     facts = software.packages(Host())
     assert facts["tensorflow_package"] == package
     assert facts["tensorflow_version"] == "2.21.0"
@@ -106,7 +109,7 @@ CACHE = "--tf_xla_persistent_cache_directory=/tmp/cache"
     ],
 )
 def test_only_what_changes_speed_is_a_fact_in_one_short_line(environ, facts):
-    assert software.speed_variables(Host(environ=environ)) == facts
+    assert software.environment_facts(Host(environ=environ)) == facts
 
 
 def test_facts_of_this_machine_are_plain_and_never_empty():

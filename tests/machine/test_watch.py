@@ -11,7 +11,7 @@ import pytest
 from cnnbench.machine import watch as watching
 from cnnbench.machine.checks import RunFlags
 from cnnbench.machine.cpu import usable_cpus
-from cnnbench.machine.watch import UseSampler, Watch
+from cnnbench.machine.watch import ProcessUseSampler, Watch
 from cnnbench.records.measurements import UseSample
 
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}
@@ -63,7 +63,7 @@ def test_other_processes_of_the_job_are_no_disturbance(machine):
     # Waiting for the others, while somebody computes.
     machine.at(104.0, own=0.0, busy=14.0)
     machine.put("proc/7/stat", stat(user=9.0))
-    watch.add_peers([7])
+    watch.add_peer_processes([7])
     machine.at(108.0, own=1.0, busy=20.0)  # two of the six seconds are others'
     machine.put("proc/7/stat", stat(user=10.0, system=2.0))
     assert [c.text for c in watch.before(FACTS, RunFlags())] == [
@@ -79,7 +79,7 @@ def test_other_processes_of_the_job_are_no_disturbance(machine):
 def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
     machine.cpu(busy=10.0)
     watch = Watch(machine.host, clock=machine.clock)
-    watch.add_peers([7])
+    watch.add_peer_processes([7])
     watch.before(FACTS, RunFlags())
     with watch:
         machine.now = 110.0
@@ -131,7 +131,7 @@ def test_gpus_are_asked_before_and_after(machine, on_gpus):
 def test_processes_of_the_job_keep_only_gpus_beside_those_of_the_run_busy(machine, on_gpus):
     on_gpus({50: "worker", 60: "game"}, {50: "worker"})
     watch = Watch(machine.host, clock=machine.clock)
-    watch.add_peers([50])
+    watch.add_peer_processes([50])
     (condition,) = watch.before(FACTS, RunFlags(on_gpu=True, gpu_indices_given=True))
     assert condition.text == "GPU 0 also runs 60 (game)"
     assert condition.advice == "end them, or wait"
@@ -182,7 +182,7 @@ def samples(numbers):
 
 def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
     numbers: list[float] = []
-    use = UseSampler(numbers.append, machine.clock)
+    use = ProcessUseSampler(numbers.append, machine.clock)
     use.close()  # no samples by the thread
     watch = Watch(machine.host, clock=machine.clock, use=use)
     use.device_memory = lambda: 7
@@ -204,7 +204,7 @@ def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
 def test_the_sampler_goes_on_by_itself_until_it_is_closed(monkeypatch):
     monkeypatch.setattr(watching, "USE_PERIOD", 0.005)
     numbers: list[float] = []
-    sampler = UseSampler(numbers.append)
+    sampler = ProcessUseSampler(numbers.append)
     width = len(UseSample._fields)
     deadline = time.monotonic() + 10
     while len(numbers) < 5 * width and time.monotonic() < deadline:
@@ -225,7 +225,7 @@ def test_without_proc_there_are_no_samples(monkeypatch):
 
     monkeypatch.setattr(watching, "_resident_bytes", unknown)
     numbers: list[float] = []
-    sampler = UseSampler(numbers.append)
-    sampler.loop_edge()
+    sampler = ProcessUseSampler(numbers.append)
+    sampler.sample_at_loop_edge()
     sampler.close()
     assert numbers == []

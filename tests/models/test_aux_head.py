@@ -10,7 +10,7 @@ from short_runs import build
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model, register_model
-from cnnbench.models.networks.nasnet import NasnetCell, NasNetCifar10, Size
+from cnnbench.models.networks.nasnet import NasnetCell, NasNetCifar10, NasNetSize
 from cnnbench.plan import make_plan
 
 
@@ -27,7 +27,7 @@ class Smallest(NasNetCifar10):
 
     def __init__(self):
         super().__init__()
-        self.size = Size(cells=3, filters=4, stem=12)
+        self.size = NasNetSize(cells=3, filters=4, stem=12)
 
     def _cell(self, net, filters, number):
         return SimpleCell(net, filters, 1.0)

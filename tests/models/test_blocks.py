@@ -15,13 +15,13 @@ from cnnbench.models import Initializer, declare, get_model
 from cnnbench.models.declaration import ShapeNetwork, bytes_per_image
 from cnnbench.models.networks.densenet import DenseNetCifar10
 from cnnbench.models.networks.efficientnet import B0
-from cnnbench.models.networks.nasnet import NasNetCifar10, Size
-from cnnbench.models.networks.regnet import Line
+from cnnbench.models.networks.nasnet import NasNetCifar10, NasNetSize
+from cnnbench.models.networks.regnet import WidthParameters
 from cnnbench.models.networks.resnet import ResNetCifar10
 from cnnbench.run.observe.graphs import _needed_operations
 
 BATCH, CLASSES = 2, 7
-LINE = Line(depth=2, initial=16, slope=16.0, factor=2.0, group=8, batch=2)
+LINE = WidthParameters(depth=2, initial=16, slope=16.0, factor=2.0, group=8, batch=2)
 
 
 def smaller(model, **attributes):
@@ -57,7 +57,7 @@ NETWORKS = {
     "resnet v2": lambda: ResNetCifar10(8, "v2"),
     "densenet": lambda: DenseNetCifar10(10, 4),
     "nasnet": lambda: smaller(
-        NasNetCifar10(), size=Size(cells=0, filters=4, stem=8, keep=0.6), image_size=8
+        NasNetCifar10(), size=NasNetSize(cells=0, filters=4, stem=8, keep=0.6), image_size=8
     ),
     "vit": lambda: cut(get_model("vit_b16", "imagenet")),
     "swin": lambda: smaller(cut(get_model("swin_t", "imagenet")), layers=(2,), heads=(2,)),

@@ -13,7 +13,7 @@ from cnnbench.models import Initializer
 def run(layer, images, values, data_format):
     """The layer's result in NHWC, whatever the layout it ran in."""
     net = network(values, data_format)
-    y = layer(net, net.receive(tf.constant(images)))
+    y = layer(net, net.convert_feature(tf.constant(images)))
     declared = net.shape(y)
     y = tf.transpose(y, [0, 2, 3, 1]) if data_format == "NCHW" else y
     assert tuple(y.shape[1:]) == declared
@@ -166,7 +166,7 @@ def test_convolutions_run_in_16_bits(dtype):
     }
 
     def body(net):
-        x = net.receive(images)
+        x = net.convert_feature(images)
         x = net.depthwise_conv(x, 3, activation="swish", bias=None)
         x = net.conv(x, 4, 3, groups=2, activation="gelu", bias=None)
         return net.separable_conv(x, 4, 3, activation="sigmoid", bias=None)

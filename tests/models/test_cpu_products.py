@@ -13,7 +13,7 @@ from short_runs import build
 
 from cnnbench.machine.cpu import MEASURED_KERNELS
 from cnnbench.models import get_model
-from cnnbench.models.cpu_products import FORMS, Products
+from cnnbench.models.cpu_products import FORMS, CpuProducts
 
 
 def normal(*shape, seed, dtype=tf.float32):
@@ -22,7 +22,7 @@ def normal(*shape, seed, dtype=tf.float32):
 
 
 def conv(images, kernel, kernels="onednn-avx512", stride=(1, 1), padding="SAME"):
-    return Products(kernels).conv(images, kernel, [1, *stride, 1], padding)
+    return CpuProducts(kernels).conv(images, kernel, [1, *stride, 1], padding)
 
 
 ROUNDING = {tf.float32: 1e-6, tf.bfloat16: 5e-3, tf.float16: 1e-3}
@@ -209,7 +209,7 @@ def test_a_subsample_and_its_gradient(kernels, size, stride):
     down, right = stride
     with tf.GradientTape() as tape:
         tape.watch(images)
-        y = Products(kernels).subsample(images, stride)
+        y = CpuProducts(kernels).subsample(images, stride)
     expected = np.asarray(images)[:, ::down, ::right]
     np.testing.assert_array_equal(y, expected)
     upstream = normal(*y.shape, seed=2)
@@ -226,7 +226,7 @@ def test_the_gradient_of_a_subsample_does_not_read_the_images(kernels, own):
     def run(images):
         with tf.GradientTape() as tape:
             tape.watch(images)
-            y = Products(kernels).subsample(images, (2, 2))
+            y = CpuProducts(kernels).subsample(images, (2, 2))
         return tape.gradient(y, images)
 
     function = run.get_concrete_function()
@@ -272,7 +272,7 @@ def test_training_asks_no_rectified_image_for_its_shape(dtype, gradients):
 
 def test_values_and_gradients_are_those_of_the_plain_product():
     x, kernel = normal(16, 1024, seed=1), normal(1024, 256, seed=2)
-    check(Products("eigen-avx2").matmul, tf.linalg.matmul, x, kernel, rounding=1e-6)
+    check(CpuProducts("eigen-avx2").matmul, tf.linalg.matmul, x, kernel, rounding=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -292,9 +292,9 @@ def test_the_gradient_of_few_rows_multiplies_with_a_large_kernel_first(
     rows, kernel, dtype, kernel_first
 ):
     form = tf.TensorSpec([rows, kernel[0]], dtype)
-    found = gradient_operations(Products("onednn-avx512").matmul, form, kernel)
+    found = gradient_operations(CpuProducts("onednn-avx512").matmul, form, kernel)
     assert ("Transpose" in found) is kernel_first
-    assert "Transpose" not in gradient_operations(Products().matmul, form, kernel)
+    assert "Transpose" not in gradient_operations(CpuProducts().matmul, form, kernel)
 
 
 def transposing_products(model, **flags):

@@ -11,7 +11,7 @@ from networks import convolved, cut, forward
 
 from cnnbench.machine.cpu import Host, processor
 from cnnbench.models import BatchNorm, declare, get_model
-from cnnbench.models.int8 import Calibration, Int8Network, calibrate
+from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
 
 pytestmark = pytest.mark.skipif(
     {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(processor(Host()).get("cpu_isa") or ()),
@@ -154,7 +154,7 @@ def test_networks_are_close_to_float32(name, dataset, make_weights):
     def read(spec, dtype):
         return tf.constant(weights.values[spec.name].numpy(), dtype)
 
-    calibration = calibrate(model, 11, images, read)
+    calibration = record_value_ranges(model, 11, images, read)
 
     @tf.function(autograph=False)
     def step():
@@ -177,7 +177,7 @@ def test_what_lies_beyond_the_calibrated_range_is_cut_off():
     def read(spec, dtype):
         return tf.constant(values[spec.name], dtype)
 
-    calibration = calibrate(model, 5, tf.constant(few), read)
+    calibration = record_value_ranges(model, 5, tf.constant(few), read)
 
     def logits(images):
         @tf.function(autograph=False)

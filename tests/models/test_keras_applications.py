@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cnnbench.models import BatchNorm, get_model
 from cnnbench.models.networks.inception import InceptionV3
-from cnnbench.models.networks.nasnet import NasNet, NasnetCell, Size
+from cnnbench.models.networks.nasnet import NasNet, NasnetCell, NasNetSize
 
 CLASSES = 7
 KERAS_NORM = BatchNorm(decay=0.9, epsilon=1.001e-5, scale=True)
@@ -134,7 +134,9 @@ class KerasNasNet(NasNet):
 
 
 def test_nasnet(check_equal):
-    model = KerasNasNet("nasnet", Size(cells=6, filters=4, stem=8), image_size=40, batch_size=1)
+    model = KerasNasNet(
+        "nasnet", NasNetSize(cells=6, filters=4, stem=8), image_size=40, batch_size=1
+    )
     sizes = {"penultimate_filters": 24 * 4, "num_blocks": 2, "stem_block_filters": 8}
     check_equal(model, "NASNetMobile", "NASNet", skip_reduction=False, **sizes)
 

@@ -406,7 +406,7 @@ def test_apply_hands_image_like_tensors_over_in_nhwc_and_leaves_variables_alone(
 
     values = {"own": normal(3, 3, 4, 5)}
     net = network(values, data_format="NCHW")
-    images = net.receive(normal(2, 6, 8, 3))
+    images = net.convert_feature(normal(2, 6, 8, 3))
     kernel = net.variable("own", (3, 3, 4, 5), Initializer.constant(0.0))
     y = net.apply(function, net.relu(images), kernel, shape=(2, 8, 3))
     assert seen == {"x": (2, 6, 8, 3), "kernel": (3, 3, 4, 5)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.models.model import hits
+from cnnbench.models.model import top_k_hits
 
 LOGITS = ([3, 1, 2, 0], [1, 1, 1, 0], [2, 1, 1, 1], [0, 0, 0, 0])
 
@@ -19,7 +19,7 @@ def test_hits_are_the_mean_over_all_orders_of_equal_logits(label):
         return sum(label in ranking[:top] for ranking in ranked) / len(orders)
 
     tops = (1, 2, 3, 5)
-    found = tf.function(hits)(tf.constant(LOGITS, tf.float32), tf.constant([label] * 4), tops)
+    found = tf.function(top_k_hits)(tf.constant(LOGITS, tf.float32), tf.constant([label] * 4), tops)
     expected = [[share(logits, top) for logits in LOGITS] for top in tops]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
@@ -35,5 +35,5 @@ def test_hits_are_the_mean_over_all_orders_of_equal_logits(label):
     ],
 )
 def test_unusable_examples_are_no_hits(logits, label):
-    for found in hits(tf.constant([logits]), tf.constant([label], tf.int64), (1, 5)):
+    for found in top_k_hits(tf.constant([logits]), tf.constant([label], tf.int64), (1, 5)):
         assert found.numpy().tolist() == [0.0]

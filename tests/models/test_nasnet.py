@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from residual_networks import InOrder, relative_error
 
-from cnnbench.models.networks.nasnet import NasNet, NasNetCifar10, Size
+from cnnbench.models.networks.nasnet import NasNet, NasNetCifar10, NasNetSize
 
 # Pairs to add, in order: an operation and the state it takes. States 0 and 1 are the inputs of the
 # cell, the following ones the sums. What no pair takes is the output.
@@ -109,16 +109,16 @@ class Reference(InOrder):
 
 def small_cifar10():
     model = NasNetCifar10()
-    model.size = Size(cells=3, filters=4, stem=12, keep=0.6)
+    model.size = NasNetSize(cells=3, filters=4, stem=12, keep=0.6)
     return model
 
 
 def small_mobile():
-    return NasNet("nasnet", Size(cells=6, filters=8, stem=6), 63, 2)
+    return NasNet("nasnet", NasNetSize(cells=6, filters=8, stem=6), 63, 2)
 
 
 def small_large():
-    return NasNet("nasnetlarge", Size(3, 8, 12, skip_reduction=True, keep=0.7), 67, 2)
+    return NasNet("nasnetlarge", NasNetSize(3, 8, 12, skip_reduction=True, keep=0.7), 67, 2)
 
 
 @pytest.mark.parametrize("make", [small_cifar10, small_mobile, small_large])

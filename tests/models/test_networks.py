@@ -12,7 +12,7 @@ from networks import CUT, cut, forward
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import declare, get_model, model_names
 from cnnbench.models.declaration import ShapeNetwork
-from cnnbench.models.networks.nasnet import Size
+from cnnbench.models.networks.nasnet import NasNetSize
 
 CLASSES = {"imagenet": 1001, "cifar10": 11, "coco": 81}
 
@@ -268,7 +268,7 @@ SHALLOW = {
     **{name: {"blocks": (2, 1, 1, 1)} for name, _ in TRAINED if "resnet" in name},
     **{f"resnet20{version}": {"blocks": (1, 1, 1)} for version in ("", "_v2")},
     "densenet40_k12": {"layers": 3},
-    "nasnet": {"size": Size(cells=3, filters=4, stem=12, keep=0.6)},
+    "nasnet": {"size": NasNetSize(cells=3, filters=4, stem=12, keep=0.6)},
 }
 PRECISIONS = ("float32", "bfloat16")  # which take turns
 

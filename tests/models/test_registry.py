@@ -18,7 +18,7 @@ from cnnbench.models import (
     model_names,
     register_model,
 )
-from cnnbench.models.model import all_names
+from cnnbench.models.model import all_model_names
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -54,7 +54,7 @@ def test_every_model_carries_the_name_it_is_registered_under():
 def test_all_models_of_a_name_are_in_one_module():
     """A name is looked up in the module that it begins with, before all others are imported."""
     # Names of a family, such as keras:VGG16, belong to no data set.
-    for name in filter(datasets_of, all_names()):
+    for name in filter(datasets_of, all_model_names()):
         models = [get_model(name, dataset) for dataset in datasets_of(name)]
         assert len({type(one).__module__ for one in models}) == 1
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from residual_networks import Layers
 
 from cnnbench.models import get_model
-from cnnbench.models.networks.regnet import VARIANTS, stages
+from cnnbench.models.networks.regnet import VARIANTS, stage_depths_and_widths
 
 
 # Blocks and widths of each stage: Radosavovic et al., table 10.
@@ -24,7 +24,7 @@ from cnnbench.models.networks.regnet import VARIANTS, stages
     ],
 )
 def test_stages_are_those_published(variant, blocks, widths):
-    assert stages(VARIANTS[variant]) == tuple(zip(blocks, widths, strict=True))
+    assert stage_depths_and_widths(VARIANTS[variant]) == tuple(zip(blocks, widths, strict=True))
 
 
 class Reference(Layers):

@@ -103,7 +103,7 @@ def test_a_mistake_is_one_line_with_file_class_and_method(probe, head, body, tol
         ROWS: lambda: model.host_rows(tf.zeros([3]), *TOLD),
         HOST: lambda: model.host_metrics({"r": np.zeros(3)}),
     }[head]
-    with pytest.raises(BenchmarkError) as caught, plugins.reported(BenchmarkError):
+    with pytest.raises(BenchmarkError) as caught, plugins.reporting_plugin_errors(BenchmarkError):
         call()
     message = str(caught.value)
     assert re.match(r"/.*/own\.py:\d+: Probe\.", message)
@@ -125,7 +125,7 @@ def test_a_mistake_is_one_line_with_file_class_and_method(probe, head, body, tol
     ],
 )
 def test_what_is_no_mistake_passes(probe, body, error):
-    with pytest.raises(error), plugins.reported(BenchmarkError):
+    with pytest.raises(error), plugins.reporting_plugin_errors(BenchmarkError):
         probe(LOSS, body).loss(*TOLD)
 
 

@@ -159,7 +159,7 @@ def test_layer_norm_by_formula(shape, layout):
     x = 3.0 + 2.0 * normal(*shape)
     values = {f"layernorm0/{part}": normal(6, seed=i) for i, part in enumerate(("gamma", "beta"))}
     net = network(values, layout)
-    given = tf.constant(x) if len(shape) != 4 else net.receive(tf.constant(x))
+    given = tf.constant(x) if len(shape) != 4 else net.convert_feature(tf.constant(x))
     y = net.layer_norm(given, epsilon=1e-3)
     if len(shape) == 4 and layout == "NCHW":
         y = tf.transpose(y, [0, 2, 3, 1])
@@ -184,7 +184,7 @@ def test_layer_norm_has_float32_statistics(dtype):
 def test_shapes_change_as_if_channels_came_last(layout):
     images = normal(2, 4, 5, 6)
     net = network({}, layout)
-    x = net.receive(tf.constant(images))
+    x = net.convert_feature(tf.constant(images))
     tokens = net.reshape(x, (20, 6))
     np.testing.assert_array_equal(tokens, images.reshape(2, 20, 6))
     again = net.reshape(tokens, (4, 5, 6))

@@ -53,15 +53,17 @@ def some_boxes(count, seed=0):
 
 
 def test_there_are_8732_anchors():
-    np.testing.assert_allclose(ssd.anchors(), default_boxes()[:, [1, 0, 3, 2]], rtol=1e-6)
-    assert ssd.ANCHORS == len(ssd.anchors()) == 8732
+    np.testing.assert_allclose(ssd.make_anchors(), default_boxes()[:, [1, 0, 3, 2]], rtol=1e-6)
+    assert ssd.ANCHORS == len(ssd.make_anchors()) == 8732
 
 
 def test_anchors_stand_for_the_boxes_that_they_overlap_with():
     boxes = some_boxes(5)
     boxes[4] = [0.41, 0.04, 0.47, 0.93]  # longer than any anchor, so matched to its best one
     counted = np.array([True, True, False, True, True])
-    index, matched = (x.numpy() for x in ssd.match(tf.constant(boxes), tf.constant(counted)))
+    index, matched = (
+        x.numpy() for x in ssd.match_anchors(tf.constant(boxes), tf.constant(counted))
+    )
     base = default_boxes()[:, [1, 0, 3, 2]]
     corners = np.concatenate([base[:, :2] - base[:, 2:] / 2, base[:, :2] + base[:, 2:] / 2], axis=1)
     table = np.stack([overlap(box, corners) for box in boxes], axis=1)
@@ -78,8 +80,8 @@ def test_anchors_stand_for_the_boxes_that_they_overlap_with():
 
 def test_decoding_takes_encoding_back():
     boxes = some_boxes(ssd.ANCHORS, seed=1)
-    encoded = ssd.encode(tf.constant(boxes))
-    np.testing.assert_allclose(ssd.decode(encoded[None])[0], boxes, atol=1e-5)
+    encoded = ssd.encode_boxes(tf.constant(boxes))
+    np.testing.assert_allclose(ssd.decode_boxes(encoded[None])[0], boxes, atol=1e-5)
     y, x, height, width = default_boxes()[:, [1, 0, 3, 2]][100]
     top, left, bottom, right = boxes[100]
     by_hand = [
@@ -109,8 +111,8 @@ def test_an_example_tells_each_anchor_its_class_and_box():
     (classes,) = labels_of(example(crowd=[1]))["anchor_classes"].numpy()
     assert set(classes) == {0, 7, 9}  # nothing stands for the crowd
     labels = labels_of(example())
-    index, matched = ssd.match(example()["boxes"], tf.range(200) < 3)
-    boxes = ssd.decode(labels["anchor_boxes"])[0].numpy()[matched]
+    index, matched = ssd.match_anchors(example()["boxes"], tf.range(200) < 3)
+    boxes = ssd.decode_boxes(labels["anchor_boxes"])[0].numpy()[matched]
     np.testing.assert_allclose(boxes, example()["boxes"].numpy()[index.numpy()[matched]], atol=1e-5)
     assert not labels["anchor_boxes"][0].numpy()[~matched.numpy()].any()
 

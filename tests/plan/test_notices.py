@@ -7,7 +7,7 @@ import pytest
 from cnnbench.flags import FLAGS
 from cnnbench.plan import parse_run
 from cnnbench.plan.notices import UNUSED
-from cnnbench.plan.place import declared, notices
+from cnnbench.plan.place import no_effect_notices, rules_from_declarations
 
 SHORT = {
     "EVAL": "--eval --train_dir=d",
@@ -168,7 +168,7 @@ def test_notices_where_a_flag_changes_nothing_and_every_entry_gives_one():
         if len(about) != 1 or reason not in about[0] or "\n" in about[0] or known in str(needed):
             wrong.append((flag, idle, about, needed))
         given = parsed.explicit_flags
-        used |= {n for n, entry in enumerate(UNUSED) if notices([entry], parsed, given)}
+        used |= {n for n, entry in enumerate(UNUSED) if no_effect_notices([entry], parsed, given)}
     assert not wrong
     assert [entry.flags for n, entry in enumerate(UNUSED) if n not in used] == []
     assert all(names.issuperset(entry.flags) for entry in UNUSED)
@@ -177,7 +177,7 @@ def test_notices_where_a_flag_changes_nothing_and_every_entry_gives_one():
 def test_every_condition_of_a_declaration_is_a_rule():
     conditions = {condition for spec in FLAGS for condition in spec.conditions}
     assert conditions
-    assert declared(FLAGS).keys() == conditions
+    assert rules_from_declarations(FLAGS).keys() == conditions
 
 
 def test_flags_with_one_reason_share_a_line():

@@ -9,7 +9,7 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.plan.make import locate
+from cnnbench.plan.make import locate_job
 from cnnbench.plan.run_plan import agreed_facts
 from cnnbench.version import __version__
 
@@ -32,12 +32,12 @@ TF_CONFIG = {
 
 
 def test_the_job_of_an_environment_is_that_of_the_same_flags():
-    found, _ = locate(Params(cluster="tf_config"), TF_CONFIG)
+    found, _ = locate_job(Params(cluster="tf_config"), TF_CONFIG)
     flags = Params(job_name="worker", task_index=1, worker_hosts="a:1,b:2", ps_hosts="c:3")
     assert make_plan(found, data=False).place.job == make_plan(flags, data=False).place.job
     assert found.replace(cluster="flags") == flags
-    assert locate(found, {})[0] is found  # once
-    assert locate(flags, TF_CONFIG)[0] is flags
+    assert locate_job(found, {})[0] is found  # once
+    assert locate_job(flags, TF_CONFIG)[0] is flags
     assert agreed_facts(found.as_dict()) == agreed_facts(flags.as_dict())
 
 
@@ -56,11 +56,11 @@ def test_processes_of_a_machine_get_gpus_of_their_own():
         (Params(num_gpus=2, gpu_indices="1,0"), "4,5,6,7"),
     ):
         own = dict(environ)
-        mpi, _ = locate(params.replace(cluster="mpi"), own)
-        assert locate(mpi, own, tell=print)[0] is mpi  # one process exchanges no addresses
+        mpi, _ = locate_job(params.replace(cluster="mpi"), own)
+        assert locate_job(mpi, own, tell=print)[0] is mpi  # one process exchanges no addresses
         assert not mpi.worker_hosts
         assert own["CUDA_VISIBLE_DEVICES"] == gpus
-    assert locate(params, {}, tell=print)[0] is params
+    assert locate_job(params, {}, tell=print)[0] is params
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_processes_under_pmi2_get_gpus_of_their_own():
             "CUDA_VISIBLE_DEVICES": "0,1,2,3",
         }
         with pytest.raises(FlagError, match="--rendezvous"):  # only the GPUs are known by then
-            locate(Params(cluster="mpi", num_gpus=2), own, tell=print)
+            locate_job(Params(cluster="mpi", num_gpus=2), own, tell=print)
         gpus.append(own["CUDA_VISIBLE_DEVICES"])
     assert gpus == ["0,1", "2,3"] * 2
 
@@ -94,7 +94,7 @@ def test_gpus_are_not_divided_among_processes_without_numbers():
         params = Params(**{"cluster": "mpi", "num_gpus": 2, **changes})
         own = dict(environ)
         with pytest.raises(FlagError) as caught:
-            locate(params, own, tell=print)
+            locate_job(params, own, tell=print)
         assert caught.value.flag == expected
         return str(caught.value)
 

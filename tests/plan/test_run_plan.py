@@ -9,7 +9,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.plan.notices import _AGGREGATING
-from cnnbench.plan.training import WarmUp
+from cnnbench.plan.training import WarmUpLength
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import AggregationSpec
 
@@ -63,9 +63,9 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "plug.py").write_text(source)
         monkeypatch.chdir(tmp_path / folder)
-        for file in plugins.loaded():
-            plugins.forget(file)
-        return make_plan(params).agreed
+        for file in plugins.loaded_plugin_files():
+            plugins.forget_plugin(file)
+        return make_plan(params).agreed_job_facts
 
     def differing(**of):
         one, other = facts(), facts(folder="two", **of)
@@ -84,17 +84,17 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({}, WarmUp(10, 10)),
-        ({"num_warmup_batches": 3}, WarmUp(3, 3)),
-        ({"num_warmup_batches": 0}, WarmUp(0, 0)),
-        ({"autotune_threshold": 1}, WarmUp(10, 10)),
-        ({"autotune_threshold": 3}, WarmUp(45, 45)),
-        ({"autotune_threshold": 9999, "num_warmup_batches": 5}, WarmUp(5, 5)),
-        ({"warmup": "auto"}, WarmUp(10, 200, auto=True)),
-        ({"warmup": "auto", "num_warmup_batches": 50}, WarmUp(50, 200, auto=True)),
-        ({"warmup": "auto", "max_warmup_batches": 30}, WarmUp(10, 30, auto=True)),
-        ({"warmup": "auto", "autotune_threshold": 3}, WarmUp(45, 200, auto=True)),
-        ({"warmup": "auto", "eval": True, "train_dir": "d"}, WarmUp(0, 0)),
+        ({}, WarmUpLength(10, 10)),
+        ({"num_warmup_batches": 3}, WarmUpLength(3, 3)),
+        ({"num_warmup_batches": 0}, WarmUpLength(0, 0)),
+        ({"autotune_threshold": 1}, WarmUpLength(10, 10)),
+        ({"autotune_threshold": 3}, WarmUpLength(45, 45)),
+        ({"autotune_threshold": 9999, "num_warmup_batches": 5}, WarmUpLength(5, 5)),
+        ({"warmup": "auto"}, WarmUpLength(10, 200, auto=True)),
+        ({"warmup": "auto", "num_warmup_batches": 50}, WarmUpLength(50, 200, auto=True)),
+        ({"warmup": "auto", "max_warmup_batches": 30}, WarmUpLength(10, 30, auto=True)),
+        ({"warmup": "auto", "autotune_threshold": 3}, WarmUpLength(45, 200, auto=True)),
+        ({"warmup": "auto", "eval": True, "train_dir": "d"}, WarmUpLength(0, 0)),
     ],
 )
 def test_warm_up(flags, expected):

@@ -10,7 +10,7 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.records import files
-from cnnbench.records.files import check_written, resolve_output, write_bytes, write_whole
+from cnnbench.records.files import check_written, resolve_output, write_atomically, write_bytes
 
 needs_no_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 
@@ -67,7 +67,7 @@ def test_write_replaces_and_keeps_permissions(tmp_path):
     target = tmp_path / "r.json"
     target.write_bytes(b"old content")
     target.chmod(0o640)
-    write_whole(target, b"new")
+    write_atomically(target, b"new")
     assert target.read_bytes() == b"new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
     assert names(tmp_path) == ["r.json"]
@@ -114,7 +114,7 @@ def test_writers_in_one_folder_leave_each_others_unfinished_files_alone(tmp_path
 def test_new_file_obeys_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
-        write_whole(tmp_path / "r.json", b"x")
+        write_atomically(tmp_path / "r.json", b"x")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "r.json").stat().st_mode) == 0o640
@@ -124,7 +124,7 @@ def test_symbolic_link_stays_a_link(tmp_path):
     (tmp_path / "real.json").write_bytes(b"old")
     link = tmp_path / "link.json"
     link.symlink_to("real.json")
-    write_whole(resolve_output("result_json", str(link)), b"new")
+    write_atomically(resolve_output("result_json", str(link)), b"new")
     assert link.is_symlink()
     assert (tmp_path / "real.json").read_bytes() == b"new"
 
@@ -133,7 +133,7 @@ def test_failure_while_writing_keeps_the_old_file(tmp_path, little_disk):
     target = tmp_path / "r.json"
     target.write_bytes(b"old")
     with little_disk(1), pytest.raises(OSError, match="File too large"):
-        write_whole(target, b"new")
+        write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
     assert names(tmp_path) == ["r.json"]
 
@@ -141,5 +141,5 @@ def test_failure_while_writing_keeps_the_old_file(tmp_path, little_disk):
 def test_short_writes_are_continued(tmp_path, monkeypatch):
     write = os.write
     monkeypatch.setattr(files.os, "write", lambda fd, data: write(fd, bytes(data[:3])))
-    write_whole(tmp_path / "r", b"0123456789")
+    write_atomically(tmp_path / "r", b"0123456789")
     assert (tmp_path / "r").read_bytes() == b"0123456789"

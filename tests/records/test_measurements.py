@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from cnnbench.base.time_series import steady_state
+from cnnbench.base.time_series import find_steady_state
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements, UseSample
 from cnnbench.records.run import (
@@ -187,7 +187,7 @@ def stepped(warmup, timed):
 def test_warm_up_and_timed_steps_are_one_series():
     times = (0.03,) * 25 + (0.02,) * 85
     found = run_steady_state(stepped(times[:10], times[10:]))
-    assert found == replace(steady_state(times), warmup_steps=10)
+    assert found == replace(find_steady_state(times), warmup_steps=10)
     assert found.unsteady_timed_steps == 15
 
 
@@ -216,7 +216,7 @@ def test_what_a_forked_process_measured_is_known_here():
         run.note("measured", loop_seconds=7.0)  # after it was published
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    run.recall()
+    run.copy_published_values()
     record = run.record("failed", ValueError("aborted"))
     assert record.warmup_step_seconds == (0.5,)
     steps = record.step_seconds, record.losses, record.step_cpu_seconds

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import RunRecord, Subject, subject_of, with_subject
+from cnnbench.records.run import RunRecord, Subject, add_subject, subject_of_record
 
 HEAD = "0123456789abcdef0123456789abcdef01234567"
 FOUND = Subject(repository="github.com/o/nets", revision=HEAD, dirty=True, side="b")
@@ -27,20 +27,20 @@ FOUND = Subject(repository="github.com/o/nets", revision=HEAD, dirty=True, side=
     ],
 )
 def test_labels_take_precedence(labels, expected):
-    subject = FOUND.labelled(labels)
+    subject = FOUND.with_labels(labels)
     assert (subject.repository, subject.revision, subject.dirty) == expected
     assert (subject.side, subject.labels) == ("b", labels)
 
 
 def test_a_label_names_an_unknown_commit():
     found = Subject(unknown="no git")
-    assert found.labelled({"branch": "dev"}).warning.endswith(
+    assert found.with_labels({"branch": "dev"}).warning.endswith(
         "is unknown: no git; --result_label=commit=... names it"
     )
-    assert found.labelled({"commit": "v2"}) == Subject(revision="v2", labels={"commit": "v2"})
+    assert found.with_labels({"commit": "v2"}) == Subject(revision="v2", labels={"commit": "v2"})
     dirty = Subject(repository="nets", revision=HEAD, dirty=True, changes="1")
-    assert dirty.labelled({"commit": HEAD[:9]}).changes == "1"
-    assert dirty.labelled({"commit": "v2"}).changes is None
+    assert dirty.with_labels({"commit": HEAD[:9]}).changes == "1"
+    assert dirty.with_labels({"commit": "v2"}).changes is None
 
 
 def test_a_record_names_what_its_label_says_and_reads_back():
@@ -51,22 +51,22 @@ def test_a_record_names_what_its_label_says_and_reads_back():
 
 
 def test_records_of_earlier_versions_name_side_and_label():
-    assert subject_of(None, {}) == Subject()
-    old = subject_of(None, {"result_label": "commit=abc"}, {"side": "a", "pair": 1})
+    assert subject_of_record(None, {}) == Subject()
+    old = subject_of_record(None, {"result_label": "commit=abc"}, {"side": "a", "pair": 1})
     assert (old.revision, old.side) == ("abc", "a")
     own = Subject(revision="def")
-    assert subject_of(own, {"result_label": "commit=abc"}, {"side": "a"}) is own
+    assert subject_of_record(own, {"result_label": "commit=abc"}, {"side": "a"}) is own
 
 
 def test_the_command_that_started_a_process_adds_what_it_found():
     document = Measurements(command=[], config={"result_label": "branch=dev"}).record().to_dict()
-    made = with_subject(document, FOUND)
+    made = add_subject(document, FOUND)
     assert made["subject"]["revision"] == HEAD
     assert made["subject"]["labels"] == {"branch": "dev"}
     assert RunRecord.from_dict(json.loads(json.dumps(made))).subject.side == "b"
     plain = Measurements(command=[], config={}).record().to_dict()
     assert "subject" not in plain
-    assert with_subject(plain, Subject()) == plain
+    assert add_subject(plain, Subject()) == plain
 
 
 def test_labels_are_text():

@@ -10,7 +10,7 @@ import pytest
 from forked import Forked
 
 from cnnbench.records import files
-from cnnbench.records.files import write_whole
+from cnnbench.records.files import write_atomically
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +52,6 @@ def test_a_write_removes_what_a_killed_one_left_and_nothing_of_a_living_one(tmp_
         path.write_text("half")
     with alive.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        write_whole(tmp_path / "run.json", b"{}")
+        write_atomically(tmp_path / "run.json", b"{}")
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == sorted([alive.name, elsewhere.name, "notes.tmp", "run.json"])

@@ -8,7 +8,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.variable_mgr.gradients import Column, add_up, reduce_sparse, to_common_form
+from cnnbench.variable_mgr.gradients import (
+    Column,
+    convert_to_common_form,
+    reduce_sparse,
+    sum_tensors,
+)
 
 ROWS, WIDTH = 5, 2
 
@@ -29,7 +34,7 @@ def completed(variables, cpu_devices):
     def call(*gradients, **options):
         count = len(gradients)
         column = Column([*gradients], variables[:count])
-        return to_common_form([column], cpu_devices[:count], **options)[0]
+        return convert_to_common_form([column], cpu_devices[:count], **options)[0]
 
     return call
 
@@ -68,7 +73,7 @@ def test_slices_beside_a_dense_gradient_become_dense(completed):
 
 def test_a_variable_without_gradients_is_left_out_when_slices_are_kept(variables, cpu_devices):
     columns = [Column([g], variables[:1]) for g in (None, tf.ones([ROWS, WIDTH]))]
-    (column,) = to_common_form(columns, cpu_devices[:1], keep_sparse=True)
+    (column,) = convert_to_common_form(columns, cpu_devices[:1], keep_sparse=True)
     assert not column.sparse
 
 
@@ -109,10 +114,10 @@ def test_the_update_does_not_depend_on_what_travels(rows, mean, variables, cpu_d
     scale = 1 / count if mean else None
     columns = [Column(grads, variables[:count])]
     (kept,), (dense,) = (
-        to_common_form(columns, devices, keep_sparse=keep) for keep in (True, False)
+        convert_to_common_form(columns, devices, keep_sparse=keep) for keep in (True, False)
     )
     assert (kept.sparse, dense.sparse) == (True, False)
-    total = add_up(dense.gradients) * (scale or 1)
+    total = sum_tensors(dense.gradients) * (scale or 1)
     sums = reduce_sparse(kept, devices, scale)
     assert len(sums) == count
     for own in sums:

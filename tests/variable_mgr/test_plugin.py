@@ -11,7 +11,7 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.campaigns import strategies
-from cnnbench.campaigns.launch import command_words
+from cnnbench.campaigns.launch import flags_to_words
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.params import FLAGS
@@ -196,7 +196,7 @@ def test_cnnbench_strategies_measures_it_beside_the_others():
     cases, _ = strategies.make_plan(given, None, on_gpu=False, weights_steps=2)
     own = cases[-1]
     assert own.name == LOCAL_SGD
-    assert set(OWN) <= {*command_words(own.flags)}
+    assert set(OWN) <= {*flags_to_words(own.flags)}
     assert own.apart == "its towers train apart"
     assert "replicated" in [mode.name for mode in cases]
     with pytest.raises(FlagError, match=r"--modes=other: takes one or more of .*local_sgd"):

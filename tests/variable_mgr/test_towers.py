@@ -17,7 +17,7 @@ def sums(values):
 
 @pytest.fixture(autouse=True)
 def _nothing_hangs():
-    """Every thread of a tower has ended when `in_step` has."""
+    """Every thread of a tower has ended when `build_towers_in_threads` has."""
     yield
     assert [t.name for t in threading.enumerate() if t.name.startswith("cnnbench-tower")] == []
 
@@ -46,9 +46,9 @@ def test_values_are_merged_once_in_the_order_of_the_towers_of_which_one_runs_at_
 
     def build(tower):
         order.append(("a", tower))
-        first = towers.meet("a", tower, merge)
+        first = towers.merge_over_towers("a", tower, merge)
         order.append(("b", tower))
-        last = towers.meet("b", first + 1, merge)
+        last = towers.merge_over_towers("b", first + 1, merge)
         order.append(("end", tower))
         return first, last
 
@@ -63,7 +63,7 @@ def test_an_error_of_the_merge_ends_all(run):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(lambda tower: towers.meet("here", tower, merge), 2)
+        run(lambda tower: towers.merge_over_towers("here", tower, merge), 2)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_error_of_the_merge_ends_all(run):
 def test_towers_that_part_are_named(points, words, run, request):
     def build(tower):
         for point in points[tower]:
-            towers.meet(point, tower, sums)
+            towers.merge_over_towers(point, tower, sums)
 
     # TensorFlow has words of its own for towers of a strategy that meet unequally often.
     own = "replicated" in request.node.name or "end" not in words
@@ -92,10 +92,10 @@ def test_a_failing_tower_ends_all_with_its_error(failing, late, run):
     def build(tower):
         try:
             if late:
-                towers.meet("early", tower, sums)
+                towers.merge_over_towers("early", tower, sums)
             if tower == failing:
                 raise LookupError(f"tower {tower}")
-            towers.meet("late", tower, sums)
+            towers.merge_over_towers("late", tower, sums)
         finally:
             unwound.append(tower)
 
@@ -112,17 +112,17 @@ def test_an_ending_tower_that_carries_on_still_ends():
             raise LookupError
         for _ in range(3):
             try:
-                towers.meet("here", tower, sums)
+                towers.merge_over_towers("here", tower, sums)
             except BaseException:
                 continue
 
     with pytest.raises(LookupError):
-        towers.in_step(build, 2)
+        towers.build_towers_in_threads(build, 2)
 
 
 def test_meeting_outside_is_an_error():
     with pytest.raises(RuntimeError, match="in step"):
-        towers.meet("here", 1, sums)
+        towers.merge_over_towers("here", 1, sums)
 
 
 def test_a_thread_takes_over_graph_device_scope_dependencies_and_context_variables(cpu_devices):
@@ -135,14 +135,16 @@ def test_a_thread_takes_over_graph_device_scope_dependencies_and_context_variabl
         before = tf.identity(x, name="before")
         # State of earlier towers must not show up in later ones.
         with tf.device(cpu_devices[3]):
-            towers.in_step(lambda tower: tf.no_op(), 2)
+            towers.build_towers_in_threads(lambda tower: tf.no_op(), 2)
 
         def build(tower):
             seen.append((variable.get(), tf.get_current_name_scope()))
             plain = tf.no_op(name="plain").graph.get_operation_by_name("outer/plain")
             with tf.device(cpu_devices[4 + tower]), tf.name_scope(f"tower_{tower}"):
                 mine = tf.identity(x, name="mine")
-                total = towers.meet("sum", mine, lambda v: [tf.add_n(v, name="all")] * 2)
+                total = towers.merge_over_towers(
+                    "sum", mine, lambda v: [tf.add_n(v, name="all")] * 2
+                )
                 after = tf.multiply(total, 2.0, name="after")
             return plain, mine, total, after
 
@@ -151,7 +153,7 @@ def test_a_thread_takes_over_graph_device_scope_dependencies_and_context_variabl
             tf.name_scope("outer"),
             tf.control_dependencies([before]),
         ):
-            made = towers.in_step(build, 2)
+            made = towers.build_towers_in_threads(build, 2)
             last = tf.identity(made[0][3], name="last")
         nowhere = tf.identity(x, name="nowhere")
         assert (last.device, nowhere.device) == (cpu_devices[2], "")

@@ -93,14 +93,14 @@ class Cut:
             memory = context.memory_of(device)
             if memory not in joined:
                 with tf.device(device):
-                    joined[memory] = self._joined(pieces[memory])
+                    joined[memory] = self._concat_to_shape(pieces[memory])
         return [joined[context.memory_of(device)] for device in devices]
 
-    def _joined(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
+    def _concat_to_shape(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
         return pieces[0] if len(self.sizes) == 1 else tf.reshape(concat(pieces), self._shape)
 
 
-def send_along(
+def send_along_hops(
     total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]], context: ReduceContext
 ) -> dict[str, tf.Tensor]:
     """Sends a tensor along a sequence of hops (sender, receiver). Returns the copy in each
@@ -124,7 +124,7 @@ def by_memory(sums: Sequence[Copies], context: ReduceContext) -> dict[str, list[
 # Reduction of lists of tensors by an all-reduce spec.
 
 
-class Reducer:
+class AllReducer:
     """Sums many tensors over the devices, each with the algorithm for its size.
 
     Args:
@@ -152,7 +152,7 @@ class Reducer:
             limits.check_spec(spec, context, groups)
             for index, part in enumerate(spec.ranges):
                 try:
-                    self._algorithms.append(_create(part.algorithm, context, groups))
+                    self._algorithms.append(_create_algorithm(part.algorithm, context, groups))
                 except ValueError as error:
                     raise spec.error(index, str(error)) from error
 
@@ -165,7 +165,7 @@ class Reducer:
         """
         if not self._algorithms:
             return [list(column) for column in columns]
-        places = self._places(columns)
+        places = self._range_positions(columns)
         sums: list[list[tf.Tensor]] = [[] for _ in columns]
         # A backward pass ends with the first layers. Some reductions, such as collectives, run in
         # the order of tracing. They should start with the gradients that are available first, which
@@ -178,7 +178,7 @@ class Reducer:
                 sums[number] = self._algorithms[which](columns[number], index)
         return sums
 
-    def _places(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[tuple[int, int]]:
+    def _range_positions(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[tuple[int, int]]:
         """For each tensor, the index of its size range, and its position in this range."""
         counts = [0] * len(self._algorithms)
         places = []
@@ -190,15 +190,15 @@ class Reducer:
         return places
 
 
-def _create(
+def _create_algorithm(
     algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> Algorithm:
     if len(algorithm.levels) == 2:
-        return TwoLevel(*algorithm.levels, context, groups, algorithm.shards)
+        return TwoLevelAllReduce(*algorithm.levels, context, groups, algorithm.shards)
     return spec.create(algorithm.levels[0], context.within(context.devices, algorithm.shards))
 
 
-class TwoLevel:
+class TwoLevelAllReduce:
     """Sums within each group, then between groups, then sends the sum to each group.
 
     The leader of a group rotates with the index of the tensor. `within` computes the group's sum
@@ -242,20 +242,20 @@ class TwoLevel:
             values = [of_device[device] for device in group]
             sums.append(values if algorithm is None else algorithm(values, index))
         if not self._between:
-            return self._in_order(sums)
+            return self._in_device_order(sums)
         later, turn = divmod(index, len(self._between))
         by_leaders = [
-            _leader_value(group, values, turn % len(group), algorithm)
+            _sum_on_leader(group, values, turn % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
         # `between` rotates only after every leader has had its turn. Therefore every device gets
         # every role over time.
         totals = self._between[turn](by_leaders, later)
-        return self._in_order(
+        return self._in_device_order(
             [[total] * len(group) for total, group in zip(totals, self._groups, strict=True)]
         )
 
-    def _in_order(self, by_group: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    def _in_device_order(self, by_group: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         of_device = {
             device: value
             for group, values in zip(self._groups, by_group, strict=True)
@@ -264,7 +264,7 @@ class TwoLevel:
         return [of_device[device] for device in self._devices]
 
 
-def _leader_value(
+def _sum_on_leader(
     group: Sequence[str],
     values: Sequence[tf.Tensor],
     leader: int,

@@ -58,7 +58,7 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
     return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
 
 
-def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
+def bucket_indices(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
     """Groups tensors for joining. Returns the indices of the tensors in each group, in order.
 
     Groups are filled beginning with the last tensor.
@@ -77,7 +77,7 @@ def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]
     return buckets
 
 
-def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:
+def group_small_tensors(small: Iterable[bool], most: int) -> list[list[int]]:
     """Groups up to `most` consecutive small tensors for joining.
 
     Returns the indices of the tensors in each group.
@@ -125,7 +125,9 @@ class SizeRange:
     limit: int | None = None
 
     def __str__(self) -> str:
-        return str(self.algorithm) + ("" if self.limit is None else f":{_short(self.limit)}")
+        return str(self.algorithm) + (
+            "" if self.limit is None else f":{_short_size_text(self.limit)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,9 @@ class AllReduceSpec:
     def error(self, index: int, reason: str) -> FlagError:
         """A usage error that points to the algorithm of range `index`."""
         # Algorithms and limits alternate in the text.
-        return _error(self.source, 2 * index, reason)
+        return _spec_error(self.source, 2 * index, reason)
 
-    def check_names(self, known: Collection[str]) -> None:
+    def check_algorithm_names(self, known: Collection[str]) -> None:
         """Refuses algorithms that do not exist."""
         for index, part in enumerate(self.ranges):
             for name in part.algorithm.levels:
@@ -174,7 +176,10 @@ class AllReduceSpec:
 
     def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
         """The spec without levels that are unnecessary on these groups of devices."""
-        parts = (SizeRange(_running(part.algorithm, groups), part.limit) for part in self.ranges)
+        parts = (
+            SizeRange(_without_needless_levels(part.algorithm, groups), part.limit)
+            for part in self.ranges
+        )
         return AllReduceSpec(tuple(parts))
 
     def range_of(self, num_bytes: int) -> int:
@@ -201,49 +206,51 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
     pieces = text.split(":")
     ranges: list[SizeRange] = []
     for number in range(0, len(pieces), 2):
-        algorithm = _algorithm(text, number)
+        algorithm = _parse_algorithm(text, number)
         if number + 1 == len(pieces):
             ranges.append(SizeRange(algorithm))
             continue
-        limit = _limit(text, number + 1)
+        limit = _parse_limit(text, number + 1)
         if ranges and limit <= (ranges[-1].limit or 0):
-            raise _error(
+            raise _spec_error(
                 text,
                 number + 1,
-                f"limits must rise, and the one before is {_short(ranges[-1].limit)}",
+                f"limits must rise, and the one before is {_short_size_text(ranges[-1].limit)}",
             )
         if number + 2 == len(pieces):
-            raise _error(
+            raise _spec_error(
                 text, number + 1, "a limit must be followed by the algorithm for larger tensors"
             )
         ranges.append(SizeRange(algorithm, limit))
     spec = AllReduceSpec(tuple(ranges), text)
     if known is not None:
-        spec.check_names(known)
+        spec.check_algorithm_names(known)
     return spec
 
 
-def _error(text: str, number: int, reason: str) -> FlagError:
+def _spec_error(text: str, number: int, reason: str) -> FlagError:
     """An error that points to a piece between colons."""
     pieces = text.split(":")
     start = 1 + sum(len(piece) + 1 for piece in pieces[:number])
     return FlagError(FLAG, text, f"character {start}, {pieces[number]!r}: {reason}")
 
 
-def _algorithm(text: str, number: int) -> AlgorithmSpec:
+def _parse_algorithm(text: str, number: int) -> AlgorithmSpec:
     match = re.fullmatch(r"(\w+)(?:/(\w+))?(?:#(.*))?", text.split(":")[number])
     if match is None:
-        raise _error(text, number, f"must be an algorithm; a spec is {_FORM}")
+        raise _spec_error(text, number, f"must be an algorithm; a spec is {_FORM}")
     levels = tuple(name for name in match.group(1, 2) if name)
     shards = match.group(3)
     if shards is None:
         return AlgorithmSpec(levels)
     if not re.fullmatch(r"[0-9]{1,9}", shards) or int(shards) < 1:
-        raise _error(text, number, "after # write the number of shards, at least 1")
+        raise _spec_error(text, number, "after # write the number of shards, at least 1")
     return AlgorithmSpec(levels, int(shards))
 
 
-def _running(algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]) -> AlgorithmSpec:
+def _without_needless_levels(
+    algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]
+) -> AlgorithmSpec:
     if len(algorithm.levels) == 2 and len(groups) == 1:
         return AlgorithmSpec(algorithm.levels[:1])
     if len(algorithm.levels) == 2 and all(len(group) == 1 for group in groups):
@@ -251,16 +258,16 @@ def _running(algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]) -> Algor
     return algorithm
 
 
-def _limit(text: str, number: int) -> int:
+def _parse_limit(text: str, number: int) -> int:
     limit = parse_bytes(text.split(":")[number])
     if not limit:
-        raise _error(
+        raise _spec_error(
             text, number, "must be a limit in bytes, 1 or more, with an optional K, M, G or T"
         )
     return limit
 
 
-def _short(limit: int | None) -> str:
+def _short_size_text(limit: int | None) -> str:
     """The limit with the largest unit that divides it."""
     value, unit = limit or 0, ""
     for larger in "KMGT":
@@ -319,7 +326,7 @@ class ReduceContext:
         return len(self.own_devices) == len(self.devices)
 
     @property
-    def collective_hint(self) -> str:
+    def collective_communication_hint(self) -> str:
         """The value of the attribute `communication_hint` for a collective between the devices.
 
         TensorFlow's "auto" uses the ring, which goes through the hosts, even between GPUs. Here,
@@ -333,7 +340,7 @@ class ReduceContext:
     def memory_of(self, device: str) -> str:
         """A name for the memory of a device."""
         shared = self.share_memory and ":CPU:" in device.upper()
-        return process_of(device) if shared else device
+        return process_of_device(device) if shared else device
 
     @functools.cached_property
     def memories(self) -> int:
@@ -349,10 +356,12 @@ class ReduceContext:
 
         They may add on the CPUs of their processes, unless such a CPU is a device of another part.
         """
-        processes = set(map(process_of, members))
+        processes = set(map(process_of_device, members))
         others = {*self.devices} - {*members}
         cpus = tuple(
-            cpu for cpu in self.cpu_devices if process_of(cpu) in processes and cpu not in others
+            cpu
+            for cpu in self.cpu_devices
+            if process_of_device(cpu) in processes and cpu not in others
         )
         cpu_device = self.cpu_device
         if cpu_device is not None and cpus and cpu_device not in cpus:
@@ -362,7 +371,7 @@ class ReduceContext:
         )
 
 
-def adding_cpus(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:
+def cpus_for_additions(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:
     """The CPUs on which towers' values may be added. If there are towers on CPUs, these CPUs.
 
     Otherwise `cpus`, one CPU of every process, if given. Otherwise `cpu`, the host's CPU.
@@ -372,7 +381,7 @@ def adding_cpus(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[
 
 
 @functools.cache
-def process_of(device: str) -> str:
+def process_of_device(device: str) -> str:
     """Job, replica and task of a full device string."""
     return device.rpartition("/device:")[0]
 
@@ -382,7 +391,7 @@ def is_gpu(device: str) -> bool:
     return "/device:GPU:" in device
 
 
-def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, ...], ...]:
+def group_devices(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, ...], ...]:
     """Groups devices by process, or into smaller groups within each process.
 
     With a `group_size` above 0, a group contains that many consecutive devices of a process; the
@@ -391,7 +400,7 @@ def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, .
     """
     processes: dict[str, list[str]] = {}
     for device in devices:
-        processes.setdefault(process_of(device), []).append(device)
+        processes.setdefault(process_of_device(device), []).append(device)
     return tuple(
         tuple(members[begin : begin + (group_size or len(members))])
         for members in processes.values()
@@ -476,7 +485,7 @@ def _check_algorithm(
             check(between, context.part(leaders, algorithm.shards))
 
 
-def _no_shards(name: str) -> Limit:
+def _refuse_shards_for(name: str) -> Limit:
     def limit(context: ReduceContext) -> None:
         if context.shards != 1:
             raise ValueError(f"{name} takes no shards")
@@ -484,12 +493,12 @@ def _no_shards(name: str) -> Limit:
     return limit
 
 
-def _one_card(context: ReduceContext, instead: str) -> None:
+def _refuse_shared_card(context: ReduceContext, instead: str) -> None:
     if context.shared_cards:
         raise ValueError(f"NCCL refuses two devices on one card (--gpus_per_card); use {instead}")
 
 
-def _collective(context: ReduceContext) -> None:
+def _check_collective(context: ReduceContext) -> None:
     if context.shards > 2:
         raise ValueError(f"collective uses one or two rings, not {context.shards}")
     cpus = [device for device in context.devices if not is_gpu(device)]
@@ -498,13 +507,13 @@ def _collective(context: ReduceContext) -> None:
     if context.communication_hint == "nccl" and cpus:
         raise ValueError(f"NCCL needs GPUs, and {cpus[0]} is not a GPU; use ring")
     if context.communication_hint == "nccl":
-        _one_card(context, "--communication_hint=ring")
+        _refuse_shared_card(context, "--communication_hint=ring")
     if context.communication_hint == "nccl" and context.shards > 1:
         raise ValueError("NCCL has no shards; leave them out, or use ring")
 
 
-def _hierarchical_copy(context: ReduceContext) -> None:
-    _no_shards("hierarchical_copy")(context)
+def _check_hierarchical_copy(context: ReduceContext) -> None:
+    _refuse_shards_for("hierarchical_copy")(context)
     topology, count = context.network_topology, len(context.devices)
     if topology not in TOPOLOGIES:
         raise ValueError(f"unknown topology {topology!r}; must be one of {', '.join(TOPOLOGIES)}")
@@ -512,13 +521,13 @@ def _hierarchical_copy(context: ReduceContext) -> None:
         raise ValueError(f"the topology gcp_v100 needs exactly 8 devices, not {count}")
 
 
-def _nccl(context: ReduceContext) -> None:
-    _no_shards("nccl")(context)
-    _one_card(context, "xring")
+def _check_nccl(context: ReduceContext) -> None:
+    _refuse_shards_for("nccl")(context)
+    _refuse_shared_card(context, "xring")
     for device in context.devices:
         if not is_gpu(device):
             raise ValueError(f"nccl sums only on GPUs, and {device} is not a GPU")
-    processes = sorted(set(map(process_of, context.devices)))
+    processes = sorted(set(map(process_of_device, context.devices)))
     if len(processes) > 1:
         raise ValueError(
             f"nccl reduces between the GPUs of one process, but these are in {len(processes)}: "
@@ -526,8 +535,8 @@ def _nccl(context: ReduceContext) -> None:
         )
 
 
-def _xring(context: ReduceContext) -> None:
-    fewest = min(map(len, groups_of(context.devices)))
+def _check_xring(context: ReduceContext) -> None:
+    fewest = min(map(len, group_devices(context.devices)))
     if context.shards > fewest:
         raise ValueError(
             f"{context.shards} rings need as many devices in each process, and there are "
@@ -536,14 +545,14 @@ def _xring(context: ReduceContext) -> None:
 
 
 LIMITS: Mapping[str, Limit] = {
-    "collective": _collective,
-    "copy": _no_shards("copy"),
-    "hierarchical_copy": _hierarchical_copy,
-    "nccl": _nccl,
+    "collective": _check_collective,
+    "copy": _refuse_shards_for("copy"),
+    "hierarchical_copy": _check_hierarchical_copy,
+    "nccl": _check_nccl,
     "pscpu": lambda context: _check_gather(context.cpu_devices, context.shards),
     "psgpu": lambda context: _check_gather(context.devices, context.shards),
-    "rechd": _no_shards("rechd"),
-    "xring": _xring,
+    "rechd": _refuse_shards_for("rechd"),
+    "xring": _check_xring,
 }
 """Checks of a context by name of the algorithm."""
 
@@ -721,19 +730,24 @@ def star_of(near: int, far: int, size: float) -> ReductionPhase:
 # imports none of them.
 
 
-def _is_sum(value: Sequence[Any], arguments: Sequence[Any]) -> str:
+def _wrong_sum_text(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     tensors, _ = arguments[-2:]
     if len(value) != len(tensors):
         return f"a tensor for each of {len(tensors)} devices, not {len(value)}"
     wrong = [
         tensor
         for tensor in value
-        if not plugins.is_tensor(tensor) or plugins.sizes(tensor) != plugins.sizes(tensors[0])
+        if not plugins.is_tensor(tensor)
+        or plugins.tensor_sizes(tensor) != plugins.tensor_sizes(tensors[0])
     ]
-    return f"sums of {plugins.shown(tensors[0])}, not {plugins.shown(wrong[0])}" if wrong else ""
+    return (
+        f"sums of {plugins.value_text(tensors[0])}, not {plugins.value_text(wrong[0])}"
+        if wrong
+        else ""
+    )
 
 
-Sums = Annotated[list[Any], _is_sum]
+Sums = Annotated[list[Any], _wrong_sum_text]
 
 
 class Algorithm(Protocol):
@@ -786,7 +800,7 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
         if name in names() and (registered is None or inspect.unwrap(registered) is not factory):
             raise UsageError(f"all-reduce algorithm {name!r} is already registered")
         result_type = Callable[[Sequence[Any], int], Sums]
-        _registered[name] = plugins.checked(factory, result_type, ("context",)), cost
+        _registered[name] = plugins.with_checked_results(factory, result_type, ("context",)), cost
         return factory
 
     return decorate
@@ -794,26 +808,26 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
 
 def names() -> tuple[str, ...]:
     """Sorted names of all algorithms. Does not import the algorithms."""
-    return tuple(sorted({*_registered, *plugins.modules_of(algorithms)}))
+    return tuple(sorted({*_registered, *plugins.module_names(algorithms)}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
     """Creates the algorithm `name`. Raises ValueError if it cannot work with the context."""
     check(name, context)
-    factory, _ = _find(name)
+    factory, _ = _find_factory(name)
     return factory(context)
 
 
-def costs(but: Container[str] = ()) -> dict[str, Formula]:
+def cost_formulas(but: Container[str] = ()) -> dict[str, Formula]:
     """Cost formulas of all algorithms that have one, by name of the algorithm.
 
     Imports the modules of all algorithms except those in `but`.
     """
-    cost_by_name = {name: _find(name)[1] for name in names() if name not in but}
+    cost_by_name = {name: _find_factory(name)[1] for name in names() if name not in but}
     return {name: cost for name, cost in cost_by_name.items() if cost is not None}
 
 
-def _find(name: str) -> tuple[Factory, Formula | None]:
+def _find_factory(name: str) -> tuple[Factory, Formula | None]:
     if name not in _registered and name in names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
     if name not in _registered:
@@ -821,7 +835,7 @@ def _find(name: str) -> tuple[Factory, Formula | None]:
     return _registered[name]
 
 
-plugins.add_kind(
+plugins.add_plugin_kind(
     plugins.Kind(
         flag="all_reduce_spec",
         noun="all-reduce algorithm",

@@ -86,7 +86,7 @@ class Rows:
     Attributes:
       rows: the rows from top to bottom.
       limit: a value that is marked with a line, and the name of the line.
-      note: legend of the marks; see `key_of`.
+      note: legend of the marks; see `legend_text`.
       bars: whether a bar reaches from 0 to each centre.
     """
 
@@ -101,7 +101,7 @@ class Rows:
 _TONES = {"good": "green is better", "bad": "red worse", "unsure": "amber undecided", "": "blue"}
 
 
-def key_of(
+def legend_text(
     rows: Sequence[DistributionRow], *, dot: str = "", centre: str = "", band: str = ""
 ) -> str:
     """The legend for the marks in rows. The arguments are the meanings of marks: dot="a

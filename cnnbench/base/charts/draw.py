@@ -424,14 +424,14 @@ def svg(chart: Chart, width: float = NARROW) -> str:
     if isinstance(chart, Lines):
         axes = f"{chart.y.caption} over {axes}"
     with settings(f"{chart.title} {width:g}"):
-        sheet = _drawn([chart], width=width, captions=False)
+        sheet = _draw_charts([chart], width=width, captions=False)
         return sheet.svg(aria_label=f"{chart.title}: {axes}")
 
 
 def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
     """A file with one or more charts, one below the other. SVG adapts to light and dark mode."""
     with settings(label):
-        sheet = _drawn(charts, margin=_MARGIN)
+        sheet = _draw_charts(charts, margin=_MARGIN)
         if format != "svg":
             buffer = io.BytesIO()
             dates = {"CreationDate": None} if format == "pdf" else None
@@ -442,14 +442,14 @@ def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
 
-def _drawn(
+def _draw_charts(
     charts: Sequence[Chart],
     *,
     margin: float = 0.0,
     width: float = _WIDTH,
     captions: bool = True,
 ) -> Sheet:
-    heights = [_height(chart, width, captions) for chart in charts]
+    heights = [_chart_height(chart, width, captions) for chart in charts]
     height = sum(heights) + GAP * max(0, len(charts) - 1)
     sheet = Sheet(width, height, margin, 0.0 if captions else -HEAD)
     for chart, height in zip(charts, heights, strict=True):
@@ -468,14 +468,14 @@ def _drawn(
     return sheet
 
 
-def _height(chart: Chart, width: float, captions: bool) -> float:
+def _chart_height(chart: Chart, width: float, captions: bool) -> float:
     if isinstance(chart, Lines):
         height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _legend_height(len(chart.series), width)
     elif isinstance(chart, Lanes):
         layout = _RowLabelLayout([label for label, _ in chart.lanes], width, _LANE, _LANE + 16)
         height = _TOP + layout.height + _AXIS_HEIGHT + _legend_height(len(chart.kinds), width)
     else:
-        height = _rows_top(chart) + _row_labels(chart, width).height + _AXIS_HEIGHT
+        height = _top_of_rows(chart) + _row_labels(chart, width).height + _AXIS_HEIGHT
     if not captions:
         return height - HEAD
     return height + NOTE_LINE * len(wrapped_note(chart.note)) + (4 if chart.note else 0)
@@ -525,7 +525,7 @@ def _legend_height(entries: int, width: float) -> float:
     return _LINE * math.ceil(entries / columns)
 
 
-def _legend_place(index: int, width: float, top: float) -> tuple[float, float, float]:
+def _legend_entry_position(index: int, width: float, top: float) -> tuple[float, float, float]:
     """Left end, baseline and width of an entry in a legend."""
     columns = max(1, int(width / _LEGEND_COLUMN))
     column_width = width / columns
@@ -535,12 +535,12 @@ def _legend_place(index: int, width: float, top: float) -> tuple[float, float, f
 # Rows: dots are values, a stroke is the median, a band is its interval, and a box shows quartiles.
 
 
-def _rows_top(chart: Rows) -> float:
+def _top_of_rows(chart: Rows) -> float:
     return _TOP + (0.0 if chart.limit is None else 14.0)
 
 
 def _draw_rows(sheet: Sheet, chart: Rows) -> None:
-    top = _rows_top(chart)
+    top = _top_of_rows(chart)
     labels = _row_labels(chart, sheet.inner)
     bottom = top + labels.height
     right = max(_RIGHT, 12 + CHARACTER * max((len(row.text) for row in chart.rows), default=0))
@@ -564,7 +564,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
         middle = start + labels.middle
         left, base = labels.write(sheet, index, top + start)
         if row.style is not None:
-            mark = _mark(row.style, _colour(row.style))
+            mark = _mark_style(row.style, _series_colour(row.style))
             sheet.line([left - 10], base - 4, linestyle="none", **mark)
         sheet.text(sheet.inner, top + middle + 4, row.text, bold=True, align="right")
         beyond = sum(value > axes.get_xlim()[1] for value, _ in row.values)
@@ -577,7 +577,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
 
 def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float, bars: bool) -> None:
     ink, end = palette()["ink"], axes.get_xlim()[1]
-    colour = palette()[row.tone] if row.tone else _colour(row.style or 0)
+    colour = palette()[row.tone] if row.tone else _series_colour(row.style or 0)
     drawn = []
     if bars and row.centre is not None:
         (bar,) = axes.barh(y, row.centre, 14, color=colour, alpha=0.35)
@@ -597,7 +597,9 @@ def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float, bars: boo
         single = {"size": 7.2, "edge": 0.6, "alpha": 0.8}
         outlying = {"size": 4.0, "edge": 0.0, "alpha": 0.6}
         style = single if row.box is None else outlying
-        dots = _marks(axes, [value for value, _ in shown], [y] * len(shown), 0, colour, **style)
+        dots = _draw_marks(
+            axes, [value for value, _ in shown], [y] * len(shown), 0, colour, **style
+        )
         sheet.mark(dots, texts=[hint for _, hint in shown])
     if row.centre is not None:
         stroke = {"color": ink, "linewidth": 2.2, "clip_on": False, "zorder": 4}
@@ -606,7 +608,7 @@ def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float, bars: boo
         sheet.mark(artist, texts=row.hint, stop=place == len(drawn) - 1)
 
 
-def _mark(
+def _mark_style(
     index: int, colour: str, size: float = 8.0, edge: float = 0.8, alpha: float = 1.0
 ) -> dict[str, Any]:
     return {
@@ -619,15 +621,15 @@ def _mark(
     }
 
 
-def _marks(
+def _draw_marks(
     axes: Any, xs: Sequence[float], ys: Sequence[float], index: int, colour: str, **style: float
 ) -> Any:
-    mark = _mark(index, colour, **style)
+    mark = _mark_style(index, colour, **style)
     (artist,) = axes.plot(xs, ys, clip_on=False, zorder=3, linestyle="none", **mark)
     return artist
 
 
-def _colour(index: int) -> str:
+def _series_colour(index: int) -> str:
     return palette()[_COLOURS[index % len(_COLOURS)]]
 
 
@@ -657,7 +659,9 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
     for place, series in enumerate(chart.series):
         style = index if series.style is None else series.style
         _draw_series(sheet, axes, series, style)
-        _draw_key(sheet, series, style, _legend_place(place, sheet.inner, bottom + _AXIS_HEIGHT))
+        _draw_legend_entry(
+            sheet, series, style, _legend_entry_position(place, sheet.inner, bottom + _AXIS_HEIGHT)
+        )
         index += not series.reference
     _write_texts(sheet, axes, chart.series)
 
@@ -680,16 +684,16 @@ def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, floa
             low = at - width if left else at
             box = (low, low + width, _PLOT_TOP + 12 + 14 * line)
             inside = low >= 0 and low + width <= sheet.inner
-            if inside and not any(_overlap(box, other) for other in taken):
+            if inside and not any(_texts_overlap(box, other) for other in taken):
                 taken.append(box)
                 sheet.text(at, box[2], text, align=align, **style)
                 break
     return len({line for _, _, line in taken})
 
 
-def _stroke(series: ChartSeries, index: int) -> dict[str, Any]:
+def _line_style(series: ChartSeries, index: int) -> dict[str, Any]:
     dashes = (0, (6, 4)) if series.reference else _DASHES[index % len(_DASHES)]
-    colour = palette()["soft"] if series.reference else _colour(index)
+    colour = palette()["soft"] if series.reference else _series_colour(index)
     return {"color": colour, "linestyle": dashes, "linewidth": 1.7}
 
 
@@ -699,7 +703,7 @@ def _dot_size(index: int) -> float:
 
 
 def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> None:
-    line = _stroke(series, index)
+    line = _line_style(series, index)
     colour = line["color"]
     top = axes.get_ylim()[1]
     xs = [x for x, _ in series.points]
@@ -724,7 +728,7 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
         for size in dict.fromkeys(sizes[i] for i in shown):
             alike = [i for i in shown if sizes[i] == size]
             places = [xs[i] for i in alike], [ys[i] for i in alike]
-            marks = _marks(axes, *places, kind, colour, size=size, alpha=0.85)
+            marks = _draw_marks(axes, *places, kind, colour, size=size, alpha=0.85)
             sheet.mark(marks, "marks", [hints[i] for i in alike])
 
 
@@ -742,7 +746,11 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
             for shift, side in itertools.product(_SHIFTS, (0, 1)):
                 left = place - _BESIDE_GAP - width if side else place + _BESIDE_GAP
                 box = (left, left + width, height + shift)
-                if not text or width > rooms[side] or any(_overlap(box, other) for other in taken):
+                if (
+                    not text
+                    or width > rooms[side]
+                    or any(_texts_overlap(box, other) for other in taken)
+                ):
                     continue
                 taken.append(box)
                 at, align = (-_BESIDE_GAP, "right") if side else (_BESIDE_GAP, "left")
@@ -752,20 +760,22 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
                 break
 
 
-def _overlap(first: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+def _texts_overlap(first: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
     """Whether two texts, given as (left, right, base line), overlap."""
     return first[0] < other[1] and other[0] < first[1] and abs(first[2] - other[2]) < TICK_SIZE
 
 
-def _draw_key(
+def _draw_legend_entry(
     sheet: Sheet, series: ChartSeries, index: int, place: tuple[float, float, float]
 ) -> None:
     left, base, width = place
-    line = _stroke(series, index)
+    line = _line_style(series, index)
     if series.line:
         sheet.line([left + 2, left + _KEY], base - 4, **line)
     if not series.reference:
-        mark = _mark(index if series.mark is None else series.mark, line["color"], _dot_size(index))
+        mark = _mark_style(
+            index if series.mark is None else series.mark, line["color"], _dot_size(index)
+        )
         sheet.line([left + (2 + _KEY) / 2], base - 4, **mark)
     sheet.text(left + _KEY + 8, base, shortened(series.name, fitting(width - _KEY - 10)))
 
@@ -790,13 +800,15 @@ def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
             plain_spans = [span for span in spans if span.kind == kind and not span.hint]
             if plain_spans:
                 places = [(span.start, span.end - span.start) for span in plain_spans]
-                axes.broken_barh(places, (middle - 6.5, 13), color=_colour(kind), linewidth=0)
+                axes.broken_barh(
+                    places, (middle - 6.5, 13), color=_series_colour(kind), linewidth=0
+                )
         for span in spans:
             if span.hint:
                 length = span.end - span.start
-                (bar,) = axes.barh(middle, length, 13, span.start, color=_colour(span.kind))
+                (bar,) = axes.barh(middle, length, 13, span.start, color=_series_colour(span.kind))
                 sheet.mark(bar, texts=span.hint, stop=True)
     for index, name in enumerate(chart.kinds):
-        left, base, width = _legend_place(index, sheet.inner, bottom + _AXIS_HEIGHT)
-        sheet.line([left + 6], base - 4, marker="s", markersize=10, color=_colour(index))
+        left, base, width = _legend_entry_position(index, sheet.inner, bottom + _AXIS_HEIGHT)
+        sheet.line([left + 6], base - 4, marker="s", markersize=10, color=_series_colour(index))
         sheet.text(left + 20, base, shortened(name, fitting(width - 22)))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base import text as numbers
 from cnnbench.base.charts import Chart, draw
-from cnnbench.base.terminal import Progress, fit_table, wrapped
+from cnnbench.base.terminal import Progress, fit_table, wrap_text
 from cnnbench.base.text import NONE, markdown, plain
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ class Section:
         return next(toned, None)
 
 
-def docstring_first(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Iterable[Content]]:
+def prepend_docstring(
+    contents: Callable[[T], Iterable[Content]],
+) -> Callable[[T], Iterable[Content]]:
     """Decorator that puts a function's docstring before the content that the function returns.
 
     If the function returns no content, nothing is added. If the first items are of type str, they
@@ -157,13 +159,13 @@ def docstring_first(contents: Callable[[T], Iterable[Content]]) -> Callable[[T],
     """
 
     @functools.wraps(contents)
-    def with_docstring(subject: T) -> Iterable[Content]:
+    def contents_with_docstring(subject: T) -> Iterable[Content]:
         paragraphs = [content for content in contents(subject) if content]
         first = [*itertools.takewhile(lambda paragraph: isinstance(paragraph, str), paragraphs)]
         text = " ".join(" ".join((contents.__doc__ or "", *map(str, first))).split())
         return [text, *paragraphs[len(first) :]] if paragraphs else ()
 
-    return with_docstring
+    return contents_with_docstring
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class Report:
         return [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
 
 
-def numeric(
+def numeric_cell(
     value: float | None,
     text: str | Callable[[float], str] = numbers.number,
     *,
@@ -209,20 +211,20 @@ def numeric(
     return TableCell(text if isinstance(text, str) else text(value), value, tone, kinds="number")
 
 
-def interval(
+def interval_cell(
     ends: tuple[float | None, float | None] | None, text: Callable[[float], str] = numbers.number
 ) -> TableCell:
     """A cell with an interval. The sort key is its width. None if there is no value."""
     low, high = ends or (None, None)
     if low is None or high is None:
-        return numeric(None)
-    return numeric(high - low, f"{text(low)} to {text(high)}")
+        return numeric_cell(None)
+    return numeric_cell(high - low, f"{text(low)} to {text(high)}")
 
 
 _NO_HINTS: Mapping[str, str] = {}
 
 
-def table(
+def make_table(
     rows: Iterable[Row],
     *,
     title: str = "",
@@ -241,7 +243,9 @@ def table(
       missing: text for empty cells.
       layout: further attributes of the table.
     """
-    cells = [{name: _cell(content, missing) for name, content in row.items()} for row in rows]
+    cells = [
+        {name: _filled_cell(content, missing) for name, content in row.items()} for row in rows
+    ]
     if not cells:
         return None
     first, *others = cells[0]
@@ -258,7 +262,7 @@ def table(
     )
 
 
-def _cell(content: TableCell | str, missing: str) -> TableCell:
+def _filled_cell(content: TableCell | str, missing: str) -> TableCell:
     cell = content if isinstance(content, TableCell) else TableCell(content)
     return cell if cell.text else replace(cell, text=missing)
 
@@ -270,7 +274,7 @@ def _cell(content: TableCell | str, missing: str) -> TableCell:
 _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
 
-def markdown_of(report: Report) -> str:
+def report_to_markdown(report: Report) -> str:
     """A whole report as Markdown."""
     lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
     for answer in report.answers:
@@ -280,22 +284,22 @@ def markdown_of(report: Report) -> str:
         lines += [f"  - {markdown(detail)}" for detail in answer.details]
     lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
     for section in report.sections:
-        written = list(_section(section))
+        written = list(_section_lines(section))
         # A section that contains only charts is left out.
         lines += ["", *written] if written[1:] else []
     return "\n".join(lines) + "\n"
 
 
-def _section(section: Section) -> Iterable[str]:
+def _section_lines(section: Section) -> Iterable[str]:
     yield f"## {markdown(section.title)}"
     for block in section.blocks:
-        lines = _block(block)
+        lines = _block_lines(block)
         if lines:
             yield ""
             yield from lines
 
 
-def _block(block: Block) -> list[str]:
+def _block_lines(block: Block) -> list[str]:
     if isinstance(block, Table):
         title = [f"### {markdown(block.title)}", ""] if block.title else []
         return [*title, *table_lines(block)]
@@ -345,10 +349,10 @@ def text_of(
     Charts are left out. Lines begin with `mark`; rows of tables begin with the same number of
     spaces.
     """
-    return "\n".join(lines_of(sections, colour, mark)) + "\n"
+    return "\n".join(sections_to_lines(sections, colour, mark)) + "\n"
 
 
-def lines_of(
+def sections_to_lines(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> list[str]:
     """The text that `text_of` returns, as a list of lines."""
@@ -361,20 +365,20 @@ def lines_of(
         lines += [mark + plain(section.title)] if section.title else []
         for block in section.blocks:
             if isinstance(block, Table):
-                lines += _table(block, colour, mark)
+                lines += _table_lines(block, colour, mark)
             elif not isinstance(block, Charts):
-                lines += _text(block, mark)
+                lines += _paragraph_lines(block, mark)
     return lines
 
 
-def _text(block: Text, mark: str) -> list[str]:
+def _paragraph_lines(block: Text, mark: str) -> list[str]:
     text, indent = plain(block.text), mark + " " * block.indent
     if block.whole:
         return [indent + text]
-    return wrapped(text, indent, mark + " " * (block.hanging or block.indent))
+    return wrap_text(text, indent, mark + " " * (block.hanging or block.indent))
 
 
-def _table(block: Table, colour: bool, mark: str) -> Iterator[str]:
+def _table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
     titles = [title for title, _, _ in block.columns]
     left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
     spare = [titles.index(title) for title in block.spare if title in titles]
@@ -389,12 +393,12 @@ def _table(block: Table, colour: bool, mark: str) -> Iterator[str]:
         yield mark + plain(block.title)
     for at, (lines, sign, note) in enumerate(zip_longest(rows, signs, notes)):
         before = (mark if block.has_head and at == 0 else "").ljust(indent)
-        for line in _coloured(lines, sign) if sign else lines:
+        for line in _colour_lines(lines, sign) if sign else lines:
             yield before + line
-        yield from wrapped(plain(note), _NOTE) if note else ()
+        yield from wrap_text(plain(note), _NOTE) if note else ()
 
 
-def _coloured(lines: list[str], cell: TableCell) -> list[str]:
+def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
     """The lines of a table row. If there is only one line, its first cell is coloured (see
     `TableCell`).
     """
@@ -411,10 +415,10 @@ def render_report(report: Report, format: str, progress: Progress | None = None)
 
     `progress` shows how many charts have been drawn.
     """
-    return _page(report, progress) if format == "html" else FORMATS[format](report)
+    return _html_page(report, progress) if format == "html" else FORMATS[format](report)
 
 
-def _page(report: Report, progress: Progress | None = None) -> str:
+def _html_page(report: Report, progress: Progress | None = None) -> str:
     progress = progress or Progress.silent()
     progress.start("drawing", 2 * len(report.charts))  # at most two widths for each chart
     drawn = itertools.count(1)
@@ -423,13 +427,14 @@ def _page(report: Report, progress: Progress | None = None) -> str:
         progress.update(next(drawn))
         return draw.svg(*arguments)
 
-    style, script = draw.theme() + _file("style.css"), _file("script.js")
+    style, script = draw.theme() + _page_file_text("style.css"), _page_file_text("script.js")
     policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        f"default-src 'none'; style-src '{_content_security_digest(style)}'; script-src "
+        f"'{_content_security_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     widths = {1: draw.WIDE, 2: draw.HALF, 3: draw.NARROW}
-    text = _template().render(
+    text = _page_template().render(
         report=report, policy=policy, style=style, script=script, svg=svg, widths=widths
     )
     progress.finish()
@@ -437,26 +442,31 @@ def _page(report: Report, progress: Progress | None = None) -> str:
 
 
 @functools.cache
-def _template() -> Template:
+def _page_template() -> Template:
     from jinja2 import Environment
 
-    environment = Environment(autoescape=True, finalize=_finalize, keep_trailing_newline=True)
-    return environment.from_string(_file("template.html"))
+    environment = Environment(
+        autoescape=True, finalize=_remove_control_characters, keep_trailing_newline=True
+    )
+    return environment.from_string(_page_file_text("template.html"))
 
 
-def _finalize(value: Any) -> Any:
+def _remove_control_characters(value: Any) -> Any:
     """Removes control characters and direction marks from text that is read from records."""
     return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 @functools.cache
-def _file(name: str) -> str:
+def _page_file_text(name: str) -> str:
     return resources.files("cnnbench.base.document").joinpath(f"page/{name}").read_text("utf-8")
 
 
-def _digest(text: str) -> str:
+def _content_security_digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _page, "markdown": markdown_of}
+FORMATS: Mapping[str, Callable[[Report], str]] = {
+    "html": _html_page,
+    "markdown": report_to_markdown,
+}
 """Functions that write a report, by the name of the format. Markdown contains no charts."""

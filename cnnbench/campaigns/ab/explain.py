@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cnnbench.base.files import read_json
 from cnnbench.campaigns.ab.pairs import AB, SIDES
-from cnnbench.campaigns.ab.side import Side, has_module, request
-from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_one
+from cnnbench.campaigns.ab.side import Side, has_module, make_process_request
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_process
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
@@ -37,7 +37,7 @@ class NotExplainedError(BenchmarkError):
     """The sides cannot be profiled; the message gives the reason in one line."""
 
 
-def explained(
+def explain_or_notice(
     make: Callable[[], Explanation | None], result: str, tell: Callable[[str], None]
 ) -> Explanation | None:
     """The explanation of a difference; None, with a notice of the reason, if there is none."""
@@ -55,7 +55,7 @@ PROFILES_OF_SIDES = replace(AB, command="explain", noun="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profiling:
+class ProfilingPlan:
     """Sides to profile in `rounds` processes each, with `steps` profiled and timed steps."""
 
     sides: Mapping[str, Side]
@@ -67,26 +67,26 @@ class Profiling:
 
     def explain(self) -> Explanation:
         """Explains the difference by profiled processes; NotExplainedError if one failed."""
-        self._refuse()
+        self._refuse_unprofilable()
         self.results.begin()
-        return self.campaign.follow(self._policy())
+        return self.campaign.follow(self._profiling_policy())
 
-    def _policy(self) -> RunPolicy[Explanation]:
+    def _profiling_policy(self) -> RunPolicy[Explanation]:
         profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
         for turn in range(self.rounds):
             for name in SIDES if turn % 2 == 0 else SIDES[::-1]:
                 later = len(SIDES) * self.rounds - sum(map(len, profiles.values())) - 1
-                profiles[name].append((yield from self._profiled(name, turn + 1, later)))
+                profiles[name].append((yield from self._profile_process(name, turn + 1, later)))
         if all(_has_primitives(self.sides[name], profiles[name][0]) for name in SIDES):
             for name in SIDES:
-                logged = yield from self._logged(name)
+                logged = yield from self._log_primitives(name)
                 profile = replace(profiles[name][0], primitives=logged)
-                self.results.write(self._path(name, 1), profile.to_json().encode("ascii"))
+                self.results.write(self._profile_path(name, 1), profile.to_json().encode("ascii"))
                 profiles[name][0] = profile
         labels = [f"{name.upper()}: {side.description()}" for name, side in self.sides.items()]
         return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
 
-    def _refuse(self) -> None:
+    def _refuse_unprofilable(self) -> None:
         """Raises NotExplainedError if a side cannot be profiled."""
         for name, side in self.sides.items():
             config = side.resolved.config
@@ -97,23 +97,25 @@ class Profiling:
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
 
-    def _profiled(self, name: str, turn: int, later: int) -> RunPolicy[StepProfile]:
+    def _profile_process(self, name: str, turn: int, later: int) -> RunPolicy[StepProfile]:
         """The profile of one process; NotExplainedError if it failed or left none.
 
         `later` processes of this kind follow it.
         """
-        label, path = f"profile {turn} {name.upper()}", self._path(name, turn)
+        label, path = f"profile {turn} {name.upper()}", self._profile_path(name, turn)
         side = self.sides[name]
         self.results.remove(path)
         flags: dict[str, object] = {
-            "profile_json": self.results.unfinished(path),
+            "profile_json": self.results.unfinished_path(path),
             "profile_steps": self.steps,
             "warmup": "fixed",
             "num_warmup_batches": _WARM_UP + self.steps,
         }
         if "num_epochs" not in side.given_flags:
             flags["num_batches"] = self.steps
-        ended = yield from self._run(label, side.including(flags), path.stem, None, later, path)
+        ended = yield from self._run_process(
+            label, side.including(flags), path.stem, None, later, path
+        )
         message = ended.message
         if not message:
             message = "no profile"
@@ -121,19 +123,21 @@ class Profiling:
                 return StepProfile.from_dict(read_json(path))
         raise NotExplainedError(f"{label}: {message}; see {self.results.log(path.stem)}")
 
-    def _logged(self, name: str) -> RunPolicy[tuple[Primitive, ...] | None]:
+    def _log_primitives(self, name: str) -> RunPolicy[tuple[Primitive, ...] | None]:
         """The calls of oneDNN in a step, read from the log of a process; None if there are none."""
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
         side = replace(side, variables={**side.variables, **work.VARIABLES})
         later = len(SIDES) - SIDES.index(name) - 1
-        ended = yield from self._run(label, side.including(work.FLAGS), stem, "oneDNN", later)
+        ended = yield from self._run_process(
+            label, side.including(work.FLAGS), stem, "oneDNN", later
+        )
         primitives: tuple[Primitive, ...] = ()
         if not ended.message:
             with contextlib.suppress(OSError), open(self.results.log(stem), "rb") as log:
                 primitives = work.primitives_of_step(log)
         return primitives or None
 
-    def _run(
+    def _run_process(
         self,
         label: str,
         side: Side,
@@ -143,10 +147,12 @@ class Profiling:
         leaves: Path | None = None,
     ) -> RunPolicy[ProcessResult]:
         more = {"target": self.results.pending(stem), "answers": (), "leaves": leaves}
-        process_request = request(self.results, stem, side, label=label, key=key, **more)
-        return run_one(self.results, process_request, self.timeout, [key] * later)
+        process_request = make_process_request(
+            self.results, stem, side, label=label, key=key, **more
+        )
+        return run_process(self.results, process_request, self.timeout, [key] * later)
 
-    def _path(self, name: str, turn: int) -> Path:
+    def _profile_path(self, name: str, turn: int) -> Path:
         return self.results.folder / name / f"{turn:04d}-{name}{SUFFIX}"
 
 

@@ -27,8 +27,19 @@ import numpy as np
 
 from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analyses, paired_bounds
 from cnnbench.base.text import percent
-from cnnbench.campaigns.ab.side import Side, StepCount, request, side_differences
-from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy, read
+from cnnbench.campaigns.ab.side import (
+    Side,
+    StepCountEstimate,
+    make_process_request,
+    side_differences,
+)
+from cnnbench.campaigns.processes.campaign import (
+    Campaign,
+    ProcessRequest,
+    RequestBatch,
+    RunPolicy,
+    read_record,
+)
 from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     END,
@@ -50,12 +61,12 @@ from cnnbench.judge.compare import (
 )
 from cnnbench.judge.compare.estimate import TwoSamples, floor_and_margin, log_or_value
 from cnnbench.judge.compare.judgement import mostly_disturbed
-from cnnbench.judge.compare.result import confirmed
+from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.profiles import Explanation
-from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, with_subject
+from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, add_subject
 
 # Results directory of an experiment, and the verdict on the pairs in it.
 
@@ -75,7 +86,7 @@ def confirmation_folder(folder: Path, pairs: int) -> Path:
     return folder / f"confirmation-{pairs}"
 
 
-def pair_name(number: int) -> str:
+def pair_file_prefix(number: int) -> str:
     """Prefix of the names of a pair's files; numbers start at 1."""
     return f"{number:04d}"
 
@@ -90,12 +101,12 @@ AB = CampaignKind(
 """Experiments; their records are in a folder for each side."""
 
 
-def complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
+def load_complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
     """Records of both sides of the pairs in a folder, up to the first incomplete pair."""
     pairs: list[tuple[RunRecord, ...]] = []
     for number in itertools.count(1):
-        paths = (folder / side / f"{pair_name(number)}-{side}.json" for side in SIDES)
-        records = [read(path) for path in paths]
+        paths = (folder / side / f"{pair_file_prefix(number)}-{side}.json" for side in SIDES)
+        records = [read_record(path) for path in paths]
         pair = tuple(record for record in records if isinstance(record, RunRecord))
         if len(pair) < len(SIDES) or any(record.status != "ok" for record in pair):
             break
@@ -139,12 +150,12 @@ class ExperimentState:
         return self._ends[-1]
 
     @cached_property
-    def _judged(self) -> dict[int, Mapping[str, Any]]:
+    def _last_analyses(self) -> dict[int, Mapping[str, Any]]:
         """The last of the analyses of all sessions, by number of pairs."""
         ends: dict[int, Mapping[str, Any]] = {}
         for events, end in zip(self.sessions, self._ends, strict=True):
             # The analysis after the last pair of a killed session is made again.
-            last = max(map(_pair_of, events)) if end is None else end["pairs"]
+            last = max(map(_pair_number_of, events)) if end is None else end["pairs"]
             ends |= {
                 analysis["pairs"]: analysis
                 for analysis in events[0]["looks"]
@@ -160,13 +171,14 @@ class ExperimentState:
     def made(self) -> tuple[InterimAnalysis, ...]:
         """The interim analyses of all sessions so far."""
         return tuple(
-            InterimAnalysis(n, float(analysis["alpha"])) for n, analysis in self._judged.items()
+            InterimAnalysis(n, float(analysis["alpha"]))
+            for n, analysis in self._last_analyses.items()
         )
 
     @property
     def clear(self) -> bool:
         """Whether more pairs cannot change the verdict."""
-        last = [*self._judged.values()][-1] if self._judged else {}
+        last = [*self._last_analyses.values()][-1] if self._last_analyses else {}
         return is_clear(last.get("verdicts", ()))  # Only finished sessions have verdicts.
 
     @property
@@ -182,19 +194,19 @@ class ExperimentState:
         return decode(Rules, self.facts.get("rules", {}))
 
     @property
-    def is_spent(self) -> bool:
+    def is_alpha_spent(self) -> bool:
         """Whether the experiment has used all of alpha, so that more pairs cannot be judged."""
         return any(analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.made)
 
     @property
-    def goes_on(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether `cnnbench ab --resume` can continue: not if the verdict is clear or alpha is used
         up.
 
         Nor if it is a part of another campaign, or of an earlier version.
         """
         of_its_own = "plans" in self.facts.get("question", {})
-        return of_its_own and not (self.clear or self.is_spent)
+        return of_its_own and not (self.clear or self.is_alpha_spent)
 
     @property
     def plan(self) -> Continuation:
@@ -202,7 +214,7 @@ class ExperimentState:
         experiment.
         """
         alpha, share = self.facts["policy"]["alpha"], self.facts.get("share", 1.0)
-        if self.is_spent:
+        if self.is_alpha_spent:
             return Continuation(alpha, share=share)
         return Continuation(alpha, self.planned, self.made, share)
 
@@ -211,7 +223,7 @@ class ExperimentState:
         """The experiment that measured its verdict again (--confirm); None if there is none."""
         if self.end is None:
             return None
-        return experiment_in(confirmation_folder(self.folder, self.end["pairs"]))
+        return find_experiment(confirmation_folder(self.folder, self.end["pairs"]))
 
     def verdict(self, together: bool = False) -> Comparison | None:
         """The comparison that ended the experiment, at the level of the last analysis.
@@ -227,7 +239,7 @@ class ExperimentState:
             base.records, new.records, self.facts, self.end["alpha"], plan=plan
         )
         again = None if self.second is None else self.second.verdict()
-        comparison = comparison if again is None else confirmed(comparison, again)
+        comparison = comparison if again is None else with_second_experiment(comparison, again)
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
             *_, note = (event for event in events if event.get("note") == EXPLANATION)
@@ -235,7 +247,7 @@ class ExperimentState:
         return comparison
 
 
-def _pair_of(event: Mapping[str, Any]) -> int:
+def _pair_number_of(event: Mapping[str, Any]) -> int:
     """The number of the pair to which the process of an event belongs; 0 if it belongs to none."""
     names = event.get("names") or [event.get("name", "")]
     number = str(names[0]).partition("-")[0]
@@ -248,7 +260,7 @@ def is_clear(verdicts: Sequence[str]) -> bool:
     return bool(measured) and all(verdict in CLEAR for verdict in measured)
 
 
-def experiment_in(folder: Path) -> ExperimentState | None:
+def find_experiment(folder: Path) -> ExperimentState | None:
     """The experiment in a results folder, or None; PathError for an unusable journal of 1.0.0."""
     journal = Journal(folder / AB.journal)
     sessions: list[list[Mapping[str, Any]]] = []
@@ -267,19 +279,19 @@ def experiment_in(folder: Path) -> ExperimentState | None:
             experiment.end,
             experiment.made,
             experiment.clear,
-            experiment.goes_on,
+            experiment.is_resumable,
         )
     except (LookupError, TypeError, ValueError):
         raise PathError(str(journal.path), "is not a journal of an experiment") from None
     return experiment
 
 
-def experiment_below(folder: Path) -> ExperimentState | None:
+def find_experiment_below(folder: Path) -> ExperimentState | None:
     """The only experiment in or directly below a folder, or None."""
     try:
-        own = experiment_in(folder)
+        own = find_experiment(folder)
         below = () if own else (path for path in folder.iterdir() if path.is_dir())
-        experiments = [own] if own else [state for state in map(experiment_in, below) if state]
+        experiments = [own] if own else [state for state in map(find_experiment, below) if state]
     except OSError:
         return None
     return experiments[0] if len(experiments) == 1 else None
@@ -415,14 +427,14 @@ class Experiment:
         """Largest number of pairs."""
         return self.analyses[-1].pairs
 
-    def level_after(self, pairs: int) -> float:
+    def significance_level_after(self, pairs: int) -> float:
         """The significance level of an analysis after an interrupt or a failure, given the complete
         pairs.
         """
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
             return analyses[0].alpha
-        return self._plan(self._made(pairs)).analyses(pairs)[-1].alpha
+        return self._continuation_plan(self._completed_analyses(pairs)).analyses(pairs)[-1].alpha
 
     def plan_after(self, last: InterimAnalysis) -> Continuation:
         """How further pairs are judged. If the analysis uses all of alpha, they belong to a new
@@ -430,9 +442,9 @@ class Experiment:
         """
         if last.alpha >= self.policy.alpha:
             return Continuation(self.policy.alpha, share=self.share)
-        return self._plan({**self._made(last.pairs), last.pairs: last})
+        return self._continuation_plan({**self._completed_analyses(last.pairs), last.pairs: last})
 
-    def _made(self, pairs: int) -> dict[int, InterimAnalysis]:
+    def _completed_analyses(self, pairs: int) -> dict[int, InterimAnalysis]:
         """The interim analyses of all sessions up to a number of pairs, from the given sessions."""
         before = () if self.earlier is None else self.earlier.made
         return {
@@ -441,7 +453,7 @@ class Experiment:
             if analysis.pairs <= pairs
         }
 
-    def _plan(self, made: Mapping[int, InterimAnalysis]) -> Continuation:
+    def _continuation_plan(self, made: Mapping[int, InterimAnalysis]) -> Continuation:
         planned = self.pairs if self.earlier is None else self.earlier.planned
         return Continuation(self.policy.alpha, planned, tuple(made.values()), self.share)
 
@@ -513,7 +525,7 @@ class Pairs:
         self.experiment = experiment
         self.results = results
         self.campaign = campaign
-        earlier = complete_pairs(results.folder)
+        earlier = load_complete_pairs(results.folder)
         self.earlier = len(earlier)
         judged = () if experiment.earlier is None else experiment.earlier.made
         if judged and judged[-1].pairs > self.earlier:
@@ -543,7 +555,7 @@ class Pairs:
         """
         self.results.begin(**self.experiment.facts)
         try:
-            self.alpha = yield from self._up_to_an_end()
+            self.alpha = yield from self._run_until_end()
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
         except (ChangedError, KeyboardInterrupt) as error:
@@ -553,7 +565,7 @@ class Pairs:
             self.failure = "" if self.interrupted else str(error)
         pairs = len(self.records["a"])
         if self.failure or self.interrupted:
-            self.alpha = self.experiment.level_after(pairs)
+            self.alpha = self.experiment.significance_level_after(pairs)
         self.comparison = self._compare(self.alpha)
         self.results.journal.add(
             END,
@@ -565,7 +577,7 @@ class Pairs:
             interrupted=self.interrupted,
         )
 
-    def _up_to_an_end(self) -> RunPolicy[float]:
+    def _run_until_end(self) -> RunPolicy[float]:
         """Runs pairs up to the interim analysis that ends the experiment. Returns the level of this
         analysis.
         """
@@ -647,7 +659,7 @@ class Pairs:
     @property
     def seconds_per_pair(self) -> float | None:
         """Mean wall time of a pair so far; None before the first process."""
-        mean = self.campaign.seconds_of(None)
+        mean = self.campaign.mean_seconds_of(None)
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
     def measure(self, number: int, later: int = 0, burn_in: bool = False) -> RunPolicy[None]:
@@ -658,7 +670,7 @@ class Pairs:
         """
         experiment = self.experiment
         what = f"burn-in {number}" if burn_in else f"pair {number}"
-        prefix = f"burn-in-{number}" if burn_in else pair_name(number)
+        prefix = f"burn-in-{number}" if burn_in else pair_file_prefix(number)
         # The order is drawn for each pair, so that a later session does not repeat the orders of
         # the first.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
@@ -668,7 +680,7 @@ class Pairs:
             folder=self.results,
             requests=[
                 self._request(prefix, what, place)
-                for place in _places(order, experiment.seed, None if burn_in else number)
+                for place in _ab_placements(order, experiment.seed, None if burn_in else number)
             ],
             then=[None] * len(SIDES) * later,
             timeout=experiment.timeout,
@@ -697,7 +709,7 @@ class Pairs:
         disturbed = mostly_disturbed(measured)
         experiment = self.experiment
         seconds = experiment.disturbed_seconds if disturbed else experiment.timed_seconds
-        count = StepCount(seconds, measured, FEWEST_STEPS, MOST_STEPS)
+        count = StepCountEstimate(seconds, measured, FEWEST_STEPS, MOST_STEPS)
         self._steps = count.timed()
         busy = "other programs use the CPUs: " if disturbed else ""
         self.campaign.reporter.notice(f"{busy}{count}")
@@ -711,7 +723,7 @@ class Pairs:
             text += f"; no repeat is left: {had}, {all_had}"
         raise PairFailedError(text, lost)
 
-    def _request(self, prefix: str, what: str, place: AbPlace) -> Request:
+    def _request(self, prefix: str, what: str, place: AbPlace) -> ProcessRequest:
         """The process of a side in a pair or in a burn-in. Records of a burn-in are not used."""
         side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]
@@ -723,12 +735,14 @@ class Pairs:
         if self._steps is not None:
             started = started.including({"num_batches": self._steps})
 
-        def placed(document: Mapping[str, Any], lost: Sequence[KilledProcess]) -> dict[str, Any]:
+        def with_ab_placement(
+            document: Mapping[str, Any], lost: Sequence[KilledProcess]
+        ) -> dict[str, Any]:
             own = encode(replace(place, lost=tuple(lost) or None))
-            return with_subject({**document, "ab": own}, subject)
+            return add_subject({**document, "ab": own}, subject)
 
         path = self.results.folder / side / f"{name}.json"
-        return request(
+        return make_process_request(
             self.results,
             name,
             started,
@@ -736,11 +750,11 @@ class Pairs:
             target=None if place.pair is None else path,
             failed=path,
             answers=() if place.pair is None else ("ok",),
-            place=placed,
+            place=with_ab_placement,
         )
 
 
-def _places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
+def _ab_placements(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
     """Places of the processes of a pair in an experiment; None for a burn-in."""
     positions = range(1, len(order) + 1) if pair is not None else [None] * len(order)
     return [

@@ -21,40 +21,47 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.files import is_url
-from cnnbench.base.interrupts import uninterrupted
+from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import Reporter
-from cnnbench.base.text import duration
-from cnnbench.campaigns.launch import JobLayout, command_words, resolve_run, run_words
+from cnnbench.base.text import format_duration
+from cnnbench.campaigns.launch import JobLayout, flags_to_words, resolve_run, run_command_words
 from cnnbench.campaigns.processes import guard
-from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Request, blank_record
+from cnnbench.campaigns.processes.campaign import BenchmarkCommand, ProcessRequest, blank_record
 from cnnbench.campaigns.processes.child import (
     COMMAND_LINE,
     NO_TURNS_OF_JOBS,
     RunSummary,
-    launcher,
+    launcher_code,
     own_checkout,
 )
-from cnnbench.campaigns.processes.results_dir import PlanIdentity, ResultsFolder, identity_of
+from cnnbench.campaigns.processes.results_dir import PlanIdentity, ResultsFolder, identity_values
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
-from cnnbench.flags.declare import RunPart, named, specs_of
+from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import ACCEPTED, FLAGS, RENAMED
-from cnnbench.flags.parse import FLAG_FILE, split
+from cnnbench.flags.parse import FLAG_FILE, split_command_line
 from cnnbench.machine import repository
-from cnnbench.machine.facts import may_be_shown
-from cnnbench.machine.repository import GitError, command, commit_of, environment, git, reason
+from cnnbench.machine.facts import may_record_variable
+from cnnbench.machine.repository import (
+    GitError,
+    command,
+    commit_of,
+    environment,
+    git,
+    git_error_reason,
+)
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.run import RunRecord, Subject
 
 # Number of timed steps of a process.
 
-LENGTHS = frozenset(named(FLAGS, RunPart.LENGTH))
+LENGTHS = frozenset(names_of_flags(FLAGS, RunPart.LENGTH))
 """Flags that decide how many timed steps a run has."""
 
 
-class StepCount:
+class StepCountEstimate:
     """Finds the number of timed steps for a given process time.
 
     Attributes:
@@ -74,7 +81,7 @@ class StepCount:
         return min(max(self._fewest, math.ceil(factor * self.wanted)), self._most)
 
     def __str__(self) -> str:
-        time = duration(self.timed() * self.step_seconds)
+        time = format_duration(self.timed() * self.step_seconds)
         return (
             f"{self.timed()} timed steps in each process, about {time}; --num_batches sets another "
             "number"
@@ -84,7 +91,7 @@ class StepCount:
 # Temporary worktrees of measured revisions.
 
 
-def revision_of(flag: str, text: str) -> str | None:
+def resolve_commit(flag: str, text: str) -> str | None:
     """The commit that the value of a flag names; None if it is a folder; else FlagError."""
     if os.path.isdir(text):
         return None
@@ -114,12 +121,12 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
         except ValueError:
             raise BenchmarkError(f"git worktree add {commit}: was not finished") from None
         if answer["error"]:
-            raise BenchmarkError(f"git worktree add {commit}: {reason(answer['error'])}")
+            raise BenchmarkError(f"git worktree add {commit}: {git_error_reason(answer['error'])}")
         yield Path(answer["folder"])
     finally:
         # The context manager of the process is not used: after Ctrl-C, it would not wait for the
         # process.
-        with uninterrupted():
+        with delaying_interrupts():
             process.stdin.close()
             process.stdout.close()
             process.wait()
@@ -182,7 +189,7 @@ class Side:
                 stack.callback(os.chdir, os.getcwd())
                 os.chdir(self.checkout)
             with contextlib.suppress(UsageError):  # The parser raises this error later.
-                texts, rest = split(self.flags, ACCEPTED)
+                texts, rest = split_command_line(self.flags, ACCEPTED)
         flags = {
             name: texts_of_flag[-1] for name, texts_of_flag in texts.items() if name not in RENAMED
         }
@@ -195,17 +202,17 @@ class Side:
     @property
     def is_this_cnnbench(self) -> bool:
         """Whether the side runs the code of this process, so that flags can be checked."""
-        return self.python is None and not self._holds_cnnbench()
+        return self.python is None and not self._contains_cnnbench()
 
     def including(self, flags: Mapping[str, object]) -> Side:
         """The side with more flags, by name."""
-        return replace(self, flags=(*self.flags, *command_words(flags)))
+        return replace(self, flags=(*self.flags, *flags_to_words(flags)))
 
     def command(self, record: Path) -> tuple[str, ...]:
         """Program and arguments of a process that writes its record to a file."""
         python = self.python or sys.executable
-        words = run_words(self.layout, self.including({"result_json": record}).flags)
-        return (python, "-c", launcher(COMMAND_LINE), self.root, *words)
+        words = run_command_words(self.layout, self.including({"result_json": record}).flags)
+        return (python, "-c", launcher_code(COMMAND_LINE), self.root, *words)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -226,13 +233,13 @@ class Side:
     @property
     def root(self) -> str:
         """Folder from which cnnbench is imported; "" for the installed one."""
-        if self._holds_cnnbench():
+        if self._contains_cnnbench():
             return str(self.checkout)
         return "" if self.python is not None else own_checkout()
 
     def code(self) -> Subject:
         """The code that it measures, as it is now."""
-        return repository.of_work(self._config, self.checkout, self.resolved.parts)
+        return repository.measured_code(self._config, self.checkout, self.resolved.parts)
 
     @property
     def _config(self) -> Mapping[str, object]:
@@ -240,15 +247,15 @@ class Side:
 
     def plan(self) -> PlanIdentity:
         """The side's part of the campaign's identity: flags, interpreter and variables."""
-        shown = {name: text for name, text in self.variables.items() if may_be_shown(name)}
-        identity = identity_of(
+        shown = {name: text for name, text in self.variables.items() if may_record_variable(name)}
+        identity = identity_values(
             self.resolved.identity or self.given_flags,
             flags=self.flags,
             python=self.python,
             job=() if self.layout is None else self.layout.flags,
             variables=sorted(self.variables),
             **shown,
-            **({} if self.python is None else _versions(self)),
+            **({} if self.python is None else _library_versions(self)),
         )
         place = f"{self.checkout}{os.sep}"  # The checkout may be in a temporary folder.
         identity = {
@@ -257,7 +264,7 @@ class Side:
         }
         return PlanIdentity(identity, self._config, self.checkout, self.resolved.parts)
 
-    def _holds_cnnbench(self) -> bool:
+    def _contains_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
 
 
@@ -271,7 +278,7 @@ def run_code(
     """
     python, root = (None, own_checkout()) if ours else (side.python, side.root)
     return subprocess.run(
-        [python or sys.executable, "-c", launcher(code), root, *arguments],
+        [python or sys.executable, "-c", launcher_code(code), root, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -296,7 +303,7 @@ def has_module(side: Side, *paths: str) -> bool:
         return False
 
 
-def _versions(side: Side) -> dict[str, object]:
+def _library_versions(side: Side) -> dict[str, object]:
     """Versions of what the interpreter of a side imports; none if it cannot be asked."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
         answer = run_code(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
@@ -304,16 +311,21 @@ def _versions(side: Side) -> dict[str, object]:
     return {}
 
 
-def request(folder: ResultsFolder, name: str, side: Side, **more: Any) -> Request:
-    """A process of a side, with its log in a folder; `more` are other fields of `Request`."""
+def make_process_request(
+    folder: ResultsFolder, name: str, side: Side, **more: Any
+) -> ProcessRequest:
+    """A process of a side, with its log in a folder.
+
+    `more` are other fields of `ProcessRequest`.
+    """
     log = folder.log(name)
-    command = benchmark_command(side, folder.unfinished(folder.folder / f"{name}.json"), log)
-    return Request(name=name, command=command, **{"label": name, **more})
+    command = benchmark_command(side, folder.unfinished_path(folder.folder / f"{name}.json"), log)
+    return ProcessRequest(name=name, command=command, **{"label": name, **more})
 
 
 def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
     """Description of a process of a side, which writes a record and a log."""
-    command = ("cnnbench", *run_words(side.layout, side.flags))
+    command = ("cnnbench", *run_command_words(side.layout, side.flags))
     return BenchmarkCommand(
         words=side.command(record.absolute()),
         log=log,
@@ -331,7 +343,7 @@ _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.a
 # Time limit, in case the import of a plug-in never returns.
 _SECONDS = 120.0
 
-RESERVED = named(FLAGS, RunPart.PER_PROCESS)
+RESERVED = names_of_flags(FLAGS, RunPart.PER_PROCESS)
 """Flags of runs to refuse: a second process would resume or overwrite what the first left."""
 
 # Other files and folders that a run writes.
@@ -354,7 +366,7 @@ def refuse_flags(side: Side, names: Sequence[str], reason: str) -> None:
             raise FlagError(name, value, reason)
 
 
-def check(side: Side) -> RunSummary:
+def resolve_flags(side: Side) -> RunSummary:
     """Resolves those flags of a side that this version of cnnbench knows; UsageError if wrong."""
     try:
         layout = json.dumps(None if side.layout is None else side.layout._asdict())
@@ -371,7 +383,7 @@ def check(side: Side) -> RunSummary:
     return resolved
 
 
-def check_early(side: Side, commit: str, folder: str | Path = ".") -> None:
+def check_flags_of_commit(side: Side, commit: str, folder: str | Path = ".") -> None:
     """Refuses flags that are wrong whatever files a commit has, before there is a worktree of it.
 
     Another cnnbench, such as that of the commit, may know others; a flag file may be in the commit.
@@ -390,8 +402,11 @@ def check_early(side: Side, commit: str, folder: str | Path = ".") -> None:
         parse_flags(side.flags, ACCEPTED.values())
 
 
-def print_answer(job: str, *flags: str) -> None:
-    """The child process of `check`: prints resolved flags; `job` is a JSON `JobLayout` or null."""
+def print_resolved_flags(job: str, *flags: str) -> None:
+    """The child process of `resolve_flags`: prints resolved flags.
+
+    `job` is a JSON `JobLayout` or null.
+    """
     error, resolved = None, RunSummary()
     try:
         fields = json.loads(job)
@@ -413,7 +428,7 @@ def side_differences(a: Side, b: Side) -> tuple[str, ...]:
     return tuple(names)
 
 
-def sides_obstacle(sides: Mapping[str, Side]) -> str | None:
+def why_no_turns(sides: Mapping[str, Side]) -> str | None:
     """Why two sides cannot step in turn; None if they can."""
     for name, side in sides.items():
         obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
@@ -424,13 +439,13 @@ def sides_obstacle(sides: Mapping[str, Side]) -> str | None:
     return None
 
 
-def turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
+def resolve_turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
     """The length of a turn, 0 without turns; FlagError if --pairing=turns is impossible."""
-    in_turn = takes_turns(pairing, lambda: sides_obstacle(sides), "the sides alternate", reporter)
+    in_turn = decide_on_turns(pairing, lambda: why_no_turns(sides), "the sides alternate", reporter)
     return TURN_SECONDS if in_turn else 0.0
 
 
-def takes_turns(
+def decide_on_turns(
     pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: Reporter
 ) -> bool:
     """Whether processes step in turn; FlagError if --pairing=turns is impossible.

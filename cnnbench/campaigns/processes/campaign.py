@@ -39,11 +39,11 @@ from cnnbench.base.interrupts import (
     LONGEST_WAIT_SECONDS,
     SHORTEST_GRACE,
     SIGNALS,
-    name_of,
-    obey,
-    uninterrupted,
+    delaying_interrupts,
+    raise_if_interrupted,
+    signal_name,
 )
-from cnnbench.base.terminal import Reporter, print_notice, silence
+from cnnbench.base.terminal import Reporter, print_notice, silence_warnings
 from cnnbench.base.text import fatal_message, notice_line, number, plain
 from cnnbench.campaigns.processes.child import (
     Child,
@@ -52,8 +52,8 @@ from cnnbench.campaigns.processes.child import (
     RunSummary,
     execute,
     log_tail,
-    start,
-    stop,
+    start_command,
+    stop_children,
 )
 from cnnbench.campaigns.processes.results_dir import (
     LOST,
@@ -63,11 +63,11 @@ from cnnbench.campaigns.processes.results_dir import (
     ResultsFolder,
 )
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
-from cnnbench.machine.checks import parse_quiet
+from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import encode, to_text
+from cnnbench.records.codec import encode, json_text
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.result_files import record_of
+from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import ErrorInfo, KilledProcess, RunRecord, Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
@@ -119,8 +119,10 @@ def judge(
 
     `facts` describes this machine. It is used if the process left no record.
     """
-    document, defect, unusable = _read(command)
-    problem = _problem(ended, document, defect, log_tail(command.log) or full_disk(command.log))
+    document, defect, unusable = _read_child_record(command)
+    problem = _failure_of_process(
+        ended, document, defect, log_tail(command.log) or full_disk_error_line(command.log)
+    )
     if problem is None:
         assert document is not None
         return replace(ended, status="ok", document=document)
@@ -141,10 +143,10 @@ def judge(
     )
 
 
-def read(path: Path) -> Record | None:
+def read_record(path: Path) -> Record | None:
     """The record in a file; None without a valid one."""
     try:
-        return record_of(read_json(path))
+        return record_from_json(read_json(path))
     except (ValueError, RecursionError):
         return None
 
@@ -155,7 +157,7 @@ def bus_bandwidth(record: AllReduceRecord) -> float | None:
     return max((rate for rate in rates if rate is not None), default=None)
 
 
-def headline(record: Record) -> str:
+def main_result_text(record: Record) -> str:
     """The main result of a successful run, for its progress line."""
     if isinstance(record, AllReduceRecord):
         rate = bus_bandwidth(record)
@@ -164,22 +166,22 @@ def headline(record: Record) -> str:
     return "ok" if speed is None else f"ok {number(speed)} images/sec"
 
 
-def _problem(
+def _failure_of_process(
     ended: ProcessResult, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo, str] | None:
     """The status, the error and `ProcessResult.lost` of an unsuccessful run; None if the run
     succeeded.
     """
     if ended.timed_out:
-        text = f"killed after {ended.seconds:.0f} s; {last_line(tail)}"
-        return "timed_out", _error("TimedOut", text), "ended by its time-out"
+        text = f"killed after {ended.seconds:.0f} s; {last_output_text(tail)}"
+        return "timed_out", _error_info("TimedOut", text), "ended by its time-out"
     if ended.error is not None:
-        return "failed", _error("NotStarted", ended.error), ""
+        return "failed", _error_info("NotStarted", ended.error), ""
     if ended.code is None:
-        text = f"the process and its guard were killed; {last_line(tail)}"
-        return "killed", _error("Killed", text), "killed with its guard"
+        text = f"the process and its guard were killed; {last_output_text(tail)}"
+        return "killed", _error_info("Killed", text), "killed with its guard"
     if ended.code < 0:
-        return _signalled(-ended.code, ended.oom_kills, tail)
+        return _failure_by_signal(-ended.code, ended.oom_kills, tail)
     if document is not None and document["status"] == "failed":
         error = ErrorInfo(**{k: str(document["error"][k]) for k in ("type", "message")})
         full = is_out_of_memory(error.type, error.message)
@@ -187,27 +189,29 @@ def _problem(
     is_interrupted = document is not None and document["status"] == "interrupted"
     # The process may not have written a record yet.
     if is_interrupted or ended.code == ExitCode.INTERRUPTED:
-        error = _error("Interrupted", "interrupted by an external signal")
+        error = _error_info("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"
     if ended.code != 0:
-        text = f"exit status {ended.code}; {last_line(tail)}"
-        return "failed", _error("ExitStatus", text), ""
+        text = f"exit status {ended.code}; {last_output_text(tail)}"
+        return "failed", _error_info("ExitStatus", text), ""
     if defect is not None:
-        return "failed", _error("UnusableRecord", defect), ""
+        return "failed", _error_info("UnusableRecord", defect), ""
     return None
 
 
-def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, str]:
-    name = name_of(code)
+def _failure_by_signal(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, str]:
+    name = signal_name(code)
     if text := memory_ran_out(code, oom_kills, tail):
         lost = f"killed by the OOM killer ({name})" if code == signal.SIGKILL else ""
-        return "out_of_memory", _error("OutOfMemory", text), lost
-    text = f"ended by {name}; {fatal_message(tail) or last_line(tail)}"
+        return "out_of_memory", _error_info("OutOfMemory", text), lost
+    text = f"ended by {name}; {fatal_message(tail) or last_output_text(tail)}"
     lost = f"{'killed' if code == signal.SIGKILL else 'ended'} by {name}"
-    return "killed", _error("Killed", text), lost if code in _SENT_FROM_OUTSIDE else ""
+    return "killed", _error_info("Killed", text), lost if code in _SENT_FROM_OUTSIDE else ""
 
 
-def _read(command: BenchmarkCommand) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
+def _read_child_record(
+    command: BenchmarkCommand,
+) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
     """The record of the child; or the reason why there is none, and the invalid content of the
     file.
     """
@@ -219,7 +223,7 @@ def _read(command: BenchmarkCommand) -> tuple[dict[str, Any] | None, str | None,
         return None, f"the record cannot be read: {error.strerror}", None
     try:
         document = parse_json(data)
-        record = record_of(document)
+        record = record_from_json(document)
         if record.kind != command.blank.kind:
             raise ValueError(f"of the kind {record.kind!r}")
     except RecursionError:
@@ -229,11 +233,11 @@ def _read(command: BenchmarkCommand) -> tuple[dict[str, Any] | None, str | None,
     return document, None, None
 
 
-def _error(kind: str, message: str) -> ErrorInfo:
+def _error_info(kind: str, message: str) -> ErrorInfo:
     return ErrorInfo(type=kind, message=" ".join(message.split())[:_MESSAGE_LENGTH])
 
 
-def full_disk(log: Path) -> str:
+def full_disk_error_line(log: Path) -> str:
     """The error line if the disk was full when a process wrote its log; otherwise ""."""
     with contextlib.suppress(OSError):
         if not os.statvfs(log.parent).f_bavail:
@@ -241,7 +245,7 @@ def full_disk(log: Path) -> str:
     return ""
 
 
-def last_line(tail: str) -> str:
+def last_output_text(tail: str) -> str:
     """The last output of a process, from the end of its log, as text for an error message."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     # The stack frames of a plug-in follow its error message. They are ignored here.
@@ -264,7 +268,7 @@ def execute_in_turn(
     including its waits; see `execute`.
     """
     with contextlib.ExitStack() as stack:
-        members: list[_Member] = []
+        members: list[_TurnTaker] = []
         try:
             for command in commands:
                 ours, theirs = socket.socketpair()
@@ -272,16 +276,18 @@ def execute_in_turn(
                 with theirs:
                     variables = {VARIABLE: f"{theirs.fileno()}:{turn_seconds!r}"}
                     own = replace(command, environment={**command.environment, **variables})
-                    child = start(own, inherited=theirs.fileno())
-                members.append(_Member(stack.enter_context(child), ours))
-            _take_turns(members, timeout)
+                    child = start_command(own, inherited=theirs.fileno())
+                members.append(_TurnTaker(stack.enter_context(child), ours))
+            _run_in_turns(members, timeout)
         except KeyboardInterrupt:
-            stop([member.child for member in members if member.ended is None], print_notice)
+            stop_children(
+                [member.child for member in members if member.ended is None], print_notice
+            )
             raise
     return [member.ended for member in members if member.ended is not None]
 
 
-class _Member:
+class _TurnTaker:
     """A child process that takes turns."""
 
     def __init__(self, child: Child, link: socket.socket) -> None:
@@ -318,13 +324,13 @@ class _Member:
             self.link.sendall(GO_ON)
 
 
-def _take_turns(members: Sequence[_Member], timeout: float) -> None:
+def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
     last = -1
     while alive := [member for member in members if member.ended is None]:
-        obey()
+        raise_if_interrupted()
         running = [member for member in alive if not member.waits]
         if not running:
-            last = _next(members, last)
+            last = _next_member(members, last)
             members[last].go_on()
             continue
         patience = max(0.0, timeout - max(member.used for member in running))
@@ -339,11 +345,13 @@ def _take_turns(members: Sequence[_Member], timeout: float) -> None:
             if descriptor in guards:
                 guards[descriptor].ended = guards[descriptor].child.wait(SHORTEST_GRACE)
         late = [member for member in running if member.ended is None and member.used >= timeout]
-        for member, ended in zip(late, stop([member.child for member in late]), strict=True):
+        for member, ended in zip(
+            late, stop_children([member.child for member in late]), strict=True
+        ):
             member.ended = ended
 
 
-def _next(members: Sequence[_Member], last: int) -> int:
+def _next_member(members: Sequence[_TurnTaker], last: int) -> int:
     """Index of the member that gets the next turn.
 
     The turn rotates. Members with remaining timed steps come first.
@@ -354,7 +362,7 @@ def _next(members: Sequence[_Member], last: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ProcessRequest:
     """A process that a policy requests.
 
     Attributes:
@@ -404,7 +412,7 @@ class RequestBatch:
     """
 
     folder: ResultsFolder
-    requests: Sequence[Request]
+    requests: Sequence[ProcessRequest]
     then: Sequence[Hashable] = ()
     timeout: float
     turn_seconds: float = 0.0
@@ -418,15 +426,15 @@ class RequestBatch:
 RunPolicy: TypeAlias = Generator[RequestBatch, Sequence[ProcessResult], _Result]
 
 
-def run_one(
-    folder: ResultsFolder, request: Request, timeout: float, then: Sequence[Hashable] = ()
+def run_process(
+    folder: ResultsFolder, request: ProcessRequest, timeout: float, then: Sequence[Hashable] = ()
 ) -> RunPolicy[ProcessResult]:
     """Runs a single process; see `RequestBatch`."""
     (ended,) = yield RequestBatch(folder=folder, requests=[request], then=then, timeout=timeout)
     return ended
 
 
-def rounds(
+def ordered_rounds(
     cases: Iterable[_Case],
     repeats: int,
     seed: int | None,
@@ -449,7 +457,7 @@ def measure_in_rounds(
     order: Sequence[tuple[str, int]],
     measure: Callable[[str, int, Sequence[Hashable]], RunPolicy[bool]],
 ) -> RunPolicy[None]:
-    """Measures cases, by name, in the order of `rounds`.
+    """Measures cases, by name, in the order of `ordered_rounds`.
 
     `measure` gets a case, its round, and the keys (case, whether the round is 0) of the processes
     that will probably follow. It returns whether the case takes part in later rounds.
@@ -498,7 +506,7 @@ class Campaign:
             batch = next(policy)
             while True:
                 try:
-                    ended = self._results_of(batch)
+                    ended = self._batch_results(batch)
                 except BaseException as error:
                     batch = policy.throw(error)
                 else:
@@ -507,9 +515,9 @@ class Campaign:
             result: _Result = end.value
             return result
 
-    def _results_of(self, batch: RequestBatch) -> list[ProcessResult]:
+    def _batch_results(self, batch: RequestBatch) -> list[ProcessResult]:
         """The results of a batch, from its folder or by running the processes."""
-        obey()
+        raise_if_interrupted()
         folder = batch.folder
         earlier = {
             request.name: _completed_result(folder, request) if folder.resume else None
@@ -523,8 +531,8 @@ class Campaign:
             done = {name: done[name] for name in first if folder.pending(name).exists()}
         self._done += len(done)
         for request in (request for request in batch.requests if request.name in done):
-            self.remember(request.key, done[request.name].seconds)
-        todo: Sequence[Request] = [
+            self.store_seconds(request.key, done[request.name].seconds)
+        todo: Sequence[ProcessRequest] = [
             request for request in batch.requests if request.name not in done
         ]
         while todo:
@@ -532,7 +540,7 @@ class Campaign:
             todo = batch.requests if self._repeats(batch, done) else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
-            with uninterrupted():  # Stores all events or none.
+            with delaying_interrupts():  # Stores all events or none.
                 for request in batch.requests:
                     pending, target = (
                         folder.pending(request.name),
@@ -542,7 +550,7 @@ class Campaign:
                         folder.move(pending, target)
         return [done[request.name] for request in batch.requests]
 
-    def _run(self, batch: RequestBatch, todo: Sequence[Request]) -> dict[str, ProcessResult]:
+    def _run(self, batch: RequestBatch, todo: Sequence[ProcessRequest]) -> dict[str, ProcessResult]:
         """Runs processes in turns or one after the other, and stores their records."""
         in_turn = batch.turn_seconds if len(todo) > 1 else 0.0
         groups = [todo] if in_turn else [[request] for request in todo]
@@ -580,18 +588,20 @@ class Campaign:
             for request, end in zip(group, ended, strict=True):
                 done[request.name] = self._store(batch, request, replace(end, group=number))
             for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
-                _note(batch.folder, request, done[request.name])
+                _note_process_end(batch.folder, request, done[request.name])
                 if request.target is None and not batch.sides:
                     batch.folder.remove(batch.folder.pending(request.name))
                 self._done += 1
                 self._now.append(end.seconds)
-                self.remember(request.key, end.seconds)
-                outcome = end.message or headline(record_of(end.document))
+                self.store_seconds(request.key, end.seconds)
+                outcome = end.message or main_result_text(record_from_json(end.document))
                 seconds = self._seconds([*(other.key for other in group[place:]), *later])
                 self.reporter.ended(self._done, total, request.label, outcome, end.seconds, seconds)
         return done
 
-    def _store(self, batch: RequestBatch, request: Request, ended: ProcessResult) -> ProcessResult:
+    def _store(
+        self, batch: RequestBatch, request: ProcessRequest, ended: ProcessResult
+    ) -> ProcessResult:
         """Stores the record of a process.
 
         If the batch is only valid as a whole, the record is pending until all processes have ended.
@@ -613,7 +623,7 @@ class Campaign:
             folder.take(request.leaves)
         if ended.unusable is not None:
             folder.write(target.with_suffix(".unusable"), ended.unusable)
-        folder.write(target, to_text(ended.document).encode("ascii"))
+        folder.write(target, json_text(ended.document).encode("ascii"))
         return ended
 
     def _repeats(self, batch: RequestBatch, done: Mapping[str, ProcessResult]) -> bool:
@@ -680,7 +690,7 @@ class Campaign:
         Raises ChangedError if the state of the code differs from the state in an earlier process.
         """
         judged = judge(command, ended, self.facts)
-        record = record_of(judged.document)
+        record = record_from_json(judged.document)
         subject = record.subject or Subject()
         # A different version of cnnbench may record fewer facts about the state.
         version = record.environment.get("cnnbench_version")
@@ -690,16 +700,16 @@ class Campaign:
             raise ChangedError.of(f"repository {subject.repository}")
         if subject.warning not in self._warned:
             self._warned.add(subject.warning)
-            silence(parse_quiet(record.config.get("quiet_conditions", "")))
+            silence_warnings(parse_silenced_conditions(record.config.get("quiet_conditions", "")))
             self.reporter.warning(subject.warning, "commit")
         return judged
 
-    def remember(self, key: Hashable, seconds: float) -> None:
+    def store_seconds(self, key: Hashable, seconds: float) -> None:
         """Stores the wall time of a process, for estimates."""
         if seconds:
             self._known.setdefault(key, []).append(seconds)
 
-    def seconds_of(self, key: Hashable) -> float | None:
+    def mean_seconds_of(self, key: Hashable) -> float | None:
         """The mean wall time of all processes with the given key; None if there are none."""
         return fmean(self._known[key]) if key in self._known else None
 
@@ -717,7 +727,7 @@ class Campaign:
         return total
 
 
-def _completed_result(folder: ResultsFolder, request: Request) -> ProcessResult | None:
+def _completed_result(folder: ResultsFolder, request: ProcessRequest) -> ProcessResult | None:
     """The result of a process that is complete in a folder; otherwise None."""
     event = folder.processes.get(request.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
@@ -727,7 +737,7 @@ def _completed_result(folder: ResultsFolder, request: Request) -> ProcessResult 
     if request.target is None and status in request.answers:
         return ProcessResult(0, seconds, status=status, group=group)
     for path in (request.target, folder.pending(request.name)):
-        record = None if path is None else read(path)
+        record = None if path is None else read_record(path)
         if record is not None:
             status = "ok" if record.status == "ok" else str(event.get("status", ""))
             text, document = str(event.get("problem", "")), record.to_dict()
@@ -739,8 +749,8 @@ def _completed_result(folder: ResultsFolder, request: Request) -> ProcessResult 
     return None
 
 
-def _note(folder: ResultsFolder, request: Request, ended: ProcessResult) -> None:
-    record = record_of(ended.document)
+def _note_process_end(folder: ResultsFolder, request: ProcessRequest, ended: ProcessResult) -> None:
+    record = record_from_json(ended.document)
     folder.journal.add(
         PROCESS,
         name=request.name,

@@ -25,36 +25,36 @@ from cnnbench.base.interrupts import (
     AT_ONCE,
     LONGEST_WAIT_SECONDS,
     SAME_SECONDS,
-    announced,
+    find_announcement,
     grace,
-    obey,
+    raise_if_interrupted,
 )
 from cnnbench.base.terminal import print_notice
 from cnnbench.base.text import binary
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.declare import FlagSpec
-from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine import repository
-from cnnbench.machine.cpu import oom_kills
-from cnnbench.machine.facts import without_places
+from cnnbench.machine.cpu import count_oom_kills
+from cnnbench.machine.facts import comparable_fact
 from cnnbench.plan import RunPlan
-from cnnbench.plan.place import Work
-from cnnbench.plan.run_plan import KEY_LENGTH, identity_here
+from cnnbench.plan.place import WorkKind
+from cnnbench.plan.run_plan import KEY_LENGTH, identity_on_this_machine
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import preflight
 from cnnbench.run.driver.preflight import (
     RunWork,
+    available_memory,
     batch_limits,
     computes_on_cpu,
-    estimate,
-    memory_of,
-    total_of_job,
-    work_of,
+    estimate_job_memory,
+    estimate_memory,
+    estimate_run_work,
 )
 from cnnbench.run.runtime.supervisor import GUARDED
 from cnnbench.variable_mgr.all_reduce.spec import names
@@ -71,10 +71,10 @@ _LAUNCH = (
 )
 
 COMMAND_LINE = "from cnnbench.cli import entry_point; entry_point()"
-"""Code for `launcher` that runs cnnbench with the command line in sys.argv."""
+"""Code for `launcher_code` that runs cnnbench with the command line in sys.argv."""
 
 
-def launcher(code: str) -> str:
+def launcher_code(code: str) -> str:
     """Code for ``python -c`` that imports cnnbench from the folder in its first argument.
 
     Then `code` runs, with the remaining arguments in sys.argv.
@@ -88,7 +88,7 @@ def own_checkout() -> str:
     return "" if (package / "models").is_dir() else str(package.parent)
 
 
-def command_prefix() -> tuple[str, ...]:
+def own_command_prefix() -> tuple[str, ...]:
     """Program and first arguments with which this cnnbench can be started again.
 
     A command line is appended to them.
@@ -100,7 +100,7 @@ def command_prefix() -> tuple[str, ...]:
         return (sys.executable, str(script.resolve()))
     # This process is a side of an experiment and may have any working directory.
     if sys.argv[0] == "-c":
-        return (sys.executable, "-c", launcher(COMMAND_LINE), own_checkout())
+        return (sys.executable, "-c", launcher_code(COMMAND_LINE), own_checkout())
     return (sys.executable, "-m", "cnnbench")
 
 
@@ -171,20 +171,20 @@ def execute(command: Command, timeout: float) -> ProcessResult:
     The command is stopped after `timeout` seconds, or on KeyboardInterrupt. Raises BenchmarkError
     if the log cannot be written or the process cannot be started.
     """
-    with start(command) as child:
+    with start_command(command) as child:
         try:
             deadline = time.monotonic() + timeout
             while (seconds := deadline - time.monotonic()) > 0:
-                obey()
+                raise_if_interrupted()
                 if ended := child.wait(min(seconds, LONGEST_WAIT_SECONDS)):
                     return ended
-            return stop([child])[0]
+            return stop_children([child])[0]
         except KeyboardInterrupt:
-            stop([child], print_notice)
+            stop_children([child], print_notice)
             raise
 
 
-def stop(
+def stop_children(
     children: Sequence[Child],
     tell: Callable[[str], None] = lambda line: None,
     seconds: float | None = None,
@@ -202,7 +202,7 @@ def stop(
     try:
         for child in children:
             while child.wait(_LOOK_SECONDS) is None and time.monotonic() < deadline:
-                announcement = announced(log_tail(child.log))
+                announcement = find_announcement(log_tail(child.log))
                 if announcement is not None and start + int(announcement[1]) + AT_ONCE > deadline:
                     deadline = start + int(announcement[1]) + AT_ONCE
                     tell(announcement.group())
@@ -221,7 +221,9 @@ def stop(
     return [child.stopped() for child in children]
 
 
-def start(command: Command, *, stdout: int | None = None, inherited: int | None = None) -> Child:
+def start_command(
+    command: Command, *, stdout: int | None = None, inherited: int | None = None
+) -> Child:
     """Starts a command in its own process group. Raises the same errors as `execute`.
 
     When the context of the returned child ends, no process of the group remains. If this process is
@@ -233,7 +235,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    kills = oom_kills()
+    kills = count_oom_kills()
     ours, theirs = socket.socketpair()
     started = time.monotonic()
     try:
@@ -275,7 +277,7 @@ def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Child:
-    """A running command that `start` has started. It ends with the context."""
+    """A running command that `start_command` has started. It ends with the context."""
 
     log: Path
     _leader: subprocess.Popen[bytes]
@@ -318,7 +320,7 @@ class Child:
                     self._report = b""
             elif not seconds_left:
                 return None
-        return self._ended(self._report, timed_out=False)
+        return self._result_from_report(self._report, timed_out=False)
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the group."""
@@ -333,9 +335,9 @@ class Child:
     def stopped(self) -> ProcessResult:
         """The result of an interrupted process. The process is killed if it still runs."""
         self.send(signal.SIGKILL)
-        return self._ended(self._report or b"", timed_out=True)
+        return self._result_from_report(self._report or b"", timed_out=True)
 
-    def _ended(self, report: bytes, timed_out: bool) -> ProcessResult:
+    def _result_from_report(self, report: bytes, timed_out: bool) -> ProcessResult:
         facts = json.loads(report) if report else {}
         code = -signal.SIGKILL if timed_out else None
         if "status" in facts:
@@ -345,7 +347,7 @@ class Child:
             seconds=time.monotonic() - self._started,
             timed_out=timed_out,
             max_rss_bytes=facts.get("max_rss_bytes"),
-            oom_kills=oom_kills() - self._kills,
+            oom_kills=count_oom_kills() - self._kills,
             error=facts.get("error"),
         )
 
@@ -430,12 +432,12 @@ class RunSummary:
 
 
 @cache
-def flags_of(command: str) -> Mapping[str, FlagSpec]:
+def flag_specs_of(command: str) -> Mapping[str, FlagSpec]:
     """All flags, by name, of a command that a sweep or job can run: "run" or "allreduce"."""
     return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
-def refuse_in_sweep(values: Mapping[str, Any]) -> None:
+def refuse_sweep_flags(values: Mapping[str, Any]) -> None:
     """Raises an error for flags that a sweep sets.
 
     Also refuses trainings that would resume from each other's checkpoints.
@@ -452,9 +454,9 @@ def refuse_in_sweep(values: Mapping[str, Any]) -> None:
         )
 
 
-def of_plan(plan: RunPlan) -> RunSummary:
+def summary_of_plan(plan: RunPlan) -> RunSummary:
     """The `RunSummary` of a plan. Raises FlagError for outputs that cannot be written."""
-    check_outputs(preflight.files(plan))
+    check_outputs(preflight.output_files(plan))
     preflight.prepare_folders(plan)
     return RunSummary(
         config=plan.to_json(),
@@ -465,26 +467,26 @@ def of_plan(plan: RunPlan) -> RunSummary:
         batch_limits=batch_limits(plan),
         batch_unit=plan.input.training.batch_unit,
         global_batch=plan.length.global_batch,
-        needed_bytes=total_of_job(plan),
+        needed_bytes=estimate_job_memory(plan),
         asynchronous=plan.place.asynchronous,
-        work=work_of(plan),
-        parts=plugins.parts(plan.config),
-        no_turns=_reason_against_turns(plan),
+        work=estimate_run_work(plan),
+        parts=plugins.files_used_by_plugins(plan.config),
+        no_turns=_why_no_turns(plan),
     )
 
 
-def _reason_against_turns(plan: RunPlan) -> str | None:
+def _why_no_turns(plan: RunPlan) -> str | None:
     """The reason why a run cannot take turns with an equal run; None if it can."""
     if plan.place.job.in_cluster:
         return NO_TURNS_OF_JOBS
-    if plan.work.evaluates or plan.work is Work.INPUT:
+    if plan.work.evaluates or plan.work is WorkKind.INPUT:
         return "only training and forward passes have steps that can wait for one another"
     if plan.params.data_dir is not None:
         return "the input pipeline would read ahead while the other side has its turn"
     kind = "cpu" if computes_on_cpu(plan) else "gpu"
     if kind == "gpu" and not plan.machine.flags.allow_growth:
         return "on GPUs it needs --allow_growth: the first process would take all of their memory"
-    there, needed = memory_of(plan, kind), 2 * estimate(plan, kind).total
+    there, needed = available_memory(plan, kind), 2 * estimate_memory(plan, kind).total
     if there is not None and needed > there.available:
         return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"
     return None
@@ -494,11 +496,11 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts about machine and software that identify a run."""
     return {
         **{name: facts[name] for name in _FACTS if name in facts},
-        **{name: without_places(name, facts[name]) for name in facts if name.startswith("env_")},
+        **{name: comparable_fact(name, facts[name]) for name in facts if name.startswith("env_")},
     }
 
 
-def digest_key(parts: Mapping[str, Any]) -> str:
+def json_digest(parts: Mapping[str, Any]) -> str:
     """A digest of JSON values, independent of the order of their keys."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
@@ -529,7 +531,7 @@ def resolve_all_reduce(values: Mapping[str, Any]) -> RunSummary:
     Raises UsageError if they are invalid.
     """
     values = {**values, **STORED}
-    params = params_of(values)
+    params = params_from_values(values)
     plan = all_reduce_plan.make_plan(params, tuple(values))
     config = {name: encode(value) for name, value in params.as_dict().items()}
     config["sizes"] = [workload.name for workload in plan.workloads]
@@ -538,7 +540,7 @@ def resolve_all_reduce(values: Mapping[str, Any]) -> RunSummary:
     return RunSummary(
         config=config,
         explicit_flags=tuple(values),
-        identity=identity_here(config),
-        parts=plugins.parts(config),
+        identity=identity_on_this_machine(config),
+        parts=plugins.files_used_by_plugins(config),
         rows=cases * len(plan.workloads) * sum(count > 1 for count in plan.counts),
     )

@@ -48,8 +48,8 @@ def run_program(arguments: Sequence[str]) -> None:
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))
-    threading.Thread(target=_watch, args=(link,), daemon=True).start()
-    link.sendall(_run(arguments[1:], inherited).encode() + b"\n")
+    threading.Thread(target=_kill_when_parent_ends, args=(link,), daemon=True).start()
+    link.sendall(_run_program(arguments[1:], inherited).encode() + b"\n")
     threading.Event().wait()
 
 
@@ -80,7 +80,7 @@ def _handle_signals(handler: Any) -> None:
         signal.signal(signal.Signals[f"SIG{name}"], handler)
 
 
-def _run(command: Sequence[str], inherited: Sequence[int]) -> str:
+def _run_program(command: Sequence[str], inherited: Sequence[int]) -> str:
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=inherited)
     except OSError as error:
@@ -93,7 +93,7 @@ def _run(command: Sequence[str], inherited: Sequence[int]) -> str:
     return json.dumps({"status": status, "max_rss_bytes": usage.ru_maxrss * unit})
 
 
-def _watch(link: socket.socket) -> None:
+def _kill_when_parent_ends(link: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while link.recv(1):
             pass

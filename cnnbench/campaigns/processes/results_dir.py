@@ -25,13 +25,13 @@ from typing import Any, ClassVar, NamedTuple
 from cnnbench.base import plugins
 from cnnbench.base.files import FILE, Scratch, lock_folder, parse_json, read_file
 from cnnbench.base.terminal import print_warning
-from cnnbench.base.text import first_few, labels_of
+from cnnbench.base.text import first_few, labels_from_config
 from cnnbench.campaigns.processes.child import RunSummary, environment_identity, source_digest
 from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository
 from cnnbench.records.codec import TIME, encode
-from cnnbench.records.files import remove_abandoned, write_all, write_whole
+from cnnbench.records.files import remove_abandoned, write_all, write_atomically
 from cnnbench.records.run import KilledProcess, Subject
 
 # Identity of a campaign, which `--resume` must match.
@@ -73,8 +73,8 @@ class PlanIdentity(NamedTuple):
         """The current state of the measured code."""
         if self.config is None:
             return Subject()
-        subject = repository.of_work(self.config, self.folder, self.parts)
-        return subject.labelled(labels_of(self.config)) or Subject()
+        subject = repository.measured_code(self.config, self.folder, self.parts)
+        return subject.with_labels(labels_from_config(self.config)) or Subject()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class CampaignIdentity:
         return self._state()
 
     def to_json(self) -> dict[str, Any]:
-        """The identity as JSON values, which `differences` compares."""
+        """The identity as JSON values, which `identity_differences` compares."""
         known = environment_identity(self.facts).items()
         software = {name.removeprefix("env_"): value for name, value in known}
         software["interpreter"] = sys.executable
@@ -130,20 +130,20 @@ class CampaignIdentity:
         return state
 
 
-def plan_of(resolved: RunSummary, /, **more: object) -> PlanIdentity:
+def plan_identity(resolved: RunSummary, /, **more: object) -> PlanIdentity:
     """The plan of runs in the working directory; `more` are additional values of its identity."""
-    identity = identity_of(resolved.identity, **more)
+    identity = identity_values(resolved.identity, **more)
     return PlanIdentity(identity, resolved.config, parts=resolved.parts)
 
 
-def identity_of(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
+def identity_values(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
     """Identity of a plan: flags that differ from their defaults, and additional values."""
     usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
     chosen = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
     return {**chosen, **more}
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def identity_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Text: differences between two identities (as JSON values); "" if they match."""
     pairs = {
         f"{flag} of {name}" if name else flag: (then["plans"][name], now["plans"][name], flag)
@@ -155,14 +155,14 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         before, after = then[part], now[part]
         pairs |= {name: (before, after, name) for name in {**before, **after}}
     texts = [
-        f"{name} ({_text(before, key)}, now {_text(after, key)})"
+        f"{name} ({_value_text(before, key)}, now {_value_text(after, key)})"
         for name, (before, after, key) in pairs.items()
         if before.get(key) != after.get(key)
     ]
     return first_few(texts, _NAMED, ", ") if texts else ""
 
 
-def _text(values: Mapping[str, Any], name: str) -> str:
+def _value_text(values: Mapping[str, Any], name: str) -> str:
     value = values.get(name)
     text = _NOT_SET if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 3]}..."
@@ -221,7 +221,7 @@ class CampaignKind:
         return f"contains no {self.noun} of cnnbench {self.command} to go on with"
 
     @property
-    def too_old(self) -> str:
+    def too_old_text(self) -> str:
         """Error message if --resume finds a campaign of a version that is too old."""
         return (
             f"the {self.noun} in it was begun by an earlier version of cnnbench: compare, report "
@@ -254,7 +254,8 @@ class ResultsFolder:
 
     The folder is opened once, and every write uses this class. If the path later names a different
     folder (because the folder was moved, replaced or unmounted), writing raises BenchmarkError.
-    Processes write to `unfinished` paths outside of the folder; `take` moves their files into it.
+    Processes write to `unfinished_path` paths outside of the folder; `take` moves their files into
+    it.
 
     `begin` adds the event of a session, with the campaign's identity, to the journal. `earlier`
     contains the events before this session. `within` is the folder of the campaign that contains
@@ -283,7 +284,7 @@ class ResultsFolder:
         self.question = question
         self.resume = resume
         if resume and question is not None and not kind.shared and not self.folder.is_dir():
-            raise self._refused(kind.nothing)
+            raise self._results_flag_error(kind.nothing)
         if within is not None:
             within.check()
         with contextlib.ExitStack() as stack:
@@ -299,19 +300,19 @@ class ResultsFolder:
                 if there and not (resume or kind.shared):
                     go_on = "continue with --resume, or "
                     hint = go_on if kind.noun and kind.journal in there else ""
-                    raise self._refused(f"is not empty; {hint}name another folder")
+                    raise self._results_flag_error(f"is not empty; {hint}name another folder")
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})
                 self.earlier = tuple(self.journal.read())
                 self._groups = max([event.get("group", 0) for event in self.earlier], default=0)
                 if resume and question is not None:
-                    self._refuse_other(question)
+                    self._refuse_other_campaign(question)
                 if resume:
-                    self._refuse_unnamed()
+                    self._refuse_unknown_files()
                 remove_abandoned(self.folder)
                 for name in kind.subfolders:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
-                raise self._refused(f"cannot be used: {error.strerror}") from None
+                raise self._results_flag_error(f"cannot be used: {error.strerror}") from None
             self._held = stack.pop_all()
 
     def __enter__(self) -> ResultsFolder:
@@ -343,23 +344,23 @@ class ResultsFolder:
         """The notes with a name from earlier sessions, oldest first."""
         return [event for event in self.earlier if event.get("note") == name]
 
-    def _refused(self, reason: str) -> FlagError:
+    def _results_flag_error(self, reason: str) -> FlagError:
         return FlagError("results", str(self.folder), reason)
 
-    def _refuse_other(self, question: CampaignIdentity) -> None:
+    def _refuse_other_campaign(self, question: CampaignIdentity) -> None:
         now, kind = question.to_json(), self.kind
         earlier_identity = kind.question(self.earlier, now["policy"].get("suite"))
         if earlier_identity is None and kind.shared:
             return
         if earlier_identity is None:
-            raise self._refused(kind.nothing)
+            raise self._results_flag_error(kind.nothing)
         if not earlier_identity.keys() >= now.keys():
-            raise self._refused(kind.too_old)
-        if differ := differences(earlier_identity, now):
+            raise self._results_flag_error(kind.too_old_text)
+        if differ := identity_differences(earlier_identity, now):
             reason = f"the {kind.noun} in it differs in {differ}; name another folder"
-            raise self._refused(reason)
+            raise self._results_flag_error(reason)
 
-    def _refuse_unnamed(self) -> None:
+    def _refuse_unknown_files(self) -> None:
         if self.earlier and CHECKSUM not in self.earlier[0]:
             return  # The campaign was begun by version 1.0.0.
         named = {name for event in self.earlier for name in event.get("files", ())}
@@ -372,7 +373,7 @@ class ResultsFolder:
                 and not named & {str(own.with_suffix("")), str(own.parent)}
             ):
                 reason = f"its journal does not name {own}: one of the two was changed; restore it"
-                raise self._refused(f"{reason}, or name another folder")
+                raise self._results_flag_error(f"{reason}, or name another folder")
 
     def _refuse_journals(self, names: Iterable[str]) -> None:
         for name in sorted(names):
@@ -382,7 +383,7 @@ class ResultsFolder:
             empty = path.is_file() and not path.stat().st_size
             if self.kind.command not in commands and not empty:
                 reason = f"{name} in it is not a journal of cnnbench {self.kind.command}"
-                raise self._refused(f"{reason}; name another folder")
+                raise self._results_flag_error(f"{reason}; name another folder")
 
     def log(self, name: str) -> Path:
         """Log file of a process."""
@@ -441,7 +442,7 @@ class ResultsFolder:
         """Writes a file atomically and durably. Creates its folder if necessary."""
         with self.writing(target):
             target.parent.mkdir(exist_ok=True)
-            write_whole(target, data)
+            write_atomically(target, data)
 
     def remove(self, path: Path) -> None:
         """Removes a file or a folder if it exists."""
@@ -454,21 +455,21 @@ class ResultsFolder:
     def writing(self, path: Path) -> Iterator[None]:
         """Converts write errors in the block, such as a full disk, to BenchmarkError."""
         self.check()
-        with _writing(path):
+        with _raising_write_errors(path):
             yield
 
     @cached_property
-    def _scratch(self) -> Path:
-        with _writing(Path(tempfile.gettempdir())):
+    def _scratch_folder(self) -> Path:
+        with _raising_write_errors(Path(tempfile.gettempdir())):
             return self._held.enter_context(Scratch(f"cnnbench-{self.kind.command}-")).path
 
-    def unfinished(self, target: Path) -> Path:
+    def unfinished_path(self, target: Path) -> Path:
         """Path outside of the folder to which a process writes; `take` moves it to `target`."""
-        return self._scratch / "-".join(target.relative_to(self.folder).parts)
+        return self._scratch_folder / "-".join(target.relative_to(self.folder).parts)
 
     def take(self, target: Path) -> None:
-        """Moves the file or folder at the `unfinished` path, if there is one, to `target`."""
-        made = self.unfinished(target)
+        """Moves the file or folder at the `unfinished_path` path, if there is one, to `target`."""
+        made = self.unfinished_path(target)
         if not made.is_dir():
             if made.exists():
                 self.write(target, made.read_bytes())
@@ -484,7 +485,7 @@ def _is_unused(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _raising_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -572,7 +573,7 @@ class Journal:
         line = json.dumps({**known, **facts}, default=str)[:-1].encode("ascii")
         if self._written is None:
             self._written = sum(1 for _ in self.read())
-        with _writing(self.path):
+        with _raising_write_errors(self.path):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 start, size = b"", os.fstat(descriptor).st_size
@@ -588,7 +589,7 @@ class Journal:
                 os.close(descriptor)
             self._size, self._crc = size + len(data), zlib.crc32(data, self._crc)
             self._written += 1
-            write_whole(self.lines, b"%d\n" % self._written)
+            write_atomically(self.lines, b"%d\n" % self._written)
 
 
 _RESUMED_IN_1_0_0 = ("ab", "bisect", "sweep", "tune")

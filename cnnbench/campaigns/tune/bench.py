@@ -39,11 +39,17 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from cnnbench.base.inference import AdditiveModel, fit_blocks
+from cnnbench.base.inference import AdditiveModel, fit_additive_blocks
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.pairs import AB
-from cnnbench.campaigns.ab.side import LENGTHS, TURN_SECONDS, Side, StepCount, request
-from cnnbench.campaigns.launch import command_words
+from cnnbench.campaigns.ab.side import (
+    LENGTHS,
+    TURN_SECONDS,
+    Side,
+    StepCountEstimate,
+    make_process_request,
+)
+from cnnbench.campaigns.launch import flags_to_words
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.campaigns.processes.results_dir import (
@@ -53,9 +59,9 @@ from cnnbench.campaigns.processes.results_dir import (
     Journal,
     ResultsFolder,
 )
-from cnnbench.campaigns.tune.space import Candidate, Dropped, Space
+from cnnbench.campaigns.tune.space import Candidate, DroppedCandidate, SearchSpace
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.metrics import Policy
 from cnnbench.machine.cpu import Memory
@@ -80,7 +86,7 @@ MOST_ROUNDS = 10
 
 
 @dataclass(frozen=True)
-class Round:
+class RaceRound:
     """The results of a round, by the key of the candidate.
 
     A block contains the candidates that took turns; without blocks, all candidates did. The `late`
@@ -93,7 +99,7 @@ class Round:
     late: list[str] = field(default_factory=list)
 
 
-class Race:
+class CandidateRace:
     """The race of a group of candidates.
 
     `threshold` is the smallest relative gain for which a candidate is adopted. The first candidate
@@ -109,7 +115,7 @@ class Race:
         group: str,
         entered: Sequence[Candidate],
         threshold: float = 0.01,
-        dropped: Sequence[Dropped] = (),
+        dropped: Sequence[DroppedCandidate] = (),
     ) -> None:
         self.group = group
         self.entered = tuple(entered)
@@ -131,16 +137,16 @@ class Race:
     def is_over(self) -> bool:
         """Whether the race needs no further round."""
         over = len(self.remaining) < 2 or len(self.rounds) >= MOST_ROUNDS or self._short
-        return over or self._is_settled()
+        return over or self._has_clear_leader()
 
     @property
     def fitted(self) -> AdditiveModel:
         """The estimated effects of the candidates so far. Requires a round with at least one
         value.
         """
-        return fit_blocks(self.blocks)
+        return fit_additive_blocks(self.blocks)
 
-    def add(self, round_: Round) -> None:
+    def add(self, round_: RaceRound) -> None:
         """Adds the results of a round. Failed candidates are eliminated.
 
         Late candidates are removed after the first round. In later rounds, they keep their
@@ -169,7 +175,7 @@ class Race:
         """
         if any(self.rounds):
             fitted = self.fitted
-            self._drop_slower(fitted)
+            self._eliminate_slower(fitted)
             most = max(FINALISTS, affordable // 2)
             for place, key in enumerate(self.ranked(fitted)[most:], start=most + 1):
                 reason = f"no time for more of it; {_ordinal(place)} so far"
@@ -195,7 +201,7 @@ class Race:
         known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
 
-    def _is_settled(self) -> bool:
+    def _has_clear_leader(self) -> bool:
         """Whether no remaining candidate can be faster than the best by more than the threshold."""
         if not any(self.rounds):
             return False
@@ -207,7 +213,7 @@ class Race:
         tail = ALPHA / len(others)
         return all(fitted.p_above(best, name, self._worth) <= tail for name in others)
 
-    def _drop_slower(self, fitted: AdditiveModel) -> None:
+    def _eliminate_slower(self, fitted: AdditiveModel) -> None:
         number = len(self.rounds)
         ranked = self.ranked(fitted)
         if number < 2 or len(ranked) < 2:
@@ -232,7 +238,7 @@ def row_of(candidate: Candidate, group: str) -> TuneRow:
     """The row of a candidate, without its measurements."""
     return TuneRow(
         candidate=candidate.name,
-        flags=command_words(candidate.flags),
+        flags=flags_to_words(candidate.flags),
         changes=candidate.changes,
         group=group,
     )
@@ -246,7 +252,7 @@ def _ordinal(number: int) -> str:
 class SearchOutcome(NamedTuple):
     """Result of the races of all groups. The leader is the best candidate of the last race."""
 
-    races: tuple[Race, ...]
+    races: tuple[CandidateRace, ...]
     leader: Candidate
 
     @property
@@ -256,7 +262,10 @@ class SearchOutcome(NamedTuple):
 
     @property
     def blocks(self) -> list[list[dict[str, float]]]:
-        """The logarithms of the speeds as `rounds` returns them, but in blocks; see `Race`."""
+        """The logarithms of the speeds as `rounds` returns them, but in blocks.
+
+        See `CandidateRace`.
+        """
         return [block for race in self.races for block in race.blocks if any(block)]
 
     @property
@@ -305,7 +314,7 @@ FINAL = 2.0
 
 _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
-_WARMUP = {"autotune_threshold", *named(FLAGS, RunPart.WARM_UP)}
+_WARMUP = {"autotune_threshold", *names_of_flags(FLAGS, RunPart.WARM_UP)}
 
 _RACE, FINALS = "race", "final"
 """Folders of the races and of the proofs. From the second proof on, a number is appended."""
@@ -323,7 +332,7 @@ is another one.
 """
 
 
-class Lengths(StepCount):
+class ProcessLengths(StepCountEstimate):
     """Determines flags for the length of processes, from a record with the given flags.
 
     `fixed` contains the names of given flags, which keep their values. `batch` is the number of
@@ -371,7 +380,7 @@ class TuneQuestion:
         one after the other.
     """
 
-    space: Space
+    space: SearchSpace
     first: Candidate
     policy: Policy
     seconds: float
@@ -391,13 +400,13 @@ class TuneQuestion:
         return TURN_SECONDS if self.lanes > 1 else 0.0
 
 
-class RaceBench:
+class RaceBenchmark:
     """Measures candidates, and computes how many processes fit into the remaining time.
 
     `lengths` is set by `begin`.
     """
 
-    lengths: Lengths
+    lengths: ProcessLengths
 
     def __init__(self, folder: ResultsFolder, campaign: Campaign, question: TuneQuestion) -> None:
         self.folder = folder
@@ -410,10 +419,12 @@ class RaceBench:
         """Measures the step time with the given flags. Raises BenchmarkError if they fail."""
         first, fixed = self.question.first, self.question.space.fixed
         lengths = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
-        (ended,) = yield from self._run("first process", {f"first-{first.key}": first}, lengths, [])
+        (ended,) = yield from self._run_candidates(
+            "first process", {f"first-{first.key}": first}, lengths, []
+        )
         if ended.status != "ok":
             raise BenchmarkError(f"the given flags fail: {ended.message}")
-        self.lengths = Lengths(fixed, ended.record)
+        self.lengths = ProcessLengths(fixed, ended.record)
         if lengths:
             self.campaign.reporter.notice(str(self.lengths))
 
@@ -454,7 +465,7 @@ class RaceBench:
         pairs.
         """
         total = self.question.seconds
-        fewest, most = map(self._reserve_for, (FEWEST_PAIRS, MOST_PAIRS))
+        fewest, most = map(self._seconds_for_pairs, (FEWEST_PAIRS, MOST_PAIRS))
         wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self._proof else fewest
         if len(self._spent) > 1 and fewest > _MOST_FINAL_SHARE * total:
             return 0.0
@@ -465,7 +476,7 @@ class RaceBench:
 
         None if this is more than the maximum duration of a search.
         """
-        more, final = processes * self.process_seconds, self._reserve_for(pairs)
+        more, final = processes * self.process_seconds, self._seconds_for_pairs(pairs)
         enough = max(
             self.question.seconds - self.seconds_left + more + final,
             (self.races_seconds + more) / (1 - _FINAL_SHARE),
@@ -474,7 +485,7 @@ class RaceBench:
         minutes = max(math.ceil(enough / 60), math.floor(self.question.seconds / 60) + 1)
         return minutes if minutes <= MOST_MINUTES else None
 
-    def _reserve_for(self, pairs: int) -> float:
+    def _seconds_for_pairs(self, pairs: int) -> float:
         # Includes the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
@@ -485,27 +496,27 @@ class RaceBench:
         Otherwise, the races can use the time for all but the minimum number of pairs.
         """
         self._proof = proof
-        return self._fitting
+        return self._processes_that_fit
 
     def measure(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
-    ) -> RunPolicy[Round]:
+    ) -> RunPolicy[RaceRound]:
         """Runs round `number` (from 1) while there is time for `reserved` later processes."""
-        waiting = self._order(group, number, candidates)
-        round_ = Round()
+        waiting = self._candidate_order(group, number, candidates)
+        round_ = RaceRound()
         taken: dict[str, RunRecord] = {}
         blocks: dict[int, list[str]] = {}
-        lanes = self._lanes(waiting)
+        lanes = self._max_parallel_processes(waiting)
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # chunks of nearly equal size
-            size = min(math.ceil(len(waiting) / parts), self._fitting - reserved)
+            size = min(math.ceil(len(waiting) / parts), self._processes_that_fit - reserved)
             if size < 1:
                 self.campaign.reporter.notice(f"{group}, round {number}: the time is up")
                 break
             chunk, waiting = waiting[:size], waiting[size:]
             names = {f"{group}-{candidate.key}-r{number}": candidate for candidate in chunk}
-            keys = [(group, number)] * min(len(waiting), self._fitting - reserved)
-            results = yield from self._run(f"{group} {number}", names, None, keys)
+            keys = [(group, number)] * min(len(waiting), self._processes_that_fit - reserved)
+            results = yield from self._run_candidates(f"{group} {number}", names, None, keys)
             # A killed session may not have stored the group of its last processes.
             last = max(ended.group for ended in results) or -len(blocks)
             for candidate, ended in zip(chunk, results, strict=True):
@@ -525,7 +536,9 @@ class RaceBench:
         )
         return round_
 
-    def _order(self, group: str, number: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _candidate_order(
+        self, group: str, number: int, candidates: Sequence[Candidate]
+    ) -> list[Candidate]:
         """The order of a round: the best candidate of the previous groups, then all others at
         random.
 
@@ -547,12 +560,12 @@ class RaceBench:
             )
 
     @property
-    def _fitting(self) -> int:
+    def _processes_that_fit(self) -> int:
         # The reserve includes pairs of the final that were measured earlier.
         seconds = self.question.seconds - self.races_seconds - self.reserve
         return max(0, int(seconds / max(self.process_seconds, 1e-3)))
 
-    def _lanes(self, candidates: Collection[Candidate]) -> int:
+    def _max_parallel_processes(self, candidates: Collection[Candidate]) -> int:
         """Number of processes that may run at the same time. It is limited by memory."""
         lanes, memory = self.question.lanes, self.question.memory
         if memory is not None and candidates:
@@ -560,7 +573,7 @@ class RaceBench:
             lanes = max(1, min(lanes, int(_MEMORY * memory.available / max(1, needed))))
         return lanes
 
-    def _run(
+    def _run_candidates(
         self,
         what: str,
         chunk: Mapping[str, Candidate],
@@ -576,7 +589,7 @@ class RaceBench:
             images = candidate.resolved.global_batch
             length = self.lengths.flags(batch=images) if flags is None else flags
             requests.append(
-                request(
+                make_process_request(
                     self.folder,
                     name,
                     self.question.side({**candidate.flags, **length}, candidate.resolved),

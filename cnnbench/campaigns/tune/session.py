@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.document import Content, Text, table, text_of
-from cnnbench.base.inference import ANALYSIS_STEP, AdditiveModel, fit_blocks
+from cnnbench.base.document import Content, Text, make_table, text_of
+from cnnbench.base.inference import ANALYSIS_STEP, AdditiveModel, fit_additive_blocks
 from cnnbench.base.stats import CONFIDENCE, median
-from cnnbench.base.terminal import csv_text, wrapped
-from cnnbench.base.text import count, duration, first_few, percent, selected
+from cnnbench.base.terminal import csv_text, wrap_text
+from cnnbench.base.text import count_text, first_few, format_duration, percent, selection_text
 from cnnbench.campaigns.ab.pairs import (
     AB,
     SIDES,
@@ -31,17 +31,17 @@ from cnnbench.campaigns.ab.pairs import (
     ExperimentState,
     PairFailedError,
     Pairs,
-    experiment_in,
+    find_experiment,
 )
-from cnnbench.campaigns.ab.side import request
-from cnnbench.campaigns.launch import command_words, run_words
-from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_one
+from cnnbench.campaigns.ab.side import make_process_request
+from cnnbench.campaigns.launch import flags_to_words, run_command_words
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_process
 from cnnbench.campaigns.processes.results_dir import END, SESSION, ResultsFolder
 from cnnbench.campaigns.strategies import (
     CHECKPOINTS,
     compare_weights,
-    flags_for_weights,
-    known_distances,
+    flags_of_weights_process,
+    stored_distances,
     weights_tolerance,
 )
 from cnnbench.campaigns.tune.bench import (
@@ -54,8 +54,8 @@ from cnnbench.campaigns.tune.bench import (
     MOST_PAIRS,
     RACED_SLOWER,
     UNTRIED,
-    Race,
-    RaceBench,
+    CandidateRace,
+    RaceBenchmark,
     SearchOutcome,
     TuneQuestion,
     row_of,
@@ -63,11 +63,11 @@ from cnnbench.campaigns.tune.bench import (
 from cnnbench.campaigns.tune.space import (
     COMPUTING,
     Candidate,
-    Dropped,
+    DroppedCandidate,
+    SearchSpace,
     Settings,
-    Space,
-    candidates_of,
-    name_of,
+    candidate_name,
+    candidates_of_group,
     names_by_reason,
 )
 from cnnbench.errors import UsageError
@@ -114,12 +114,12 @@ def table_text(tuning: TuneDocument) -> str:
     shown = measured[: NEXT + 1]
     shown += [row for row in measured if row.candidate == AS_GIVEN and row not in shown]
     more = len(measured) - len(shown)
-    spent = f"{duration(tuning.seconds)} of {duration(tuning.budget_seconds)}"
+    spent = f"{format_duration(tuning.seconds)} of {format_duration(tuning.budget_seconds)}"
     contents: tuple[Sequence[Content], ...] = (
         (Text(shlex.join(tuning.command), whole=True),),
-        (_answer(tuning), weights if tuning.weights else None),
+        (_answer_text(tuning), weights if tuning.weights else None),
         (
-            table(
+            make_table(
                 (candidate_row(row, long=False) for row in shown),
                 spare=("processes", "median images/sec"),
             ),
@@ -127,8 +127,8 @@ def table_text(tuning: TuneDocument) -> str:
         ),
         (
             *_eliminated_texts(tuning.rows),
-            *_dropped_texts(
-                Dropped(refusal.candidate, refusal.reason) for refusal in tuning.refused
+            *_texts_of_dropped(
+                DroppedCandidate(refusal.candidate, refusal.reason) for refusal in tuning.refused
             ),
             None
             if tuning.scatter is None
@@ -139,7 +139,7 @@ def table_text(tuning: TuneDocument) -> str:
     return text_of(contents)
 
 
-def _answer(tuning: TuneDocument) -> str:
+def _answer_text(tuning: TuneDocument) -> str:
     text, _ = tune_verdict(tuning)
     if tuning.proven:
         return f"{text}."
@@ -160,26 +160,26 @@ def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Text]:
         yield Text(f"{title}: {first_few(named, _NAMED)}", hanging=2)
 
 
-def _dropped_texts(dropped: Iterable[Dropped]) -> Iterator[Text]:
+def _texts_of_dropped(dropped: Iterable[DroppedCandidate]) -> Iterator[Text]:
     by_reasons = names_by_reason(dropped)
     for reason, names in list(by_reasons.items())[:_REASONS]:
         yield Text(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
     if len(by_reasons) > _REASONS:
-        more = count(len(by_reasons) - _REASONS, "other reason", "other reasons")
+        more = count_text(len(by_reasons) - _REASONS, "other reason", "other reasons")
         yield Text(f"cannot run for {more}: --list names all")
 
 
-def candidates_text(space: Space, first: Candidate) -> str:
+def candidates_text(space: SearchSpace, first: Candidate) -> str:
     """Lists the candidates of each group, and dropped candidates by reason. Measures nothing."""
     lines = []
     for name, choices in space.groups.items():
-        candidates, dropped = candidates_of(space, choices, first)
-        lines.append(f"{name}: {count(len(candidates), 'candidate', 'candidates')}")
+        candidates, dropped = candidates_of_group(space, choices, first)
+        lines.append(f"{name}: {count_text(len(candidates), 'candidate', 'candidates')}")
         for candidate in candidates:
             marked = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
             lines.append(f"  {candidate.name}{marked}")
         for reason, names in names_by_reason(dropped).items():
-            lines += wrapped(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
+            lines += wrap_text(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
     return "\n".join(lines)
 
 
@@ -205,15 +205,15 @@ def processes_csv(outcome: SearchOutcome) -> str:
     return csv_text(_CSV_HEADER, rows)
 
 
-def flag_file(tuning: TuneDocument) -> str:
+def flag_file_text(tuning: TuneDocument) -> str:
     """The flags of the command line in the format of ``--flagfile``."""
     # flags of a job's processes follow "--"
     behind = tuning.command.index("--") if "--" in tuning.command else 0
     flags = [word for word in tuning.command[behind + 1 :] if word.startswith("--")]
-    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer(tuning)}", *flags]) + "\n"
+    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer_text(tuning)}", *flags]) + "\n"
 
 
-def _estimates(
+def _gain_estimates(
     blocks: Sequence[Sequence[Mapping[str, float]]], first: str
 ) -> dict[str, list[tuple[int, float]]]:
     """Estimates of each candidate's gain against `first`, by key, as points of a curve.
@@ -223,7 +223,7 @@ def _estimates(
     """
     estimates: dict[str, list[tuple[int, float]]] = {}
     for many in range(1, len(blocks) + 1):
-        fitted = fit_blocks(blocks[:many])
+        fitted = fit_additive_blocks(blocks[:many])
         if first not in fitted.names:
             continue
         for key in (key for block in blocks[many - 1] for key in block):
@@ -232,9 +232,9 @@ def _estimates(
     return estimates
 
 
-def chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
+def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
     """Chart of the estimates for the fastest candidates after every round."""
-    curves = _estimates(outcome.blocks, first.key)
+    curves = _gain_estimates(outcome.blocks, first.key)
     names = {candidate.key: candidate.name for candidate in outcome.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
     drawn = [outcome.leader.key, *(key for key in last if key != outcome.leader.key)][:_DRAWN]
@@ -247,7 +247,7 @@ def chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
         for key in drawn
         if key in curves
     ]
-    which = selected(len(series), "fastest", len(curves), "candidate", "candidates")
+    which = selection_text(len(series), "fastest", len(curves), "candidate", "candidates")
     rounds = range(1, len(outcome.blocks) + 1)
     return Lines(
         title=f"{title}: {which}",
@@ -274,7 +274,9 @@ class _TimedPairs(Pairs):
     `is_late` is whether the pairs ended for lack of time.
     """
 
-    def __init__(self, experiment: Experiment, results: ResultsFolder, bench: RaceBench) -> None:
+    def __init__(
+        self, experiment: Experiment, results: ResultsFolder, bench: RaceBenchmark
+    ) -> None:
         super().__init__(experiment, results, bench.campaign)
         self._bench = bench
         self.is_late = False
@@ -288,17 +290,17 @@ class _TimedPairs(Pairs):
         yield from super().measure(number, later, burn_in)
 
 
-class Final:
+class FinalComparison:
     """The final of a search, which uses the folder and the remaining time of the races.
 
     Its results are documents of the whole search.
     """
 
-    def __init__(self, bench: RaceBench) -> None:
+    def __init__(self, bench: RaceBenchmark) -> None:
         self.bench, self.question = bench, bench.question
         self.folder, self.campaign = bench.folder, bench.campaign
 
-    def prove(self, outcome: SearchOutcome) -> RunPolicy[TuneDocument]:
+    def measure_proof(self, outcome: SearchOutcome) -> RunPolicy[TuneDocument]:
         """Measures pairs of the leader and of the given flags until there is a verdict or no time.
 
         After an interrupt, complete pairs are kept.
@@ -307,29 +309,29 @@ class Final:
         if leader.key == self.question.first.key:
             if outcome.is_late:
                 reason = "no time for any candidate"
-                return self._document(outcome, OPEN, reason, more_pairs_help=True)
-            return self._document(outcome, NONE)
+                return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
+            return self._tune_document(outcome, NONE)
         plans = {note["leader"]: note for note in self.folder.notes(_PLAN)}
         plan = plans.get(leader.key)
         if plan is not None:
             pairs, number = plan["plan"]["pairs"], plan["plan"]["number"]
         else:
             number = 1 + len(plans)
-            pairs = self._planned(leader, number, 0)
+            pairs = self._affordable_pairs(leader, number, 0)
         if pairs < FEWEST_PAIRS:
             reason = f"no time for the {FEWEST_PAIRS} pairs that a verdict needs"
-            return self._document(outcome, OPEN, reason, more_pairs_help=True)
-        document = yield from self._measure(outcome, pairs, number)
+            return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
+        document = yield from self._measure_pairs(outcome, pairs, number)
         is_open = document.verdict == OPEN and not document.failure and document.pairs >= pairs
         if plan is not None and is_open and plan["minutes"] < self.question.seconds / 60:
-            more = self._planned(leader, number, document.pairs)
+            more = self._affordable_pairs(leader, number, document.pairs)
             if more > pairs:
-                document = yield from self._measure(outcome, more, number)
+                document = yield from self._measure_pairs(outcome, more, number)
         proof = document.to_dict()
         self.folder.note(_PROOF, leader=leader.key, settings=leader.settings, proof=proof)
         return document
 
-    def proven_before(self) -> Settings | None:
+    def last_proven_settings(self) -> Settings | None:
         """Settings of the last leader that an earlier session has proven to be faster; or None."""
         proven = [
             dict(note["settings"])
@@ -338,22 +340,26 @@ class Final:
         ]
         return proven[-1] if proven else None
 
-    def _measure(self, outcome: SearchOutcome, most: int, number: int) -> RunPolicy[TuneDocument]:
+    def _measure_pairs(
+        self, outcome: SearchOutcome, most: int, number: int
+    ) -> RunPolicy[TuneDocument]:
         place = self.folder.folder / (FINALS if number == 1 else f"{FINALS}-{number}")
         with ResultsFolder(AB, place, resume=True, within=self.folder) as results:
-            earlier = experiment_in(results.folder)
-            experiment = self._experiment(outcome.leader, most, self._alpha(number), earlier)
+            earlier = find_experiment(results.folder)
+            experiment = self._make_experiment(
+                outcome.leader, most, self._alpha_of_final(number), earlier
+            )
             pairs = _TimedPairs(experiment, results, self.bench)
             yield from pairs.policy()
         main = next((entry.main for entry in pairs.comparison.entries), None)
         failure = "" if pairs.is_late else pairs.failure
         measured = len(pairs.records["a"])
         if main is None or failure:
-            return self._document(outcome, OPEN, failure, pairs=measured, failure=failure)
+            return self._tune_document(outcome, OPEN, failure, pairs=measured, failure=failure)
         judged = main.judgement
         word = main.verdict.value
         needed = judged.needed if judged.low is not None else FEWEST_PAIRS
-        return self._document(
+        return self._tune_document(
             outcome,
             word if word in (FASTER, SAME, SLOWER) else OPEN,
             judged.reason,
@@ -370,7 +376,7 @@ class Final:
             medians_change=judged.medians_change,
         )
 
-    def _document(
+    def _tune_document(
         self,
         outcome: SearchOutcome,
         verdict: str,
@@ -391,7 +397,7 @@ class Final:
         minutes = _enough_minutes(outcome, self.bench, verdict, pairs, more_pairs_help)
         if verdict == OPEN and not pairs and minutes is not None:
             reason += f"; --minutes={minutes} would be enough"
-        fitted = fit_blocks(outcome.blocks) if outcome.blocks else None
+        fitted = fit_additive_blocks(outcome.blocks) if outcome.blocks else None
         first_session = next(self.folder.journal.read(SESSION))
         begun_at = datetime.fromisoformat(first_session["time"])
         unknown: dict[str, Any] = dict.fromkeys(("gain", "low", "high", "confidence"))
@@ -405,12 +411,12 @@ class Final:
             pairs=pairs,
             weights="",
             trains_alike=None,
-            given=command_words(first.flags),
+            given=flags_to_words(first.flags),
             seed=question.seed,
             seconds=question.seconds - self.bench.seconds_left,
             budget_seconds=question.seconds,
             scatter=None if fitted is None else fitted.scatter,
-            rows=tuple(_rows(outcome, fitted, first)),
+            rows=tuple(_candidate_rows(outcome, fitted, first)),
             refused=tuple(
                 RefusedCandidate(group=race.group, candidate=dropped.name, reason=dropped.reason)
                 for race in outcome.races
@@ -423,12 +429,12 @@ class Final:
 
     def _command(self, candidate: Candidate) -> tuple[str, ...]:
         """The command line of a candidate."""
-        layout, flags = self.question.space.layout, command_words(candidate.flags)
-        words = run_words(layout, flags)
+        layout, flags = self.question.space.layout, flags_to_words(candidate.flags)
+        words = run_command_words(layout, flags)
         # "run" may be omitted.
         return ("cnnbench", *(words[1:] if layout is None and flags else words))
 
-    def _alpha(self, number: int) -> float:
+    def _alpha_of_final(self, number: int) -> float:
         """Significance level of all analyses of a leader. Its finals are numbered from 1.
 
         Each leader gets half the level of the previous one, so all levels add up to at most twice
@@ -436,7 +442,7 @@ class Final:
         """
         return self.question.policy.alpha * 0.5 ** (number - 1)
 
-    def _planned(self, leader: Candidate, number: int, there: int) -> int:
+    def _affordable_pairs(self, leader: Candidate, number: int, there: int) -> int:
         """Number of pairs for which there is time, including measured pairs.
 
         It is stored in the journal if it is sufficient.
@@ -448,12 +454,12 @@ class Final:
         most = min(there + fitting, MOST_PAIRS)
         most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
         if most >= FEWEST_PAIRS and most > there:
-            plan = {"pairs": most, "number": number, "alpha": self._alpha(number)}
+            plan = {"pairs": most, "number": number, "alpha": self._alpha_of_final(number)}
             minutes = self.question.seconds / 60
             self.folder.note(_PLAN, leader=leader.key, plan=plan, minutes=minutes)
         return most
 
-    def _experiment(
+    def _make_experiment(
         self, leader: Candidate, most: int, alpha: float, earlier: ExperimentState | None
     ) -> Experiment:
         sides = {}
@@ -464,8 +470,8 @@ class Final:
             }
             sides[name] = replace(
                 self.question.side(flags, candidate.resolved),
-                own=command_words(candidate.settings),
-                subject=replace(repository.of_work(candidate.resolved.config), side=name),
+                own=flags_to_words(candidate.settings),
+                subject=replace(repository.measured_code(candidate.resolved.config), side=name),
             )
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return Experiment(
@@ -486,11 +492,11 @@ class Final:
 
         Returns the document with the result.
         """
-        no_promise = self._no_promise(leader)
+        no_promise = self._why_weights_may_differ(leader)
         if no_promise:
             return replace(document, weights=no_promise)
         computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
-        both = f" with {name_of(computing)}" if computing else ""
+        both = f" with {candidate_name(computing)}" if computing else ""
         try:
             reference = self.question.space.make(computing)
         except UsageError as error:
@@ -500,12 +506,12 @@ class Final:
             text = "weights are not compared: only how operations compute differs"
             return replace(document, weights=text)
         as_given = self._command(self.question.first)
-        distances = known_distances(self.folder, leader.key)
+        distances = stored_distances(self.folder, leader.key)
         if distances is None:
             folders, checkpoints = {}, self.folder.folder / CHECKPOINTS
             for name, candidate in (("as given", reference), ("tuned", leader)):
                 folders[name] = checkpoints / name.replace(" ", "-")
-                problem = yield from self._train(name, candidate, folders[name])
+                problem = yield from self._train_weights(name, candidate, folders[name])
                 if problem:
                     self.folder.remove(checkpoints)
                     text = f"weights could not be compared: {name}: {problem}"
@@ -531,7 +537,7 @@ class Final:
             weights_tolerance=tolerance,
         )
 
-    def _no_promise(self, leader: Candidate) -> str:
+    def _why_weights_may_differ(self, leader: Candidate) -> str:
         """The reason why the weights of both sides may differ; "" if they must be equal."""
         config = leader.resolved.config
         if config.get("forward_only"):
@@ -546,13 +552,13 @@ class Final:
                 return "weights are not compared: workers train asynchronously"
         return ""
 
-    def _train(self, name: str, candidate: Candidate, target: Path) -> RunPolicy[str]:
+    def _train_weights(self, name: str, candidate: Candidate, target: Path) -> RunPolicy[str]:
         """Trains weights for the comparison. Returns the reason if this failed; "" if it
         succeeded.
         """
-        flags = flags_for_weights(candidate.flags, WEIGHTS_STEPS)
-        flags["train_dir"] = str(self.folder.unfinished(target))
-        training = request(
+        flags = flags_of_weights_process(candidate.flags, WEIGHTS_STEPS)
+        flags["train_dir"] = str(self.folder.unfinished_path(target))
+        training = make_process_request(
             self.folder,
             f"weights-{candidate.key}",
             self.question.side(flags, replace(candidate.resolved, explicit_flags=())),
@@ -560,7 +566,7 @@ class Final:
             key="weights",
             leaves=target,
         )
-        ended = yield from run_one(self.folder, training, self.question.timeout)
+        ended = yield from run_process(self.folder, training, self.question.timeout)
         return ended.message
 
 
@@ -588,17 +594,17 @@ def search_policy(
     """
     space = question.space
     folder.begin(minutes=question.seconds / 60)
-    bench = RaceBench(folder, campaign, question)
+    bench = RaceBenchmark(folder, campaign, question)
     yield from bench.begin()
     outcome = yield from race_groups(space, question.first, bench, question.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(outcome).encode())
-    final = Final(bench)
-    document = yield from final.prove(outcome)
-    proven = final.proven_before()
+    final = FinalComparison(bench)
+    document = yield from final.measure_proof(outcome)
+    proven = final.last_proven_settings()
     if document.verdict != FASTER and proven is not None:
         # With more time, the races have a different leader, but with less evidence.
         outcome = outcome._replace(leader=space.make(proven))
-        document = yield from final.prove(outcome)
+        document = yield from final.measure_proof(outcome)
     if document.verdict == FASTER:
         document = yield from final.compare_weights(document, outcome.leader)
     folder.journal.add(END, document=document.to_dict())
@@ -608,17 +614,17 @@ def search_policy(
 
 
 def race_groups(
-    space: Space, first: Candidate, bench: RaceBench, threshold: float
+    space: SearchSpace, first: Candidate, bench: RaceBenchmark, threshold: float
 ) -> RunPolicy[SearchOutcome]:
     """Races the candidates of all groups. The best one is adopted if its gain exceeds
     `threshold`.
     """
     leader = first
-    races: list[Race] = []
+    races: list[CandidateRace] = []
     weights = [len(choices) for choices in space.groups.values()]
     for at, (group, choices) in enumerate(space.groups.items()):
-        candidates, dropped = candidates_of(space, choices, leader)
-        race = Race(group, candidates, threshold, dropped)
+        candidates, dropped = candidates_of_group(space, choices, leader)
+        race = CandidateRace(group, candidates, threshold, dropped)
         if len(candidates) > 1:
             there_is = bench.affordable(True)
             share = there_is * weights[at] // sum(weights[at:])
@@ -626,14 +632,14 @@ def race_groups(
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _FEWEST:
-                yield from _run(race, bench, there_is - share, share, first)
+                yield from _run_race(race, bench, there_is - share, share, first)
         leader = race.leader
         races.append(race)
     return SearchOutcome(tuple(races), leader)
 
 
-def _run(
-    race: Race, bench: RaceBench, reserved: int, share: int, reference: Candidate
+def _run_race(
+    race: CandidateRace, bench: RaceBenchmark, reserved: int, share: int, reference: Candidate
 ) -> RunPolicy[None]:
     """Runs the rounds of a race.
 
@@ -654,7 +660,7 @@ def _run(
 
 
 def _enough_minutes(
-    outcome: SearchOutcome, bench: RaceBench, verdict: str, pairs: int, more_pairs_help: bool
+    outcome: SearchOutcome, bench: RaceBenchmark, verdict: str, pairs: int, more_pairs_help: bool
 ) -> int | None:
     """Minutes that would be enough for the whole search; None if more time would not help."""
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
@@ -667,7 +673,9 @@ def _enough_minutes(
     return bench.enough_minutes(len(waiting) + again, more_pairs if is_open else 0)
 
 
-def _rows(outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate) -> list[TuneRow]:
+def _candidate_rows(
+    outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate
+) -> list[TuneRow]:
     """Rows of the measured candidates, the fastest first, then of the untried candidates."""
     groups = {
         candidate.key: race.group
@@ -687,7 +695,7 @@ def _rows(outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate
                 group=group,
                 processes=len(speeds),
                 images_per_sec=median(speeds) if speeds else None,
-                **_gain(fitted, candidate.key, first.key),
+                **_gain_fields(fitted, candidate.key, first.key),
             )
         )
     rows.sort(key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)
@@ -703,7 +711,7 @@ def _rows(outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate
     return rows
 
 
-def _gain(fitted: AdditiveModel | None, key: str, first: str) -> dict[str, Any]:
+def _gain_fields(fitted: AdditiveModel | None, key: str, first: str) -> dict[str, Any]:
     if fitted is None or key not in fitted.names or first not in fitted.names:
         return {}
     difference = fitted.difference(key, first)

@@ -12,18 +12,18 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import binary
-from cnnbench.campaigns.launch import JobLayout, chief_setup
+from cnnbench.campaigns.launch import JobLayout, plan_chief
 from cnnbench.campaigns.processes.child import (
     STORED,
     RunSummary,
-    digest_key,
-    of_plan,
+    json_digest,
+    summary_of_plan,
 )
-from cnnbench.campaigns.suite import SuiteEntry, check, load
-from cnnbench.campaigns.sweep import expand
+from cnnbench.campaigns.suite import SuiteEntry, load, parse_suite
+from cnnbench.campaigns.sweep import expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, values_of
-from cnnbench.flags.declare import RunPart, named, specs_of, texts_of
+from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import ACCEPTED, FLAGS, SPECS
@@ -55,12 +55,12 @@ CHANGES: Mapping[str, str] = {
 
 ALLOWABLE = tuple(dict.fromkeys(CHANGES.values()))
 
-COMPUTING = frozenset(named(specs_of(RuntimeParams), RunPart.TUNABLE))
+COMPUTING = frozenset(names_of_flags(specs_of(RuntimeParams), RunPart.TUNABLE))
 """Flags that change how operations compute: kernels, order of additions and, with XLA, random
 numbers.
 """
 
-TUNABLE = frozenset({*CHANGES, *named(FLAGS, RunPart.TUNABLE)})
+TUNABLE = frozenset({*CHANGES, *names_of_flags(FLAGS, RunPart.TUNABLE)})
 """Flags that may vary: flags that do not change the work, and the flags in `CHANGES`."""
 
 
@@ -69,19 +69,19 @@ Dimension: TypeAlias = tuple[Sequence[Settings], Callable[[Mode], bool]]
 """
 
 
-def _values_of_flag(name: str, *values: object) -> list[Settings]:
+def _settings_of_flag(name: str, *values: object) -> list[Settings]:
     return [{name: str(value)} for value in values]
 
 
-def _accept_mode(mode: Mode) -> bool:
+def _accept_any_mode(mode: Mode) -> bool:
     return True
 
 
-def _all_reduces(mode: Mode) -> bool:
+def _is_all_reduce_mode(mode: Mode) -> bool:
     return mode.reduction is Reduction.ALL_REDUCE
 
 
-def dimensions(
+def search_dimensions(
     resolved: RunSummary, workers: int, *, on_gpu: bool, cpus: int
 ) -> dict[str, list[Dimension]]:
     """The dimensions that apply to the given flags, by group, in the order of the search."""
@@ -91,77 +91,79 @@ def dimensions(
     precisions = ("bf16", "fp16") if on_gpu else ("bf16",)
     sizes = (size for size in (2 * batch, 4 * batch, batch // 2) if size)
     computing = [
-        _values_of_flag("precision", *precisions),
-        _values_of_flag("data_format", "NHWC", "NCHW") if on_gpu else [],
-        [*_values_of_flag("xla_compile", "true"), *_values_of_flag("xla", "true")],
-        _values_of_flag("batch_size", *sizes)
+        _settings_of_flag("precision", *precisions),
+        _settings_of_flag("data_format", "NHWC", "NCHW") if on_gpu else [],
+        [*_settings_of_flag("xla_compile", "true"), *_settings_of_flag("xla", "true")],
+        _settings_of_flag("batch_size", *sizes)
         if "global_batch_size" not in resolved.explicit_flags
         else [],
     ]
     if on_gpu:
-        threads = [_values_of_flag("gpu_thread_mode", "global", "gpu_shared")]
+        threads = [_settings_of_flag("gpu_thread_mode", "global", "gpu_shared")]
     else:
         # One thread, one tower's share of the CPUs, half of the CPUs, and all CPUs.
         pools = sorted({1, max(1, cpus // towers), max(1, cpus // 2), cpus})
         threads = [
-            _values_of_flag("num_intra_threads", *pools),
-            _values_of_flag("num_inter_threads", *pools),
+            _settings_of_flag("num_intra_threads", *pools),
+            _settings_of_flag("num_inter_threads", *pools),
         ]
     readers = sorted({max(1, cpus // 2), cpus, 2 * cpus})
     reading = [
-        _values_of_flag("datasets_num_private_threads", *readers),
-        _values_of_flag("datasets_prefetch_buffer_size", 2, 4),
+        _settings_of_flag("datasets_num_private_threads", *readers),
+        _settings_of_flag("datasets_prefetch_buffer_size", 2, 4),
     ]
     return {
-        "computing": [(values, _accept_mode) for values in computing],
-        "aggregation": _aggregation(workers, on_gpu) if reduces else [],
-        "threads": [(values, _accept_mode) for values in threads],
-        "input": [(values, _accept_mode) for values in reading if config["data_dir"] is not None],
+        "computing": [(values, _accept_any_mode) for values in computing],
+        "aggregation": _aggregation_dimensions(workers, on_gpu) if reduces else [],
+        "threads": [(values, _accept_any_mode) for values in threads],
+        "input": [
+            (values, _accept_any_mode) for values in reading if config["data_dir"] is not None
+        ],
     }
 
 
-def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
+def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
     modes = [registry.find(name) for name in registry.names()]
     alike = [mode for mode in modes if mode.in_sync and not mode.apart and not mode.one_tower]
     of_gpus = ("nccl", "xring", "hierarchical_copy")
     names = (*(of_gpus if on_gpu else ("pscpu", "xring")), "rechd", "tree")
-    algorithms = _values_of_flag("all_reduce_spec", *names)
+    algorithms = _settings_of_flag("all_reduce_spec", *names)
     ring = ("ring",) if on_gpu else ()
     packings = [
-        *_values_of_flag("gradient_repacking", 8),
-        *_values_of_flag("gradient_bucket_bytes", BUCKET_BYTES),
+        *_settings_of_flag("gradient_repacking", 8),
+        *_settings_of_flag("gradient_bucket_bytes", BUCKET_BYTES),
     ]
     return [
         # Modes in which all towers train the same weights, with the flags that they require.
-        ([{"variable_update": mode.name, **mode.needs} for mode in alike], _accept_mode),
+        ([{"variable_update": mode.name, **mode.needs} for mode in alike], _accept_any_mode),
         (
             algorithms,
-            lambda mode: _all_reduces(mode) and not mode.algorithm and not mode.needs,
+            lambda mode: _is_all_reduce_mode(mode) and not mode.algorithm and not mode.needs,
         ),
         (
             # In one process, this would repeat the modes above.
             algorithms if workers > 1 else [],
-            lambda mode: _all_reduces(mode) and "all_reduce_spec" in mode.needs,
+            lambda mode: _is_all_reduce_mode(mode) and "all_reduce_spec" in mode.needs,
         ),
         (
-            _values_of_flag(
+            _settings_of_flag(
                 "cross_device_ops", *ring, "reduction_to_one_device", "hierarchical_copy"
             ),
-            lambda mode: mode.mirrors,
+            lambda mode: mode.uses_cross_device_ops,
         ),
-        (packings, _all_reduces),
+        (packings, _is_all_reduce_mode),
         (
-            _values_of_flag("local_parameter_device", "cpu"),
+            _settings_of_flag("local_parameter_device", "cpu"),
             lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
         # With these flags, a step uses the gradients or the variable values of the previous step.
-        (_values_of_flag("variable_consistency", "relaxed"), _all_reduces),
-        (_values_of_flag("staged_vars", "true"), lambda mode: mode.staged),
-        (_values_of_flag("gradient_reduction", "sum"), _accept_mode),
+        (_settings_of_flag("variable_consistency", "relaxed"), _is_all_reduce_mode),
+        (_settings_of_flag("staged_vars", "true"), lambda mode: mode.staged),
+        (_settings_of_flag("gradient_reduction", "sum"), _accept_any_mode),
     ]
 
 
-def combinations_of(
+def combine_dimensions(
     group: Sequence[Dimension], allowed: Collection[str], mode: str
 ) -> list[Settings]:
     """All combinations of the dimensions in a group. The first combination sets nothing.
@@ -205,7 +207,7 @@ class Candidate(NamedTuple):
     resolved: RunSummary = RunSummary()
 
 
-class Dropped(NamedTuple):
+class DroppedCandidate(NamedTuple):
     """A candidate that is not measured.
 
     `repeats` is whether it is equivalent to another candidate.
@@ -217,7 +219,7 @@ class Dropped(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Space:
+class SearchSpace:
     """The given flags, and flags that a search may vary. Makes candidates without TensorFlow.
 
     Attributes:
@@ -237,10 +239,10 @@ class Space:
     @cached_property
     def fixed(self) -> Settings:
         """The given flags, as texts by name."""
-        return texts_of(self.args.given, ACCEPTED)
+        return flag_texts(self.args.given, ACCEPTED)
 
     @cached_property
-    def assumed(self) -> dict[str, str]:
+    def assumed_flags(self) -> dict[str, str]:
         """The mode that is assumed for a job without --variable_update and without ps tasks.
 
         (The default mode needs ps tasks.) The result has flags by name. It is empty if the default
@@ -256,46 +258,46 @@ class Space:
     @property
     def mode(self) -> str:
         """Value of --variable_update in the given flags."""
-        return {_MODE: DEFAULT, **self.assumed, **self.fixed}[_MODE]
+        return {_MODE: DEFAULT, **self.assumed_flags, **self.fixed}[_MODE]
 
     def make(self, settings: Settings) -> Candidate:
         """Makes the candidate that adds settings. Raises UsageError or DataError if it cannot run.
 
         The given flags are accepted even if they may need too much memory.
         """
-        own = {**({} if _MODE in settings else self.assumed), **settings}
+        own = {**({} if _MODE in settings else self.assumed_flags), **settings}
         args = self.args.including(values_of(own, SPECS))
-        setup = chief_setup(args.including(STORED), self.layout)
+        setup = plan_chief(args.including(STORED), self.layout)
         without_effect = unused_notices(setup, tuple(settings))
         if without_effect:
             raise UsageError(without_effect[0])
-        resolved = of_plan(make_plan(setup))
+        resolved = summary_of_plan(make_plan(setup))
         needed = resolved.needed_bytes
         if settings and self.memory is not None and needed > _NEAR * self.memory.available:
             raise UsageError(
                 f"takes about {binary(needed)} of memory, and "
                 f"{binary(self.memory.available)} is available"
             )
-        changed = tuple(dict.fromkeys(_changes(settings)))
+        changed = tuple(dict.fromkeys(_changed_properties(settings)))
         for word in changed:
             if word not in self.allowed:
                 raise UsageError(f"changes what is trained; allow it with --allow={word}")
         return Candidate(
-            name=name_of(settings),
+            name=candidate_name(settings),
             settings=dict(settings),
             flags={**self.fixed, **own},
-            key=digest_key({"config": resolved.identity}),
+            key=json_digest({"config": resolved.identity}),
             changes=changed,
             resolved=resolved,
         )
 
 
-def name_of(settings: Settings) -> str:
+def candidate_name(settings: Settings) -> str:
     """The name of a candidate that adds these flags."""
     return " ".join(f"{name}={text}" for name, text in settings.items()) or AS_GIVEN
 
 
-def _changes(settings: Settings) -> Iterator[str]:
+def _changed_properties(settings: Settings) -> Iterator[str]:
     for name, text in settings.items():
         if name in CHANGES and text != SPECS[name].text(SPECS[name].default):
             yield CHANGES[name]
@@ -305,36 +307,38 @@ def _changes(settings: Settings) -> Iterator[str]:
             yield "consistency"  # Towers train different weights.
 
 
-def candidates_of(
-    space: Space, choices: Iterable[Settings], best: Candidate
-) -> tuple[tuple[Candidate, ...], tuple[Dropped, ...]]:
+def candidates_of_group(
+    space: SearchSpace, choices: Iterable[Settings], best: Candidate
+) -> tuple[tuple[Candidate, ...], tuple[DroppedCandidate, ...]]:
     """The candidates of a group, beginning with the best of the previous groups; and dropped
     candidates.
     """
     by_key: dict[str, Candidate] = {best.key: best}
-    dropped: list[Dropped] = []
+    dropped: list[DroppedCandidate] = []
     for choice in choices:
         settings = {**best.settings, **choice}
         try:
             candidate = space.make(settings)
         except (UsageError, DataError) as error:
-            dropped.append(Dropped(name_of(settings), str(error)))
+            dropped.append(DroppedCandidate(candidate_name(settings), str(error)))
             continue
         known = by_key.setdefault(candidate.key, candidate)
         if known.settings != candidate.settings:
             other = "the flags as given" if known.name == AS_GIVEN else known.name
-            dropped.append(Dropped(candidate.name, f"means the same as {other}", repeats=True))
+            dropped.append(
+                DroppedCandidate(candidate.name, f"means the same as {other}", repeats=True)
+            )
     return tuple(by_key.values()), tuple(dropped)
 
 
 def default_groups(
-    space: Space, first: Candidate, *, on_gpu: bool, cpus: int
+    space: SearchSpace, first: Candidate, *, on_gpu: bool, cpus: int
 ) -> dict[str, tuple[Settings, ...]]:
     """The groups for the given flags (`first`) and a machine with `cpus` CPUs."""
     workers = 1 if space.layout is None else space.layout.workers
-    suitable = dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
+    suitable = search_dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
     groups = {
-        name: _compatible_choices(combinations_of(group, space.allowed, space.mode), space.fixed)
+        name: _compatible_choices(combine_dimensions(group, space.allowed, space.mode), space.fixed)
         for name, group in suitable.items()
     }
     # Settings that change few flags are first, because there may not be time for all of them.
@@ -345,15 +349,17 @@ def default_groups(
 
 def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
     """The groups of a suite file, one for each entry. Given flags are not varied."""
-    suite = check(load(path, "space"))
+    suite = parse_suite(load(path, "space"))
     if suite.on_cpu is not None:
         raise suite.entries[0].node.error(
             "on_cpu has no effect in cnnbench tune, only in sweeps", 1
         )
-    return _groups_with_choices({entry.name: _group(entry, fixed) for entry in suite.entries})
+    return _groups_with_choices(
+        {entry.name: _settings_of_entry(entry, fixed) for entry in suite.entries}
+    )
 
 
-def _group(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
+def _settings_of_entry(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
     not_here = {
         "command: allreduce": entry.command != "run",
         "launch": entry.launch is not None,
@@ -363,18 +369,18 @@ def _group(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
     for key, reason in not_here.items():
         if reason:
             raise entry.node.error(f"{entry.name}: {key} has no effect in cnnbench tune")
-    expanded, unset = expand(entry)
+    expanded, unset = expand_entry(entry)
     if unset is not None:
         raise entry.node.error(f"{entry.name}: {unset}")
     for configuration in expanded:
         for name, text in configuration.flags.items():
-            _check(entry, name, text, configuration.nodes[name].line)
+            _check_flag(entry, name, text, configuration.nodes[name].line)
     return tuple(
         _compatible_choices(({}, *(configuration.flags for configuration in expanded)), fixed)
     )
 
 
-def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
+def _check_flag(entry: SuiteEntry, name: str, text: str, line: int) -> None:
     spec = SPECS.get(name)
     if spec is None or name not in TUNABLE:
         known = "is not a flag of a run" if spec is None else "changes what is measured"
@@ -383,7 +389,7 @@ def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
         value = spec.parse(text)
         spec.check(value)
         if isinstance(value, AllReduceSpec):
-            value.check_names(all_reduce.names())
+            value.check_algorithm_names(all_reduce.names())
     except FlagError as error:
         raise entry.node.error(f"{entry.name}: {error}", line) from None
 
@@ -409,7 +415,7 @@ def _groups_with_choices(
     return varied
 
 
-def names_by_reason(dropped: Iterable[Dropped]) -> Mapping[str, tuple[str, ...]]:
+def names_by_reason(dropped: Iterable[DroppedCandidate]) -> Mapping[str, tuple[str, ...]]:
     """Names of dropped candidates, grouped by reason."""
     grouped: dict[str, list[str]] = {}
     for candidate in dropped:

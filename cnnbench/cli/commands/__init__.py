@@ -9,7 +9,7 @@ from typing import Any
 
 from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import flag, flag_of
+from cnnbench.flags.declare import flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.records.files import PICTURES, Output, write_text
 
@@ -39,15 +39,15 @@ and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For t
 shells it may have completions() -> words: arguments to propose besides files."""
 
 
-def output_flag(help: str) -> Any:
+def declare_output_flag(help: str) -> Any:
     """Declares --output=FILE, also written as -o FILE."""
     return flag(None, help, path="file", short="o")
 
 
-def quiet_flag() -> Any:
+def declare_quiet_flag() -> Any:
     """Declares --quiet_conditions for a command that starts no runs."""
     help = "Names of warnings not to print, comma-separated (docs/conditions.md lists them)."
-    return flag_of(OutputParams, "quiet_conditions", help=help)
+    return redeclare_flag(OutputParams, "quiet_conditions", help=help)
 
 
 def output_file(path: str | None, format: str, document: str) -> Output:
@@ -83,7 +83,7 @@ class OutputFlags:
     """Flags for the output of a measuring command."""
 
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = output_flag("Write the output to this file.")
+    output: str | None = declare_output_flag("Write the output to this file.")
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
     def files(self, document: str) -> list[Output]:

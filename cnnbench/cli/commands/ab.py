@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.terminal import Reporter, print_notice, print_result, print_warning
-from cnnbench.base.text import count, duration
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, Profiling, explained
+from cnnbench.base.text import count_text, format_duration
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, ProfilingPlan, explain_or_notice
 from cnnbench.campaigns.ab.pairs import (
     AB,
     EXPLANATION,
@@ -23,22 +23,22 @@ from cnnbench.campaigns.ab.pairs import (
     ExperimentState,
     Pairs,
     confirmation_folder,
-    experiment_in,
+    find_experiment,
 )
-from cnnbench.campaigns.ab.side import LENGTHS, Side, turn_seconds
-from cnnbench.campaigns.launch import command_words
+from cnnbench.campaigns.ab.side import LENGTHS, Side, resolve_turn_seconds
+from cnnbench.campaigns.launch import flags_to_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ChangedError, ResultsFolder
 from cnnbench.cli.commands import results_folder, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
-from cnnbench.cli.commands.sides import follow_up_pairs, resumption
+from cnnbench.cli.commands.sides import follow_up_pairs, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import flag, sections_of, specs_of
+from cnnbench.flags.declare import flag, flag_sections, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
-from cnnbench.judge.compare.comparability import check_facts, unknown_facts
-from cnnbench.judge.compare.estimate import spread_of, usable_values
-from cnnbench.judge.compare.result import confirmed, undecided
+from cnnbench.judge.compare.comparability import check_fact_names, unknown_fact_names
+from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values
+from cnnbench.judge.compare.result import undecided_results, with_second_experiment
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine import facts
@@ -141,7 +141,7 @@ SECTIONS = {
 }
 """Titles of the sections of --help, by the flags with which they begin."""
 
-HELP = (_ABOUT, tuple(sections_of(AbFlags, SECTIONS).items()), _EXIT_CODES)
+HELP = (_ABOUT, tuple(flag_sections(AbFlags, SECTIONS).items()), _EXIT_CODES)
 
 _OF_ONE_EXPERIMENT = ("results", "seed")
 _OF_ONE_SESSION = (
@@ -171,14 +171,14 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
     A gate gives `again`, which makes its own command line. The experiment of a gate, also if it is
     continued, writes files into the folder above, with the comparison as it was printed.
     """
-    values, common = _parsed(argv)
-    command = sides.without(argv, _SPECS, sides.VARIABLES)
+    values, common = _parse_flags(argv)
+    command = sides.without_flags(argv, _SPECS, sides.VARIABLES)
     earlier = None
     if values.get("resume"):
-        earlier = _earlier(values, common)
+        earlier = _experiment_to_resume(values, common)
         command = earlier.facts["command"]
-        then, common = _parsed(command)
-        values = {**then, "pairs": _pairs_to_go(earlier), **values}
+        then, common = _parse_flags(command)
+        values = {**then, "pairs": _maximum_pairs_to_resume(earlier), **values}
         if earlier.made and values["pairs"] < earlier.made[-1].pairs:
             reason = f"{values['results']} has {earlier.made[-1].pairs} pairs already"
             raise FlagError("pairs", values["pairs"], reason)
@@ -196,33 +196,34 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
         raise FlagError("confirm", "true", "--aa gives no verdict to confirm; leave it out")
     reporter = Reporter(sys.stderr)
     names = "aa" if options.aa else "ab"
-    with sides.sides_of(options, options.layout_if_several, common, names) as both:
+    with sides.make_sides(options, options.layout_if_several, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
-        experiment = _experiment(options, both, campaign, command, earlier, rules)
+        experiment = _make_experiment(options, both, campaign, command, earlier, rules)
         is_gate = again is not None or (earlier is not None and earlier.is_gate)
-        return _run(replace(experiment, is_gate=is_gate), options, campaign, argv, again)
+        return _run_experiment(replace(experiment, is_gate=is_gate), options, campaign, argv, again)
 
 
-def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
-    values, stray, common = sides.parse(command, _SPECS, "ab ...")
+def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
+    values, stray, common = sides.parse_side_flags(command, _SPECS, "ab ...")
     if stray:
         raise UsageError(
-            f"stray argument {sides.mask_value(stray[0])!r}: put flags of both sides after --, and "
+            f"stray argument {sides.mask_variable_value(stray[0])!r}: put flags of both sides "
+            "after --, and "
             "flags of "
             "one side into --a or --b"
         )
     return values, common
 
 
-def _earlier(values: dict[str, Any], common: Sequence[str]) -> ExperimentState:
+def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> ExperimentState:
     """The experiment to continue; refuses another one, and one that cannot be continued."""
     folder = results_folder(values.get("results"), "ab", resume=True)
-    state = experiment_in(Path(folder))
+    state = find_experiment(Path(folder))
     if state is None:
         raise FlagError("results", folder, AB.nothing)
     if "command" not in state.facts:
-        raise FlagError("results", folder, AB.too_old)
-    then, common_then = _parsed(state.facts["command"])
+        raise FlagError("results", folder, AB.too_old_text)
+    then, common_then = _parse_flags(state.facts["command"])
     usual, other = vars(AbFlags()), f"is not of the experiment in {folder}; leave it out, or "
     other += "name another folder"
     for name, value in values.items():
@@ -244,17 +245,17 @@ def _earlier(values: dict[str, Any], common: Sequence[str]) -> ExperimentState:
     return state
 
 
-def _pairs_to_go(earlier: ExperimentState) -> int:
+def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
     """Maximum number of pairs of --resume without --pairs: as planned, or as needed to decide."""
     there = earlier.made[-1].pairs if earlier.made else 0
     if earlier.clear or there < earlier.pairs:
         return earlier.pairs
     comparison = earlier.verdict()
-    enough = _enough(comparison) if comparison is not None else 0
+    enough = _pairs_for_clear_verdict(comparison) if comparison is not None else 0
     return min(max(enough, there + ANALYSIS_STEP), sides.MOST_PAIRS)
 
 
-def _experiment(
+def _make_experiment(
     options: AbFlags,
     both: Mapping[str, Side],
     campaign: Campaign,
@@ -263,19 +264,19 @@ def _experiment(
     rules: Rules,
 ) -> Experiment:
     """The experiment. Its command leaves out environment variables: they may be secrets."""
-    checked = sides.checked(both, "ab", campaign.reporter)
+    checked = sides.resolve_sides(both, "ab", campaign.reporter)
     for name, side in checked.items():
         # In an A/A measurement both sides are side A.
         labelled = replace(side.code(), side="a" if options.aa else name)
         checked[name] = replace(side, subject=labelled)
     loaded = options.load_aa(reductions=False)
-    check_facts(options.allowed, () if loaded is None else loaded.records)
+    check_fact_names(options.allowed, () if loaded is None else loaded.records)
     if not options.aa:
         instead = ", or measure one of them twice with --aa"
         sides.refuse_equal_sides(checked, instead)
     if earlier is None:
         seed = options.seed_in(AB, "")
-        in_turn = turn_seconds(options.pairing, checked, campaign.reporter)
+        in_turn = resolve_turn_seconds(options.pairing, checked, campaign.reporter)
     else:
         seed, in_turn = earlier.facts["seed"], earlier.facts["turn_seconds"]
     has_length = any(LENGTHS & side.given_flags.keys() for side in checked.values())
@@ -302,7 +303,7 @@ def _experiment(
     )
 
 
-def _run(
+def _run_experiment(
     experiment: Experiment,
     options: AbFlags,
     campaign: Campaign,
@@ -312,7 +313,7 @@ def _run(
     reporter = campaign.reporter
     _warn_of_few_pairs(experiment, options)
     folder = results_folder(options.results, "ab")
-    campaign.question = _question(experiment, campaign.facts)
+    campaign.question = _campaign_identity(experiment, campaign.facts)
     with ResultsFolder(AB, folder, campaign.question, resume=options.resume) as results:
         for side, side_plan in experiment.sides.items():
             reporter.notice(f"{side.upper()} {side_plan.description()}")
@@ -321,17 +322,17 @@ def _run(
         )
         pairs = Pairs(experiment, results, campaign)
         campaign.follow(pairs.policy())
-        judged = options.failing_on(pairs.comparison)
+        judged = options.with_fail_on(pairs.comparison)
         if options.confirm and not (pairs.failure or pairs.interrupted):
-            judged = _confirmed(judged, pairs, options)
+            judged = _confirm_changes(judged, pairs, options)
         explanation = None
-        if not (pairs.failure or pairs.interrupted) and _is_to_explain(judged, options):
-            profiled = partial(_profiled, experiment, results, reporter)
-            explanation = explained(profiled, "verdict", reporter.notice)
+        if not (pairs.failure or pairs.interrupted) and _should_explain(judged, options):
+            profiled = partial(_explain_by_profiles, experiment, results, reporter)
+            explanation = explain_or_notice(profiled, "verdict", reporter.notice)
     code = _exit_code(pairs, options.aa, judged)
     if again is None or options.resume:
         words = experiment.command if options.resume else argv
-        others = sides.without(words, _SPECS, _OF_ONE_EXPERIMENT)
+        others = sides.without_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
         again = partial(sides.command_line_with, "ab", others, _SPECS)
     _report(replace(judged, ends_with=code, explanation=explanation), pairs, options, again)
     if pairs.interrupted:
@@ -342,7 +343,7 @@ def _run(
 def _report(comparison: Comparison, pairs: Pairs, options: AbFlags, again: Again) -> None:
     """Writes the comparison, and prints the commands that would go on from it."""
     results, reporter = pairs.results, pairs.campaign.reporter
-    next_step, more = _next_step(pairs, options, again)
+    next_step, more = _deciding_command(pairs, options, again)
     comparison = replace(comparison, next_step=next_step)
     options.write(comparison)
     if pairs.experiment.is_gate:
@@ -358,11 +359,11 @@ def _report(comparison: Comparison, pairs: Pairs, options: AbFlags, again: Again
         )
     if pairs.comparison.entries:
         reporter.notice(
-            f"to judge the records again: {shlex.join(_same_from_files(pairs, options))}"
+            f"to judge the records again: {shlex.join(_compare_command(pairs, options))}"
         )
     if next_step:
         seconds = pairs.seconds_per_pair if more else None
-        time = "" if seconds is None else f" (about {duration(more * seconds)} at most)"
+        time = "" if seconds is None else f" (about {format_duration(more * seconds)} at most)"
         reporter.notice(f"for a verdict{time}: {next_step}")
 
 
@@ -378,7 +379,7 @@ def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
     print_warning(text, "pairs")
 
 
-def _confirmed(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison:
+def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison:
     """The comparison with the results of a second experiment about what sets exit code 1.
 
     The second experiment judges only these metrics, in as many pairs at most. If it is interrupted
@@ -393,7 +394,7 @@ def _confirmed(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison
         first,
         metrics=metrics,
         most_pairs=number,
-        earlier=experiment_in(place),
+        earlier=find_experiment(place),
         # Other random orders than those of the first experiment.
         seed=first.seed + number,
         command=(),
@@ -412,27 +413,27 @@ def _confirmed(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison
             pairs.failure = confirming.failure
     if pairs.failure or pairs.interrupted:
         return judged
-    line = shlex.join(_same_from_files(confirming, options))
+    line = shlex.join(_compare_command(confirming, options))
     campaign.reporter.notice(f"to judge the records of the second experiment again: {line}")
-    return confirmed(judged, confirming.comparison)
+    return with_second_experiment(judged, confirming.comparison)
 
 
-def _next_step(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str, int]:
+def _deciding_command(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str, int]:
     """The command that would decide an experiment, and how many pairs it measures; "" without."""
     if options.aa or pairs.failure:
         return "", 0
     folder, variables, there = pairs.results.folder, options.variables, len(pairs.records["a"])
-    state, enough = experiment_in(folder), _enough(pairs.comparison)
+    state, enough = find_experiment(folder), _pairs_for_clear_verdict(pairs.comparison)
     if pairs.interrupted:
         if state is not None and state.clear and options.confirm:
-            return resumption(state, None, variables), 0
+            return resume_command(state, None, variables), 0
         enough = max(pairs.experiment.pairs, enough)
-        if state is None or not state.goes_on:
+        if state is None or not state.is_resumable:
             return "", 0
     if not enough:
         return "", 0
-    if state is not None and state.goes_on:
-        return resumption(state, enough, variables), enough - there
+    if state is not None and state.is_resumable:
+        return resume_command(state, enough, variables), enough - there
     return again(pairs=enough), enough
 
 
@@ -445,7 +446,7 @@ def _write_reports(runs: Path, comparison: Comparison) -> None:
     print_notice(f"results in {runs.parent}: {', '.join(_REPORTS)}, {runs.name}")
 
 
-def _question(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdentity:
+def _campaign_identity(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdentity:
     """What a later session has to agree with, and which code must not change."""
     sides = experiment.sides
     return CampaignIdentity(
@@ -456,7 +457,7 @@ def _question(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdent
     )
 
 
-def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
+def _should_explain(comparison: Comparison, options: AbFlags) -> bool:
     if options.explain != "auto" or options.aa:
         return options.explain == "always"
     asked = [result for entry in comparison.deciding for result in entry.asked]
@@ -464,11 +465,13 @@ def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
-def _profiled(experiment: Experiment, results: ResultsFolder, reporter: Reporter) -> Explanation:
+def _explain_by_profiles(
+    experiment: Experiment, results: ResultsFolder, reporter: Reporter
+) -> Explanation:
     campaign = Campaign(reporter, cool_down=experiment.cool_down)
     place = results.folder / PROFILES
     with ResultsFolder(PROFILES_OF_SIDES, place, resume=True, within=results) as folder:
-        profiling = Profiling(
+        profiling = ProfilingPlan(
             sides=experiment.sides,
             results=folder,
             campaign=campaign,
@@ -486,17 +489,17 @@ def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
     return ExitCode.OK if is_aa else judged.exit_code
 
 
-def _enough(comparison: Comparison) -> int:
+def _pairs_for_clear_verdict(comparison: Comparison) -> int:
     """Pairs for a clear verdict, in this or a new experiment; 0 if more pairs would not help."""
-    return next((follow_up_pairs(*counts) for counts in undecided(comparison)), 0)
+    return next((follow_up_pairs(*counts) for counts in undecided_results(comparison)), 0)
 
 
-def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
+def _compare_command(pairs: Pairs, options: AbFlags) -> list[str]:
     """The compare command that gives the same verdict from the files."""
     experiment, folder = pairs.experiment, pairs.results.folder
     records = [run for entry in pairs.comparison.entries for run in (*entry.base, *entry.new)]
     allowed = dict.fromkeys(experiment.facts["allowed"])
-    names = [name for name in allowed if name not in unknown_facts(allowed, records)]
+    names = [name for name in allowed if name not in unknown_fact_names(allowed, records)]
     usual = Policy()
     flags: dict[str, object] = {
         "alpha": None if pairs.alpha == usual.alpha else repr(pairs.alpha),
@@ -508,7 +511,7 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
         "rules": options.rules,
     }
     flags["allow_changed_work"] = options.allow_changed_work
-    words = command_words({name: value for name, value in flags.items() if value})
+    words = flags_to_words({name: value for name, value in flags.items() if value})
     return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *words]
 
 
@@ -517,10 +520,10 @@ def _spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
     records = [run for entry in comparison.entries for run in entry.runs]
     lines = []
     for metric in comparison.metrics:
-        spread = spread_of(records, metric, policy)
+        spread = aa_spread_of_runs(records, metric, policy)
         if spread is not None:
             noise = metric.change_text(spread, signed=False)
-            processes = count(len(usable_values(records, metric)), "process", "processes")
+            processes = count_text(len(usable_values(records, metric)), "process", "processes")
             deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
             lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
     return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]

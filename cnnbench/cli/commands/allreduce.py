@@ -12,27 +12,27 @@ from cnnbench.base.terminal import LineWriter, Messages, Progress
 from cnnbench.cli.commands.run import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import RunPart, named, parted, sections_of
+from cnnbench.flags.declare import RunPart, flag_sections, names_of_flags, split_options
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
 from cnnbench.flags.params import Params, obsolete_notices
 from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan, run_plan, translate_flags
-from cnnbench.lab.all_reduce.session import AllReduceBench, complete_record
+from cnnbench.lab.all_reduce.session import AllReduceBenchmark, complete_record
 from cnnbench.lab.predict import command
 from cnnbench.lab.predict.command import PREDICT_FLAGS
-from cnnbench.plan.run_plan import agreed_facts, digest_of
+from cnnbench.plan.run_plan import agreed_facts, digest_of_value
 from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
-from cnnbench.run.runtime.tensorflow import measures_here
+from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
 _MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))
 _PREDICTED_FROM = (
     *(spec.name for spec in PREDICT_FLAGS),
-    *named(ALL_REDUCE_FLAGS, RunPart.PREDICTED),
+    *names_of_flags(ALL_REDUCE_FLAGS, RunPart.PREDICTED),
 )
 
 _ABOUT = """\
@@ -53,14 +53,14 @@ Exit code 4 if any sum is wrong or any row fails.
 """
 
 
-_SECTIONS = sections_of(AllReduceParams, ALL_REDUCE_TITLES)
+_SECTIONS = flag_sections(AllReduceParams, ALL_REDUCE_TITLES)
 HELP = (_ABOUT, [*_SECTIONS.items(), ("Instead of measuring", PREDICT_FLAGS)])
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures all-reduces. Raises an exception for wrong sums."""
     values = translate_flags(parse_flags(argv, _ACCEPTED.values()))
-    params, others = parted(AllReduceParams, values)
+    params, others = split_options(AllReduceParams, values)
     taken, reason = _MEASURED_WITH, "is for --predict; add that"
     if values.get("predict"):
         taken, reason = _PREDICTED_FROM, "is for measuring; --predict measures nothing"
@@ -77,17 +77,17 @@ def main(argv: Sequence[str]) -> int:
     results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
     first_record = SharedValue()  # record at the start of the measuring process
 
-    def leave_record(error: BenchmarkError | None) -> None:
+    def complete_record_at_exit(error: BenchmarkError | None) -> None:
         record = first_record.get()
         if record is not None:
             complete_record(record, results, error, messages)
 
     in_run = partial(run_plan, params, max(params.num_gpus, default=1), None)
-    measures_here(partial(supervised, leave_record), MachinePlan(Params()), in_run)
+    prepare_for_plugins(partial(supervised, complete_record_at_exit), MachinePlan(Params()), in_run)
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
         facts = agreed_facts(vars(params), ALL_REDUCE_FLAGS)
-        facts["digest of the tensors"] = digest_of(plan.workloads)
+        facts["digest of the tensors"] = digest_of_value(plan.workloads)
     if plan.job.serves:
         return serve_devices(plan.run, facts, messages)
 
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
         params = dataclasses.replace(plan.params, result_json=None, result_csv=None)
         plan = dataclasses.replace(plan, params=params)
         progress = Progress.silent()
-    bench = AllReduceBench(
+    bench = AllReduceBenchmark(
         plan,
         LineWriter(sys.stdout if plan.job.is_chief else io.StringIO(), progress.clear),
         command=["cnnbench", "allreduce", *argv],
@@ -111,6 +111,6 @@ def main(argv: Sequence[str]) -> int:
     )
     if plan.job.is_chief:
         first_record.set(bench.record("interrupted"))
-    supervised(leave_record)
+    supervised(complete_record_at_exit)
     bench.run()
     return ExitCode.OK

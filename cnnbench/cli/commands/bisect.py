@@ -11,18 +11,18 @@ from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.explain import explained
+from cnnbench.campaigns.ab.explain import explain_or_notice
 from cnnbench.campaigns.ab.pairs import Experiment
-from cnnbench.campaigns.ab.side import RESERVED, Side, check_early, refuse_flags
+from cnnbench.campaigns.ab.side import RESERVED, Side, check_flags_of_commit, refuse_flags
 from cnnbench.campaigns.bisect import (
     BISECT,
     Bisection,
-    CommitBench,
-    History,
-    Setting,
-    ends_of,
+    BisectionSettings,
+    CommitBenchmark,
+    CommitHistory,
     follow_up_pairs,
-    no_difference,
+    good_and_bad_hashes,
+    no_difference_reason,
     repository_of,
     text_of,
 )
@@ -32,7 +32,7 @@ from cnnbench.cli.commands import sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
+from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.explain.explanation import table_text
 from cnnbench.judge.metrics import THROUGHPUT
@@ -78,19 +78,19 @@ class BisectFlags(sides.CampaignFlags):
         "must be installed.",
         path="file",
     )
-    pairs: int = flag_of(
+    pairs: int = redeclare_flag(
         AbFlags, "pairs", help="Largest number of pairs per commit if the answer is clear by then."
     )
-    most_pairs: int = flag_of(
+    most_pairs: int = redeclare_flag(
         AbFlags,
         "pairs",
         default=32,
         help="The same if it is not; a commit without a clear answer is skipped.",
     )
-    burn_in: int = flag_of(AbFlags, "burn_in")
-    pairing: str = flag_of(AbFlags, "pairing")
-    threshold: float | None = flag_of(JudgingFlags, "threshold")
-    alpha: float | None = flag_of(
+    burn_in: int = redeclare_flag(AbFlags, "burn_in")
+    pairing: str = redeclare_flag(AbFlags, "pairing")
+    threshold: float | None = redeclare_flag(JudgingFlags, "threshold")
+    alpha: float | None = redeclare_flag(
         JudgingFlags, "alpha", help="Two-sided level of each step; 0.04 if not given."
     )
     explain: bool = flag(
@@ -107,37 +107,39 @@ _TITLES = {
     "pairs": "How each step is measured",
     "timeout": "Processes and records",
 }
-HELP = (_ABOUT, tuple(sections_of(BisectFlags, _TITLES).items()), _EXIT_CODES)
+HELP = (_ABOUT, tuple(flag_sections(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a bisection. After a UsageError, nothing has been measured."""
-    values, ends, flags = sides.parse(argv, _SPECS, "bisect GOOD BAD")
+    values, ends, flags = sides.parse_side_flags(argv, _SPECS, "bisect GOOD BAD")
     options = BisectFlags(**values)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
-    setting = _setting(options, ends, flags)
+    setting = _make_settings(options, ends, flags)
     reporter = Reporter(sys.stderr)
     line = sides.command_line_with("bisect", argv, _SPECS, resume=True)
-    with sides.telling_how_to_go_on(reporter, line):
-        bisection, explanation = _run(setting, options, reporter)
-    code = _report(bisection, reporter, argv)
+    with sides.printing_resume_command(reporter, line):
+        bisection, explanation = _run_bisection(setting, options, reporter)
+    code = _print_result(bisection, reporter, argv)
     if explanation is not None:
         write_output(None, f"\n{table_text(explanation)}")
     return code
 
 
-def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) -> Setting:
+def _make_settings(
+    options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]
+) -> BisectionSettings:
     repository = repository_of(options.repository)
-    good, bad = ends_of(ends[0], ends[1], repository)
+    good, bad = good_and_bad_hashes(ends[0], ends[1], repository)
     python = options.python
     if python is not None:
-        python = sides.interpreter("python", python)
+        python = sides.interpreter_path("python", python)
     side = Side(flags=run, python=python)
     refuse_flags(side, RESERVED, "cannot go with bisect; it keeps all records")
-    check_early(side, good, repository)
-    return Setting(
-        history=History(repository, options.first_parent),
+    check_flags_of_commit(side, good, repository)
+    return BisectionSettings(
+        history=CommitHistory(repository, options.first_parent),
         good=good,
         bad=bad,
         side=side,
@@ -156,8 +158,8 @@ def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) ->
     )
 
 
-def _run(
-    setting: Setting, options: BisectFlags, reporter: Reporter
+def _run_bisection(
+    setting: BisectionSettings, options: BisectFlags, reporter: Reporter
 ) -> tuple[Bisection, Explanation | None]:
     policy = {
         "name": "bisection",
@@ -174,7 +176,7 @@ def _run(
         if os.path.isabs(path):
             with contextlib.suppress(UsageError):  # The measured processes will report the error.
                 plugins.load(path, name)
-            parts = plugins.parts({name: path})
+            parts = plugins.files_used_by_plugins({name: path})
             plans[path] = PlanIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
     question = CampaignIdentity(
         plans=plans,
@@ -185,14 +187,14 @@ def _run(
         with contextlib.ExitStack() as stack:
             folder.begin()
             campaign = Campaign(reporter, question.facts, question=question)
-            bisection = Bisection(CommitBench(setting, folder, campaign, stack))
+            bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
             campaign.follow(bisection.policy())
             if not options.explain:
                 return bisection, None
-            return bisection, explained(bisection.explain, "answer", reporter.notice)
+            return bisection, explain_or_notice(bisection.explain, "answer", reporter.notice)
 
 
-def _report(bisection: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
+def _print_result(bisection: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
     write_output(None, text_of(bisection))
     differ = bisection.differ
     if len(bisection.suspects) == 1:
@@ -201,15 +203,15 @@ def _report(bisection: Bisection, reporter: Reporter, argv: Sequence[str]) -> in
     if failed:
         reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.judgement.reason}")
     elif not bisection.suspects:
-        reporter.notice(no_difference(differ))
-    for line in _advice(bisection, argv):
+        reporter.notice(no_difference_reason(differ))
+    for line in _continue_command_texts(bisection, argv):
         reporter.notice(line)
     return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE
 
 
-def _advice(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
+def _continue_command_texts(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
     """The command that continues an unsuccessful bisection, if there is one."""
-    steps = bisection.without_answer
+    steps = bisection.unanswered_steps
     undecided = [step for step in steps if step.undecided]
     if not undecided:
         if any(step.lost for step in steps):

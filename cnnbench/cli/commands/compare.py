@@ -8,16 +8,21 @@ from itertools import chain
 
 from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState
-from cnnbench.cli.commands import quiet_flag
-from cnnbench.cli.commands.judging import JudgingFlags, load_side, warn_of_skipped, warn_of_unknown
-from cnnbench.cli.commands.sides import experiment_of, next_experiment, with_next_step
+from cnnbench.cli.commands import declare_quiet_flag
+from cnnbench.cli.commands.judging import (
+    JudgingFlags,
+    load_side,
+    warn_of_skipped,
+    warn_of_unknown_commits,
+)
+from cnnbench.cli.commands.sides import add_next_step, experiment_of, new_experiment_planner
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import Comparison, compare_records
-from cnnbench.judge.compare.comparability import check_facts
-from cnnbench.judge.compare.configuration import measurements
-from cnnbench.judge.compare.result import confirmed
+from cnnbench.judge.compare.comparability import check_fact_names
+from cnnbench.judge.compare.configuration import measurements_of_sides
+from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.metrics.rules import Rules
 
 
@@ -31,7 +36,7 @@ class CompareFlags(JudgingFlags):
         "and the i-th run of NEW, by start time, are a pair. If not given: in pairs if the "
         "records name pairs.",
     )
-    quiet_conditions: str = quiet_flag()
+    quiet_conditions: str = declare_quiet_flag()
 
 
 _ABOUT = """\
@@ -66,15 +71,15 @@ def main(argv: Sequence[str]) -> int:
     options = CompareFlags(**values)
     options.check(arguments)
     experiment, rules = experiment_of(*arguments), options.load_rules()
-    earlier = experiment if experiment is not None and experiment.goes_on else None
-    comparison = options.failing_on(_compare(arguments, options, earlier, rules))
+    earlier = experiment if experiment is not None and experiment.is_resumable else None
+    comparison = options.with_fail_on(_compare_files(arguments, options, earlier, rules))
     second = None if experiment is None else experiment.second
     if second is not None and second.end is not None:
         again = _compare_second(second, options, rules)
         skipped = (*comparison.skipped, *again.skipped)
-        comparison = replace(confirmed(comparison, again), skipped=skipped)
+        comparison = replace(with_second_experiment(comparison, again), skipped=skipped)
     warn_of_skipped(comparison.skipped)
-    comparison, commands = with_next_step(comparison, earlier)
+    comparison, commands = add_next_step(comparison, earlier)
     options.write(comparison)
     for line in commands:
         print_notice(line)
@@ -88,17 +93,19 @@ def _compare_second(second: ExperimentState, options: CompareFlags, rules: Rules
     """
     assert second.end is not None
     own = replace(options, metrics=",".join(second.facts["metrics"]), alpha=second.end["alpha"])
-    return _compare([str(second.folder / side) for side in SIDES], own, second, rules)
+    return _compare_files([str(second.folder / side) for side in SIDES], own, second, rules)
 
 
-def _compare(
+def _compare_files(
     sides: Sequence[str], options: CompareFlags, earlier: ExperimentState | None, rules: Rules
 ) -> Comparison:
     base, new = (load_side(path) for path in sides)
     aa = options.load_aa()
     if options.allowed:
-        check_facts(options.allowed, chain(*measurements(base.everything, new.everything)))
-    warn_of_unknown(record.subject for record in (*base.everything, *new.everything))
+        check_fact_names(
+            options.allowed, chain(*measurements_of_sides(base.everything, new.everything))
+        )
+    warn_of_unknown_commits(record.subject for record in (*base.everything, *new.everything))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
     return compare_records(
         base.everything,
@@ -108,7 +115,7 @@ def _compare(
         allow_different=options.allowed,
         aa=None if aa is None else aa.everything,
         paired=options.paired,
-        plan=next_experiment(options.policy) if earlier is None else earlier.plan,
+        plan=new_experiment_planner(options.policy) if earlier is None else earlier.plan,
         allow_changed_work=options.allow_changed_work,
         rules=rules,
         base_label=sides[0],

@@ -121,7 +121,7 @@ def proposals(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     words = _join_value(typed)
     word = words[-1]
     before = word[: len(word) - len(typed[-1])] if typed[-1] != "=" else word
-    for text, about in _completed(words):
+    for text, about in _complete_word(words):
         yield text if text.startswith(":") else text.removeprefix(before), about
 
 
@@ -141,7 +141,7 @@ def _join_value(typed: Iterable[str]) -> list[str]:
     return words
 
 
-def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _complete_word(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     *previous, word = words
     command = previous[0] if previous and not previous[0].startswith("-") else "run"
     if "--" in previous:
@@ -154,14 +154,14 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     named = {**flags, **{spec.short: spec for spec in flags.values() if spec.short}}
     if word.startswith("-") and "=" in word:
         name, _, value = word.partition("=")
-        yield from _values(named.get(name.lstrip("-")), value, f"{name}=")
+        yield from _complete_value(named.get(name.lstrip("-")), value, f"{name}=")
         return
     last = previous[-1] if previous else ""
     if last.startswith("-") and "=" not in last and last != "--":
         spec = named.get(last.lstrip("-"))
         is_negation = last.lstrip("-").removeprefix("no") in flags
         if not (spec.kind.name == "boolean" if spec else is_negation):
-            yield from _values(spec, word, "")
+            yield from _complete_value(spec, word, "")
             return
     if word.startswith("-"):
         for spec in flags.values():
@@ -182,7 +182,7 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield ":file", ""
 
 
-def _values(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[str, str]]:
+def _complete_value(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[str, str]]:
     """Completions of a flag's value or, for lists, of the item after the last comma."""
     if spec is None:
         return

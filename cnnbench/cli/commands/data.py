@@ -11,12 +11,12 @@ from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import LineWriter
-from cnnbench.data.dataset import SUBSETS, detect, find_dataset
+from cnnbench.data.dataset import SUBSETS, detect_dataset, find_dataset
 from cnnbench.data.folder import find_images
-from cnnbench.data.ratings_files import make_ratings
+from cnnbench.data.ratings_files import write_ratings_files
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.models.model import datasets
@@ -116,8 +116,8 @@ class CheckFlags:
     data_name: str | None = flag(
         None, "Data set. If not given, it is inferred from the files.", known=datasets
     )
-    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
-    dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
+    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
+    dataset_plugin: str | None = redeclare_flag(DataParams, "dataset_plugin")
     num_classes: int | None = flag(
         None,
         "Labels must be smaller than this number. If not given, the number that the data set "
@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _made(out: Path, subsets: Mapping[str, Sequence[object]]) -> str:
+def _created_counts_text(out: Path, subsets: Mapping[str, Sequence[object]]) -> str:
     train, validation = (len(subsets.get(subset, ())) for subset in SUBSETS)
     return f"{out}: {train} training and {validation} validation"
 
@@ -161,11 +161,14 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     labels = None if options.labels is None else Path(options.labels)
     image_folder = find_images(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _tensorflow():
-        from cnnbench.data.imagenet import make_imagenet
+    with _quiet_tensorflow():
+        from cnnbench.data.imagenet import write_imagenet_records
 
-        reencoded = make_imagenet(image_folder, out, shards)
-    line = f"{_made(out, image_folder.subsets)} images of {len(image_folder.classes)} classes, "
+        reencoded = write_imagenet_records(image_folder, out, shards)
+    line = (
+        f"{_created_counts_text(out, image_folder.subsets)} images of "
+        f"{len(image_folder.classes)} classes, "
+    )
     line += f"{reencoded} of them re-encoded"
     if image_folder.ignored:
         line += f"; ignored: {len(image_folder.ignored)}, the first {image_folder.ignored[0]}"
@@ -174,12 +177,12 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
 
 def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _tensorflow():
-        from cnnbench.data.coco import make_coco, read_annotations
+    with _quiet_tensorflow():
+        from cnnbench.data.coco import read_annotations, write_coco_records
 
         annotations = read_annotations(source)
-        make_coco(annotations, out, shards, options.seed)
-    line = f"{_made(out, annotations.subsets)} images with "
+        write_coco_records(annotations, out, shards, options.seed)
+    line = f"{_created_counts_text(out, annotations.subsets)} images with "
     line += f"{len(annotations.classes)} classes; left out: {annotations.without_boxes} training "
     line += f"images without a box, {annotations.empty_boxes} boxes without an area"
     LineWriter(sys.stdout).lines([line])
@@ -187,27 +190,27 @@ def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
 
 def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _tensorflow():
-        from cnnbench.data.librispeech import make_librispeech, read_transcripts
+    with _quiet_tensorflow():
+        from cnnbench.data.librispeech import read_transcripts, write_librispeech_records
 
         transcripts = read_transcripts(source, options.validation)
-        make_librispeech(transcripts, out, shards, options.seed)
-    LineWriter(sys.stdout).lines([f"{_made(out, transcripts)} utterances"])
+        write_librispeech_records(transcripts, out, shards, options.seed)
+    LineWriter(sys.stdout).lines([f"{_created_counts_text(out, transcripts)} utterances"])
 
 
 def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
-    users, items, ratings, left_out = make_ratings(
+    users, items, ratings, left_out = write_ratings_files(
         source, out, options.negatives, options.min_ratings, options.seed
     )
     line = f"{out}: {ratings} ratings of {items} items by {users} users; {left_out} users left out"
     LineWriter(sys.stdout).lines([line])
 
 
-def _check(folder: str, options: CheckFlags) -> None:
-    plugins.load_all(vars(options))
+def _check_dataset(folder: str, options: CheckFlags) -> None:
+    plugins.load_plugins_of_flags(vars(options))
     named = find_dataset(options.data_name, None) if options.data_name else None
     try:
-        dataset = named or detect(folder)
+        dataset = named or detect_dataset(folder)
         files_of = dataset.subsets_in(folder)
     except FlagError as error:
         raise UsageError(f"{folder}: {error.reason}") from error
@@ -217,7 +220,7 @@ def _check(folder: str, options: CheckFlags) -> None:
         if not files:
             lines.append(f"{subset}: no files")
             continue
-        with _tensorflow():
+        with _quiet_tensorflow():
             findings = dataset.check(files, options.num_classes or dataset.num_classes)
         if not findings.records and not findings.defects:
             findings.defects.append(f"{files[0].parent}: the {subset} files contain no records")
@@ -233,7 +236,7 @@ def _check(folder: str, options: CheckFlags) -> None:
         raise DataError(f"{len(defects)} {noun}, the first: {defects[0]}")
 
 
-def _tensorflow() -> contextlib.AbstractContextManager[None]:
+def _quiet_tensorflow() -> contextlib.AbstractContextManager[None]:
     """Context in which TensorFlow uses only the host, and standard error is held back.
 
     Messages of native libraries are printed only after an unexpected exception.
@@ -254,7 +257,7 @@ _ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., None]]] = {
     "make-coco": (MakeCocoFlags, ("SOURCE", "OUT"), Path, _make_coco),
     "make-librispeech": (MakeLibrispeechFlags, ("SOURCE", "OUT"), Path, _make_librispeech),
     "make-ratings": (MakeRatingsFlags, ("SOURCE", "OUT"), Path, _make_ratings),
-    "check": (CheckFlags, ("DIR",), str, _check),
+    "check": (CheckFlags, ("DIR",), str, _check_dataset),
 }
 """For each action: flags, names of the arguments, their type, and the function to run."""
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cnnbench.base.terminal import LineWriter, print_result
-from cnnbench.base.text import inert
+from cnnbench.base.text import disable_ci_commands
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.machine import facts as environment
-from cnnbench.machine.checks import RunFlags, parse_quiet
+from cnnbench.machine.checks import RunFlags, parse_silenced_conditions
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import Watch
 from cnnbench.plan import make_plan, parse_run
@@ -123,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
     values, strays = parse_command(words, _SPECS)
     run_flags = (*strays, *behind)
     flags = EnvFlags(**values)
-    quiet = parse_quiet(flags.quiet_conditions)
+    quiet = parse_silenced_conditions(flags.quiet_conditions)
     if not flags.check:
         for name in (name for name in ("seconds", "quiet_conditions") if name in values):
             raise UsageError(f"--{name} needs --check")
@@ -133,13 +133,13 @@ def main(argv: Sequence[str]) -> int:
     if flags.tensorflow:
         _load_tensorflow()
     if flags.check:
-        return _check(flags, quiet, run_flags)
-    sections = environment.collect_by_section()
+        return _check_conditions(flags, quiet, run_flags)
+    sections = environment.collect_facts_by_section()
     if flags.json:
         facts = {name: fact for section in sections.values() for name, fact in section.items()}
         print_result(json.dumps(encode(EnvDocument(facts=facts)), indent=2))
     else:
-        print_result("\n".join(map(inert, _lines(sections))))
+        print_result("\n".join(map(disable_ci_commands, _fact_lines(sections))))
     return ExitCode.OK
 
 
@@ -151,7 +151,7 @@ def _load_tensorflow() -> None:
         tf.config.list_physical_devices("GPU")
 
 
-def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
+def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
     plan = make_plan(parse_run(run_flags))  # Refuses the same flags as a run does.
     host = Host()
     on_gpu = not computes_on_cpu(plan)
@@ -200,16 +200,18 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
     return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
 
 
-def _lines(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _fact_lines(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
     width = max((len(name) for facts in sections.values() for name in facts), default=0)
     for title, facts in sections.items():
         lines += ["", title] if lines else [title]
-        lines += [f"  {name:<{width}}  {_text(name, fact)}" for name, fact in sorted(facts.items())]
+        lines += [
+            f"  {name:<{width}}  {_fact_text(name, fact)}" for name, fact in sorted(facts.items())
+        ]
     return lines
 
 
-def _text(name: str, value: object) -> str:
+def _fact_text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

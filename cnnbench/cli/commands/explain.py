@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cnnbench.base.files import document, read_json
+from cnnbench.base.files import parsing_document, read_json
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, Profiling
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, ProfilingPlan
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import (
+    declare_output_flag,
     output_file,
-    output_flag,
     results_folder,
     sides,
     write_output,
@@ -22,7 +22,7 @@ from cnnbench.cli.commands import (
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
-from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
+from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import table_text, to_markdown
 from cnnbench.machine import facts
@@ -68,14 +68,16 @@ class ExplainFlags(JobFlags, sides.SideFlags):
         minimum=2,
         maximum=1000,
     )
-    cool_down: float = flag_of(AbFlags, "cool_down")
-    timeout: float = flag_of(AbFlags, "timeout")
-    results: str | None = flag_of(AbFlags, "results")
+    cool_down: float = redeclare_flag(AbFlags, "cool_down")
+    timeout: float = redeclare_flag(AbFlags, "timeout")
+    results: str | None = redeclare_flag(AbFlags, "results")
     rows: int = flag(
         10, "Number of rows to print; 0 prints all. JSON contains all rows.", minimum=0
     )
     format: str = flag("table", "What to print.", choices=_FORMATS)
-    output: str | None = output_flag("Write the output to this file; the table goes to stdout.")
+    output: str | None = declare_output_flag(
+        "Write the output to this file; the table goes to stdout."
+    )
 
 
 _TITLES = {
@@ -83,13 +85,13 @@ _TITLES = {
     "rounds": "How it is profiled",
     "rows": "How it is printed",
 }
-_SECTIONS = sections_of(ExplainFlags, _TITLES)
+_SECTIONS = flag_sections(ExplainFlags, _TITLES)
 HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Explains a difference. After a UsageError, nothing has been run."""
-    values, paths, common = sides.parse(argv, specs_of(ExplainFlags), "explain ...")
+    values, paths, common = sides.parse_side_flags(argv, specs_of(ExplainFlags), "explain ...")
     options = ExplainFlags(**values)
     if paths and len(paths) != 2:
         raise UsageError(
@@ -103,10 +105,10 @@ def main(argv: Sequence[str]) -> int:
             raise FlagError(name, values[name], "applies to processes only; A and B are profiles")
         if common or any(options.variables.values()):
             raise UsageError("A and B are profiles: leave out the flags and variables of processes")
-        base, new = map(_load, paths)
+        base, new = map(_load_profiles, paths)
         explanation = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
-        explanation = _profiled(options, common)
+        explanation = _profile_and_explain(options, common)
     rows = table_text(explanation, options.rows)
     texts = {
         "table": lambda: rows,
@@ -117,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _load(text: str) -> list[StepProfile]:
+def _load_profiles(text: str) -> list[StepProfile]:
     """The profiles in a file or a folder; PathError if there is none."""
     path = Path(text)
     try:
@@ -127,22 +129,22 @@ def _load(text: str) -> list[StepProfile]:
     profiles = []
     for file in files:
         if file == path or file.suffix in (SUFFIX, ".json"):
-            with document(file, "a profile"):
+            with parsing_document(file, "a profile"):
                 profiles.append(StepProfile.from_dict(read_json(file)))
     if not profiles:
         raise PathError(text, "no profiles; cnnbench run --profile_json=FILE writes one")
     return profiles
 
 
-def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
+def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = Reporter(sys.stderr)
-    with sides.sides_of(options, options.layout_if_several, common) as both:
-        both = sides.checked(both, "explain", reporter)
+    with sides.make_sides(options, options.layout_if_several, common) as both:
+        both = sides.resolve_sides(both, "explain", reporter)
         sides.refuse_equal_sides(both, "")
         name = results_folder(options.results, "explain")
         with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
-            explanation = Profiling(
+            explanation = ProfilingPlan(
                 sides=both,
                 results=results,
                 campaign=campaign,

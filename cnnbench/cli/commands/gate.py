@@ -16,11 +16,11 @@ from pathlib import Path
 from cnnbench.base.terminal import print_notice, print_result
 from cnnbench.cli.commands import ab, sides
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
-from cnnbench.judge.metrics.rules import rules_at
+from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
+from cnnbench.judge.metrics.rules import rules_flag_at_commit
 from cnnbench.machine import repository
-from cnnbench.machine.repository import GitError, commit_of, git, why_missing
-from cnnbench.records.files import refusing
+from cnnbench.machine.repository import GitError, commit_of, git, missing_commit_reason
+from cnnbench.records.files import raising_flag_errors
 
 _ABOUT = """\
 Usage: cnnbench gate BASE [HEAD] [FLAGS] [-- FLAGS OF cnnbench run]
@@ -73,7 +73,7 @@ class GateFlags(ab.AbFlags):
         "--. Measure nothing. Existing files are not replaced.",
         choices=tuple(_CI_FILES),
     )
-    results: str | None = flag_of(
+    results: str | None = redeclare_flag(
         sides.CampaignFlags,
         "results",
         help=f"Where all results go; if not given the folder of {OUTPUT}, or a new one in the "
@@ -86,7 +86,7 @@ _NOT_OF_GATES = {spec.name for spec in specs_of(sides.SideFlags)} | {"aa"}
 _SECTIONS = {"init": "What to do", **ab.SECTIONS}
 _FLAGS = {
     title: tuple(spec for spec in specs if spec.name not in _NOT_OF_GATES)
-    for title, specs in sections_of(GateFlags, _SECTIONS).items()
+    for title, specs in flag_sections(GateFlags, _SECTIONS).items()
 }
 _SPECS = tuple(spec for specs in _FLAGS.values() for spec in specs)
 HELP = (_ABOUT, [(title, specs) for title, specs in _FLAGS.items() if specs], _EXIT_CODES)
@@ -94,11 +94,11 @@ HELP = (_ABOUT, [(title, specs) for title, specs in _FLAGS.items() if specs], _E
 
 def main(argv: Sequence[str]) -> int:
     """Measures two commits, or writes the files of a CI system."""
-    values, commits, common = sides.parse(argv, _SPECS, "gate BASE HEAD")
+    values, commits, common = sides.parse_side_flags(argv, _SPECS, "gate BASE HEAD")
     if values.get("init"):
         if rest := [*commits, *(f"--{name}" for name in values if name != "init")]:
             raise UsageError(f"{rest[0]}: --init writes files only; put flags of runs after --")
-        _initialize(values["init"], common or _EXAMPLE)
+        _write_ci_files(values["init"], common or _EXAMPLE)
         if not common:
             print_notice(f"they measure {' '.join(_EXAMPLE)}: replace it by your own flags of runs")
         return ExitCode.OK
@@ -106,21 +106,21 @@ def main(argv: Sequence[str]) -> int:
     if len(commits) not in ((0,) if is_resumed else (1, 2)):
         wants = "no commits with --resume" if is_resumed else "BASE, and HEAD if it is another one"
         raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
-    own = [] if is_resumed else _checkouts(values.get("rules"), *commits)
+    own = [] if is_resumed else _side_flags(values.get("rules"), *commits)
     results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed and results is None:
         raise FlagError(
             "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
         )
-    with _folder(results, is_resumed) as folder:
+    with _gate_results_folder(results, is_resumed) as folder:
         added = [*own, f"--results={folder / _RUNS}"]
         left_out = ("init", "results", *(() if is_resumed else ("rules",)))
-        words = sides.without(argv, _SPECS, left_out, added)[len(commits) :]
-        others = sides.without(argv, _SPECS, ("results", "seed"))
+        words = sides.without_flags(argv, _SPECS, left_out, added)[len(commits) :]
+        others = sides.without_flags(argv, _SPECS, ("results", "seed"))
         return ab.main(words, partial(sides.command_line_with, "gate", others, _SPECS))
 
 
-def _checkouts(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
+def _side_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
     """Flags for the sides: the commit that a change started from, not what BASE has since.
 
     The rules are those of that commit: a change must not loosen the rules by which it is judged.
@@ -132,23 +132,23 @@ def _checkouts(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
             start = git("merge-base", base, head)
         except GitError:
             reason = f"{base} and {head} have no common ancestor"
-            missing = why_missing()
+            missing = missing_commit_reason()
             raise GitError(f"{reason}: {missing}" if missing else reason) from None
     except GitError as error:
         raise UsageError(f"{base} {head}: {error}") from None
     name = tip[:12] if os.path.isdir(head) else head
-    rules = rules_at(start[:12], rules)
+    rules = rules_flag_at_commit(start[:12], rules)
     return [f"--a_checkout={start[:12]}", f"--b_checkout={name}", f"--rules={rules}"]
 
 
 @contextlib.contextmanager
-def _folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
+def _gate_results_folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
     """The folder for results: an empty one, unless resumed; removed again if it stays empty."""
     if results is None:
         folder = Path(tempfile.mkdtemp(prefix="cnnbench-gate-"))
     else:
         folder = Path(results)
-        with refusing("results", results, "used"):
+        with raising_flag_errors("results", results, "used"):
             if not is_resumed and folder.is_dir() and any(folder.iterdir()):
                 raise FlagError("results", results, "is not empty; name another folder")
             folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def _folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def _initialize(system: str, flags: Sequence[str]) -> None:
+def _write_ci_files(system: str, flags: Sequence[str]) -> None:
     """Writes the files of a CI system below the top of the repository; refuses to replace any."""
     try:
         top = Path(git("rev-parse", "--show-toplevel"))
@@ -168,7 +168,7 @@ def _initialize(system: str, flags: Sequence[str]) -> None:
         raise UsageError(f"--init={system}: needs a git repository: {error}") from None
     if "\n" in "".join(flags):
         raise UsageError(f"--init={system}: a flag of runs contains a line break")
-    made, requirement = {}, _requirement()
+    made, requirement = {}, _pip_requirement()
     for template, name in _CI_FILES[system].items():
         if (top / name).exists() or (top / name).is_symlink():
             raise FlagError("init", system, f"{top / name} exists; remove or rename it")
@@ -179,7 +179,7 @@ def _initialize(system: str, flags: Sequence[str]) -> None:
                 value = value.replace("\\", "\\\\").replace("'", "\\'")
             text = text.replace(mark, value)
         made[top / name] = text
-    with refusing("init", system, "written"):
+    with raising_flag_errors("init", system, "written"):
         for path, text in made.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
@@ -187,7 +187,7 @@ def _initialize(system: str, flags: Sequence[str]) -> None:
             print_result(str(path))
 
 
-def _requirement() -> str:
+def _pip_requirement() -> str:
     """What pip installs to get this cnnbench: the revision it was installed from, or its version.
 
     Without a revision or a remote repository, the requirement contains OWNER and REVISION.
@@ -200,7 +200,7 @@ def _requirement() -> str:
     with contextlib.suppress(GitError):
         if (checkout / ".git").exists():
             url = git("config", "--get", "remote.origin.url", folder=checkout)
-            address = repository.address(url)
+            address = repository.repository_address(url)
             if address and "/" in address and url != address:
                 commit = git("rev-parse", "HEAD", folder=checkout)
                 return f"cnnbench @ git+https://{address}@{commit}"

@@ -12,19 +12,19 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import Progress, print_notice, print_warning
-from cnnbench.base.text import count
-from cnnbench.cli.commands import output_file, output_flag, quiet_flag, write_output
+from cnnbench.base.text import count_text
+from cnnbench.cli.commands import declare_output_flag, declare_quiet_flag, output_file, write_output
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
+    declare_fail_on_flag,
     export_figures,
-    fail_on_flag,
     failing_words,
     warn_of_skipped,
-    warn_of_unknown,
+    warn_of_unknown_commits,
 )
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.history import (
     METRICS,
@@ -40,8 +40,8 @@ from cnnbench.judge.history import (
 from cnnbench.judge.history.page import DOCUMENTS, HistoryDocument
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.machine.repository import Commits, GitError, why_missing
-from cnnbench.models.model import all_names
+from cnnbench.machine.repository import Commits, GitError, missing_commit_reason
+from cnnbench.models.model import all_model_names
 from cnnbench.records.files import Output, check_outputs, write_bytes
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.run import BENCHMARKS
@@ -69,8 +69,8 @@ a file or standard output could not be written.
 class HistoryFlags:
     """Flags of the command."""
 
-    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
-    quiet_conditions: str = quiet_flag()
+    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
+    quiet_conditions: str = declare_quiet_flag()
     metric: str = flag(
         "throughput",
         "Metric of the history; docs/metrics.md explains the metrics.",
@@ -87,7 +87,7 @@ class HistoryFlags:
         "",
         "Only this network and all-reduces of its gradients. The value may be a pattern such as "
         "resnet*.",
-        known=all_names,
+        known=all_model_names,
     )
     configuration: str = flag(
         "", "Only configurations whose names contain this text or match this pattern."
@@ -108,12 +108,12 @@ class HistoryFlags:
         minimum=0.0,
         below=1000.0,
     )
-    rules: str | None = flag_of(JudgingFlags, "rules")
+    rules: str | None = redeclare_flag(JudgingFlags, "rules")
     last: int = flag(
         20, "Number of points that are listed for each series; 0 lists all.", minimum=0
     )
     format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
-    output: str | None = output_flag("Write the output to this file.")
+    output: str | None = declare_output_flag("Write the output to this file.")
     plot: str | None = flag(
         None,
         "Draw the series into this file. .html: a single page with all charts. .svg, .png or "
@@ -125,7 +125,7 @@ class HistoryFlags:
         "Address of a commit, with {commit} in place of its hash, such as "
         "https://github.com/OWNER/REPO/commit/{commit}. Points of a page link to this address.",
     )
-    fail_on: tuple[str, ...] | None = fail_on_flag(
+    fail_on: tuple[str, ...] | None = declare_fail_on_flag(
         "What sets exit code 1, comma-separated: step or slower, a regression that has not been "
         "undone; faster, a gain that has not been undone; never or nothing, as if not given.",
         "step",
@@ -144,29 +144,33 @@ def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
     values, arguments = parse_command(argv, specs_of(HistoryFlags))
     options = HistoryFlags(**values)
-    plugins.load_all(values)
+    plugins.load_plugins_of_flags(values)
     SPECS["metric"].check(options.metric)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
-    since, fails_on = _since(options.since), failing_words(options.fail_on) or ()
+    since, fails_on = _parse_since(options.since), failing_words(options.fail_on) or ()
     rules = load_rules(options.rules)
     _check_outputs(options, arguments[0])
     folder = Path(arguments[0])
     if not os.path.isdir(folder):
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
-    commits = commits_of(options.git)
+    commits = load_commits(options.git)
     folder_contents = contents(folder, Progress(), (metric.name,))
     if not any(file.defect for file in folder_contents.skipped):
-        _check_kinds(folder, folder_contents, metric)
+        _check_metric_measured(folder, folder_contents, metric)
     defects = [file for file in folder_contents.skipped if file.defect]
     warn_of_skipped(file for file in folder_contents.skipped if file.defect or file.differs)
-    warn_of_unknown(entry.subject for entry in folder_contents.entries)
-    trends = _trends(options, folder_contents, metric, since, commits, rules)
+    warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
+    trends = _find_trends(options, folder_contents, metric, since, commits, rules)
     remarks = page.remarks(trends, metric, commits)
     document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
-    _write(options, document)
-    shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
+    _write_history(options, document)
+    shallow = (
+        ""
+        if commits is None
+        else _warn_of_missing_commits(str(options.git), trends, commits.places)
+    )
     if document.failed_on:
         print_notice(f"--fail_on={','.join(fails_on)}: {page.answers(document)[0].text}")
         return ExitCode.REGRESSION
@@ -174,7 +178,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
 
 
-def commits_of(folder: str | None) -> Commits | None:
+def load_commits(folder: str | None) -> Commits | None:
     """The commits of the repository that --git names; None without the flag."""
     try:
         return None if folder is None else Commits(folder)
@@ -182,18 +186,18 @@ def commits_of(folder: str | None) -> Commits | None:
         raise FlagError("git", str(folder), str(error)) from None
 
 
-def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
+def _warn_of_missing_commits(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
     """Reports on stderr how many measured commits --git lacks. Returns the reason, or ""."""
     commits = {point.runs[0].commit for history in trends for point in history.series.points} - {""}
     missing = len(commits - order.keys())
-    why = why_missing(folder) if missing else ""
+    why = missing_commit_reason(folder) if missing else ""
     if missing:
-        of = f"{missing} of {count(len(commits), 'measured commit', 'measured commits')}"
+        of = f"{missing} of {count_text(len(commits), 'measured commit', 'measured commits')}"
         print_warning(f"--git={folder} lacks {of}: {why or 'they are in order of time'}", "order")
     return why
 
 
-def _check_kinds(folder: Path, folder_contents: Contents, metric: Metric) -> None:
+def _check_metric_measured(folder: Path, folder_contents: Contents, metric: Metric) -> None:
     """Raises an error for a metric that no measurement has."""
     there = {entry.kind for entry in folder_contents.entries}
     if there.intersection(metric.kinds):
@@ -211,7 +215,7 @@ def _check_kinds(folder: Path, folder_contents: Contents, metric: Metric) -> Non
     raise UsageError(f"{folder}: no all-reduce measurements with {metric.name}; {hint}")
 
 
-def _since(text: str | None) -> datetime | None:
+def _parse_since(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
@@ -234,7 +238,7 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
     check_outputs(outputs, [folder])
 
 
-def _trends(
+def _find_trends(
     options: HistoryFlags,
     folder_contents: Contents,
     metric: Metric,
@@ -250,7 +254,7 @@ def _trends(
     )
     if not series:
         selected = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
-        _refuse_selection(options, selected, folder_contents, metric)
+        _raise_nothing_selected(options, selected, folder_contents, metric)
     if options.threshold is not None:
         return tuple(
             trend(configuration_series, metric, options.threshold * metric.scale)
@@ -266,7 +270,7 @@ def _trends(
     )
 
 
-def _refuse_selection(
+def _raise_nothing_selected(
     options: HistoryFlags, selected: Mapping[str, Any], folder_contents: Contents, metric: Metric
 ) -> None:
     """Raises an error that names the flag that excludes everything, or all flags if only their
@@ -283,7 +287,7 @@ def _refuse_selection(
     raise UsageError(f"{words}: {nothing}")
 
 
-def _write(options: HistoryFlags, document: HistoryDocument) -> None:
+def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
     if options.format == "table":
         text = page.table_text(document, options.last)
     elif options.format == "csv":

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, table, text_of
+from cnnbench.base.document import Row, TableCell, make_table, text_of
 from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
-from cnnbench.base.text import count, first_few, record_text_fault
-from cnnbench.cli.commands import quiet_flag
+from cnnbench.base.text import count_text, first_few, record_text_fault
+from cnnbench.cli.commands import declare_quiet_flag
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare.configuration import Configuration, label
 from cnnbench.judge.metrics import kind_of
-from cnnbench.records.files import prove_folder, write_whole
+from cnnbench.records.files import check_folder_writable, write_atomically
 from cnnbench.records.metric import ALL
 from cnnbench.records.readers import READERS, Skipped, load_readers, read_results
 from cnnbench.records.run import RunRecord
@@ -40,7 +40,7 @@ written.
 _MOST_NAMED = 3
 
 
-def _readers() -> Sequence[str]:
+def _reader_names() -> Sequence[str]:
     load_readers()
     return sorted(READERS)
 
@@ -49,7 +49,7 @@ def _readers() -> Sequence[str]:
 class ImportFlags:
     """Flags of the command."""
 
-    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
+    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
     results: str | None = flag(None, "Folder for the records; required.", path="folder")
     label: str = flag(
         "",
@@ -60,13 +60,13 @@ class ImportFlags:
         "",
         "Read all files as output of this program; do not detect the program from their first "
         "lines.",
-        known=_readers,
+        known=_reader_names,
     )
     strict: bool = flag(
         False, "If a file has a line that cannot be understood, refuse the file and write nothing."
     )
     dry_run: bool = flag(False, "List the files and runs without importing them.")
-    quiet_conditions: str = quiet_flag()
+    quiet_conditions: str = declare_quiet_flag()
 
 
 HELP = (_ABOUT, [("Flags", specs_of(ImportFlags))], _EXIT_CODES)
@@ -80,34 +80,36 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("cnnbench import takes files or folders of results")
     if not options.results:
         raise UsageError("--results=DIR is missing: the folder for the records")
-    plugins.load_all(values)
-    if options.reader and options.reader not in (names := _readers()):
+    plugins.load_plugins_of_flags(values)
+    if options.reader and options.reader not in (names := _reader_names()):
         raise FlagError("reader", options.reader, f"must be one of {', '.join(names)}")
-    files = [*_files(paths)]
-    records, skipped, copies = _read(files, options)
+    files = [*_find_files(paths)]
+    records, skipped, copies = _read_records(files, options)
     if skipped and options.strict:
-        raise UsageError(f"{skipped[0]}{_and_more(len(skipped) - 1)} (--strict)")
+        raise UsageError(f"{skipped[0]}{_and_more_text(len(skipped) - 1)} (--strict)")
     if not records and not skipped:
         raise UsageError(f"{', '.join(paths)}: no files")
     if not options.dry_run:
-        prove_folder("results", options.results)
-    for text in _warnings(skipped):
+        check_folder_writable("results", options.results)
+    for text in _skipped_line_warnings(skipped):
         print_warning(text, "skipped")
     if options.dry_run:
-        print_result(text_of([[table(map(_row, records))]]) if records else "no records")
+        print_result(
+            text_of([[make_table(map(_record_row, records))]]) if records else "no records"
+        )
     else:
-        new = sum(_write(Path(options.results), record) for record in records)
+        new = sum(_write_record(Path(options.results), record) for record in records)
         # Called once for all records, because a call for each of thousands of records takes
         # minutes.
         os.sync()
         known = f"; {len(records) - new} were there already" if new < len(records) else ""
         if copies:
-            known += f"; {count(copies, 'copy', 'copies')} with the same content left out"
-        print_notice(f"{count(new, 'record', 'records')} written to {options.results}{known}")
+            known += f"; {count_text(copies, 'copy', 'copies')} with the same content left out"
+        print_notice(f"{count_text(new, 'record', 'records')} written to {options.results}{known}")
     return ExitCode.INCONCLUSIVE if skipped else ExitCode.OK
 
 
-def _files(paths: Sequence[str]) -> Iterator[str]:
+def _find_files(paths: Sequence[str]) -> Iterator[str]:
     """The given files, and all files in given folders and their subfolders, in natural order."""
     for path in paths:
         if not os.path.isdir(path):
@@ -118,7 +120,7 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
         yield from sorted(all_paths, key=natural_key)
 
 
-def _read(
+def _read_records(
     files: Sequence[str], options: ImportFlags
 ) -> tuple[Sequence[RunRecord], Sequence[Skipped], int]:
     """Reads one record for each name; also returns skipped lines and the number of copies.
@@ -144,7 +146,7 @@ def _read(
     return tuple(records.values()), skipped, copies
 
 
-def _warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
+def _skipped_line_warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
     """For each file, the first lines that were not understood, and the number of others."""
     by_file: dict[str, list[Skipped]] = {}
     for skipped_line in skipped:
@@ -154,11 +156,11 @@ def _warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
         yield f"{path}: {first_few(texts, _MOST_NAMED)}; left out"
 
 
-def _and_more(number: int) -> str:
+def _and_more_text(number: int) -> str:
     return f" and {number} more" if number else ""
 
 
-def _write(folder: Path, record: RunRecord) -> bool:
+def _write_record(folder: Path, record: RunRecord) -> bool:
     """Writes a record if it does not exist yet. Returns whether it is new."""
     # Folders are kept small, because a writer lists the folder of its file.
     assert record.imported is not None
@@ -166,11 +168,11 @@ def _write(folder: Path, record: RunRecord) -> bool:
     if path.exists():
         return False
     path.parent.mkdir(exist_ok=True)
-    write_whole(path.resolve(), record.to_json().encode(), durable=False)
+    write_atomically(path.resolve(), record.to_json().encode(), durable=False)
     return True
 
 
-def _row(record: RunRecord) -> Row:
+def _record_row(record: RunRecord) -> Row:
     imported, metric = (
         record.imported,
         ALL["throughput" if (kind := kind_of(record)) == "run" else kind],

@@ -9,23 +9,23 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import print_notice, print_warning
-from cnnbench.base.text import count
-from cnnbench.cli.commands import output_file, output_flag, write_output
+from cnnbench.base.text import count_text
+from cnnbench.cli.commands import declare_output_flag, output_file, write_output
 from cnnbench.errors import FlagError, PathError
-from cnnbench.flags.declare import flag, flag_of, words
+from cnnbench.flags.declare import flag, redeclare_flag, split_words
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics import DEFAULT_METRICS
-from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, failing, load_rules
+from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.judge.report.exports import Figure, of_comparison
+from cnnbench.judge.report.exports import Figure, figures_of_comparison
 from cnnbench.judge.report.renderers import render, table_text, wants_colour
 from cnnbench.records.files import check_outputs
 from cnnbench.records.metric import METRICS
 from cnnbench.records.run import Subject
 
 
-def fail_on_flag(help: str, *words: str) -> Any:
+def declare_fail_on_flag(help: str, *words: str) -> Any:
     """Declares a command's --fail_on. The allowed words are slower, faster, `words` and never."""
     return flag(None, help, choices=("slower", "faster", *words, "never"))
 
@@ -33,7 +33,7 @@ def fail_on_flag(help: str, *words: str) -> Any:
 def failing_words(words: Sequence[str] | None) -> tuple[str, ...] | None:
     """The words of --fail_on that set exit code 1; None if the flag is not set."""
     try:
-        return None if words is None else failing(words)
+        return None if words is None else exit_code_words(words)
     except ValueError as error:
         raise FlagError("fail_on", ",".join(words or ()), str(error)) from None
 
@@ -60,7 +60,7 @@ class JudgingFlags:
         above=0.0,
         below=1.0,
     )
-    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
+    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
     metrics: str | None = flag(
         None,
         "What to judge, comma-separated, in any order. If one of them gets worse, the exit code is "
@@ -80,7 +80,7 @@ class JudgingFlags:
         "Different FLOPs, parameters or batch sizes of a network are shown, but do not count as a "
         "regression.",
     )
-    fail_on: tuple[str, ...] | None = fail_on_flag(
+    fail_on: tuple[str, ...] | None = declare_fail_on_flag(
         "What sets exit code 1, comma-separated; slower,changed if not given, without changed if "
         "--allow_changed_work is given. The other exit codes stay.",
         "changed",
@@ -96,7 +96,9 @@ class JudgingFlags:
         path="folder",
     )
     format: str = flag("table", "What to print.", choices=_FORMATS)
-    output: str | None = output_flag("Write the output to this file; the table goes to stdout.")
+    output: str | None = declare_output_flag(
+        "Write the output to this file; the table goes to stdout."
+    )
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
         """Raises an error for unknown metrics, an invalid --fail_on, or an output that cannot be
@@ -105,8 +107,8 @@ class JudgingFlags:
         if "changed" in (failing_words(self.fail_on) or ()) and self.allow_changed_work:
             reason = "contradicts --allow_changed_work; leave out one of them"
             raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
-        plugins.load_all(vars(self))
-        for name in () if self.metrics is None else words(self.metrics) or ("",):
+        plugins.load_plugins_of_flags(vars(self))
+        for name in () if self.metrics is None else split_words(self.metrics) or ("",):
             if name not in METRICS:
                 raise FlagError("metrics", name, f"takes one or more of {', '.join(METRICS)}")
         if self.output is not None:
@@ -118,13 +120,13 @@ class JudgingFlags:
         """The requested metrics, in the order of `METRICS`; None without --metrics."""
         if self.metrics is None:
             return None
-        asked = words(self.metrics)
+        asked = split_words(self.metrics)
         return tuple(name for name in METRICS if name in asked)
 
     @property
     def allowed(self) -> tuple[str, ...]:
         """Facts, groups and patterns that may differ."""
-        return words(self.allow_different)
+        return split_words(self.allow_different)
 
     @property
     def policy(self) -> Policy:
@@ -144,7 +146,7 @@ class JudgingFlags:
         except PathError as error:
             raise FlagError("baseline_aa", error.path, error.reason) from None
 
-    def failing_on(self, comparison: Comparison) -> Comparison:
+    def with_fail_on(self, comparison: Comparison) -> Comparison:
         """The comparison, with the exit code according to --fail_on."""
         return replace(comparison, fail_on=failing_words(self.fail_on))
 
@@ -161,7 +163,7 @@ class JudgingFlags:
         if self.format == "table" and self.output is None:
             text = shown
         elif self.format in EXPORTS:
-            text = export_figures(of_comparison(comparison), self.format)
+            text = export_figures(figures_of_comparison(comparison), self.format)
         else:
             text = render(comparison, self.format)
         write_output(self.output, text, shown)
@@ -185,11 +187,11 @@ def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
         print_warning(f"skipped {file}", "skipped")
 
 
-def warn_of_unknown(subjects: Iterable[Subject | None]) -> None:
+def warn_of_unknown_commits(subjects: Iterable[Subject | None]) -> None:
     """Reports on stderr the number of measurements with an unknown commit, which are pooled."""
     unknown = [subject.unknown for subject in subjects if subject is not None and subject.unknown]
     if unknown:
-        number = count(len(unknown), "measurement", "measurements")
+        number = count_text(len(unknown), "measurement", "measurements")
         text = f"the commit of {number} is unknown, and may be several: {unknown[0]}"
         print_warning(text, "commit")
 

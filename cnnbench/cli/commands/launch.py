@@ -24,21 +24,21 @@ from cnnbench.campaigns.launch import (
     JobLayout,
     JobSession,
     TaskCommand,
-    check,
     check_files,
-    chief_setup,
+    check_job_flags,
+    divide_cores,
     gpu_variables,
-    shares_of_cores,
-    task_command,
+    parse_task_command,
+    plan_chief,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, Scaling, ScalingPoint
-from cnnbench.cli.commands import OutputFlags, output_flag
-from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, telling_how_to_go_on
+from cnnbench.cli.commands import OutputFlags, declare_output_flag
+from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, printing_resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
+from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.params import Params
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.predict import parse_link
@@ -48,8 +48,8 @@ from cnnbench.plan import RunPlan, make_plan
 from cnnbench.records.files import (
     PICTURES,
     Output,
+    check_folder_writable,
     check_outputs,
-    prove_folder,
     write_plot,
     write_text,
 )
@@ -135,18 +135,18 @@ class LaunchFlags(JobFlags):
         maximum=1000,
     )
     results: str = flag("scaling", "Folder for records and logs.", path="folder")
-    resume: bool = flag_of(CampaignFlags, "resume")
+    resume: bool = redeclare_flag(CampaignFlags, "resume")
     link: str | None = flag(
         None,
         "Link between the processes. The cost model of cnnbench allreduce --predict then predicts "
         "the same jobs. The value is a preset such as tcp25, or "
         "alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
     )
-    output: str | None = output_flag("Write the table to this .csv file.")
-    plot: str | None = flag_of(OutputFlags, "plot")
+    output: str | None = declare_output_flag("Write the table to this .csv file.")
+    plot: str | None = redeclare_flag(OutputFlags, "plot")
 
 
-_SECTIONS = sections_of(LaunchFlags, {"workers": "Flags", "scaling": "Scaling"})
+_SECTIONS = flag_sections(LaunchFlags, {"workers": "Flags", "scaling": "Scaling"})
 HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 
@@ -163,26 +163,26 @@ def main(argv: Sequence[str]) -> int:
         reason = "compares runs; for allreduce give --workers"
         raise FlagError("scaling", options.scaling, reason)
     if options.scaling:
-        return _scale(options, values, argv)
+        return _measure_scaling(options, values, argv)
     for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in values):
         raise FlagError(name, values[name], "needs --scaling")
-    command = task_command(flags)
+    command = parse_task_command(flags)
     layout = options.layout
     if command.name == "run":
         layout = layout.with_coordinator(command.args)
-    chief = check(layout, command, options.towers)
+    chief = check_job_flags(layout, command, options.towers)
     check_files(command, chief)
-    cores = shares_of_cores(layout.size) if options.affinity else None
+    cores = divide_cores(layout.size) if options.affinity else None
     words_of = partial(command.of_task, towers=options.towers)
     if options.log_dir is not None:
-        prove_folder("log_dir", options.log_dir)
+        check_folder_writable("log_dir", options.log_dir)
         with lock_folder(
             "log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS
         ):
-            return _run(layout, chief, words_of, Path(options.log_dir), cores)
+            return _run_processes(layout, chief, words_of, Path(options.log_dir), cores)
     with Scratch("cnnbench-launch-") as scratch:
         try:
-            status = _run(layout, chief, words_of, scratch.path, cores)
+            status = _run_processes(layout, chief, words_of, scratch.path, cores)
             scratch.kept = status != 0
         except Exception:
             # After an error, the logs are kept, because they explain it. After an interrupt, they
@@ -192,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
     return status
 
 
-def _run(
+def _run_processes(
     layout: JobLayout,
     chief: RunPlan,
     command: Callable[[Job], Sequence[str]],
@@ -212,17 +212,17 @@ def _run(
         ).run()
 
 
-def _scale(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str]) -> int:
+def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str]) -> int:
     for name in ("workers", "affinity", "log_dir"):
         if name in values:
             raise FlagError(name, values[name], "cannot be used with --scaling")
     counts = tuple(sorted(set(options.scaling)))
-    command = task_command(split_at_dashes(argv)[1])
+    command = parse_task_command(split_at_dashes(argv)[1])
     any_layout = options.layout.with_coordinator(command.args)
     layouts = {n: any_layout._replace(workers=n) for n in counts}
-    command = _with_batch(options, command, any_layout)
+    command = _set_batch_size(options, command, any_layout)
     chiefs = {
-        n: make_plan(chief_setup(command.args, layout, options.towers))
+        n: make_plan(plan_chief(command.args, layout, options.towers))
         for n, layout in layouts.items()
     }
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
@@ -237,7 +237,7 @@ def _scale(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str])
     predicted: dict[int, float] = {}
     reason = "needs --link"
     if link is not None:
-        predicted, reason = scaling.exchange_seconds(chief, link, options.ps, counts)
+        predicted, reason = scaling.predict_exchange_seconds(chief, link, options.ps, counts)
     if reason:
         print_notice(f"no prediction: {reason}")
     if options.repeats == 1:
@@ -253,8 +253,8 @@ def _scale(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str])
         towers=options.towers,
         cores=0 if shared else available_cores() // largest,
     )
-    records = _measured(jobs, options, argv)
-    points = scaling.points(
+    records = _measure_jobs(jobs, options, argv)
+    points = scaling.scaling_points(
         records.pop(0),
         records,
         towers=chief.machine.flags.num_gpus,
@@ -263,11 +263,11 @@ def _scale(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str])
         kind=options.scaling_kind,
     )
     what = f"{options.scaling_kind} scaling of {chief.params.model}, {chief.place.mode.name}"
-    _write(options, points, what[0].upper() + what[1:])
+    _write_results(options, points, what[0].upper() + what[1:])
     return ExitCode.OK
 
 
-def _with_batch(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -> TaskCommand:
+def _set_batch_size(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -> TaskCommand:
     """The command, with the batch size that this kind of scaling requires for all jobs."""
     fixed = command.args.given.get("global_batch_size")
     if options.scaling_kind == WEAK:
@@ -275,17 +275,17 @@ def _with_batch(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -
             reason = "is the same for every number of workers: that is --scaling_kind=strong"
             raise FlagError("global_batch_size", fixed, reason)
         return command
-    of_one_worker = make_plan(chief_setup(command.args, layout._replace(workers=1), options.towers))
+    of_one_worker = make_plan(plan_chief(command.args, layout._replace(workers=1), options.towers))
     if of_one_worker.place.asynchronous:
         reason = (
             f"workers of {of_one_worker.place.mode.name} update by themselves and share no batch"
         )
         raise FlagError("scaling_kind", STRONG, reason)
     whole = f"--global_batch_size={fixed or of_one_worker.length.global_batch}"
-    return task_command((*command.words, "--batch_size=0", whole))
+    return parse_task_command((*command.words, "--batch_size=0", whole))
 
 
-def _measured(
+def _measure_jobs(
     jobs: Scaling, options: LaunchFlags, argv: Sequence[str]
 ) -> dict[int, list[RunRecord]]:
     question = jobs.question(facts.collect())
@@ -293,7 +293,7 @@ def _measured(
     with ResultsFolder(SCALING, options.results, question, resume=options.resume) as folder:
         folder.begin()
         line = command_line_with("launch", argv, specs_of(LaunchFlags), resume=True)
-        with telling_how_to_go_on(reporter, line):
+        with printing_resume_command(reporter, line):
             campaign = Campaign(reporter, question.facts, question=question)
             return campaign.follow(jobs.policy(folder, options.repeats))
 
@@ -302,7 +302,7 @@ def _check_files_of_scaling(options: LaunchFlags, params: Params) -> None:
     for name in ("result_json", "train_dir"):
         if (value := getattr(params, name)) is not None:
             raise FlagError(name, value, "cannot be used by several jobs; see --results")
-    prove_folder("results", options.results)
+    check_folder_writable("results", options.results)
     check_outputs(
         [
             Output("output", options.output, suffixes=(".csv",)),
@@ -311,9 +311,9 @@ def _check_files_of_scaling(options: LaunchFlags, params: Params) -> None:
     )
 
 
-def _write(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> None:
+def _write_results(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> None:
     if options.output is not None:
         write_text("output", options.output, csv_of(ScalingPoint, points))
     if options.plot is not None:
-        write_plot(options.plot, [scaling.chart(points, label)], label)
+        write_plot(options.plot, [scaling.scaling_chart(points, label)], label)
     print_result(scaling.table_text(points))

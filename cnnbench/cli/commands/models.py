@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, numeric, table, text_of
+from cnnbench.base.document import Row, TableCell, make_table, numeric_cell, text_of
 from cnnbench.base.terminal import csv_of, natural_key, print_result, print_warning
-from cnnbench.cli.commands import quiet_flag
+from cnnbench.cli.commands import declare_quiet_flag
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.run import RunParams
@@ -27,16 +27,16 @@ from cnnbench.records.codec import encode
 class ModelsFlags:
     """Flags of the command."""
 
-    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
-    model_plugin: str | None = flag_of(ModelParams, "model_plugin")
-    data_name: str | None = flag_of(DataParams, "data_name")
-    dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
+    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
+    model_plugin: str | None = redeclare_flag(ModelParams, "model_plugin")
+    data_name: str | None = redeclare_flag(DataParams, "data_name")
+    dataset_plugin: str | None = redeclare_flag(DataParams, "dataset_plugin")
     format: str = flag(
         "table",
         "What to print. csv and json contain all digits.",
         choices=("table", "csv", "json"),
     )
-    quiet_conditions: str = quiet_flag()
+    quiet_conditions: str = declare_quiet_flag()
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ HELP = (_ABOUT, [("Flags", specs_of(ModelsFlags))])
 def main(argv: Sequence[str]) -> int:
     """Prints the models of each data set."""
     options = ModelsFlags(**parse_flags(argv, specs_of(ModelsFlags)))
-    plugins.load_all(vars(options))
+    plugins.load_plugins_of_flags(vars(options))
     names = registry.datasets()
     if options.data_name:
         names = (find_dataset(options.data_name, None).name,)
-    models = tuple(_listed(names))
+    models = tuple(_list_models(names))
     if options.format == "table":
-        print_result(_table(models))
+        print_result(_model_tables(models))
     elif options.format == "csv":
         print_result(csv_of(Listed, models))
     else:
@@ -101,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
+def _list_models(datasets: Sequence[str]) -> Iterator[Listed]:
     for dataset_name in datasets:
         try:
             dataset = find_dataset(dataset_name, None)
@@ -111,7 +111,7 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
             continue
         for name in sorted(registry.model_names(dataset.name), key=natural_key):
             try:
-                with plugins.reported(UsageError):
+                with plugins.reporting_plugin_errors(UsageError):
                     model = registry.get_model(name, dataset.name)
                     spec = declare(model, dataset.num_classes)
             except Exception as error:  # A defective plug-in must not hide the other models.
@@ -132,19 +132,23 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
             )
 
 
-def _table(models: Sequence[Listed]) -> str:
+def _model_tables(models: Sequence[Listed]) -> str:
     groups = itertools.groupby(models, lambda model: model.dataset)
-    tables = (table(map(_row, rows), title=f"{name}:", indent=2) for name, rows in groups)
+    tables = (
+        make_table(map(_model_row, rows), title=f"{name}:", indent=2) for name, rows in groups
+    )
     return text_of([block] for block in tables)
 
 
-def _row(model: Listed) -> Row:
+def _model_row(model: Listed) -> Row:
     return {
         "model": model.model,
         "image": TableCell(model.input_shape, kinds="number"),
-        "batch/device": numeric(model.batch_size, "{:.0f}".format),
-        "parameters": numeric(model.trainable_parameters, "{:,.0f}".format),
-        "GFLOPs forward": numeric(model.forward_flops_per_image, "{:.3f}".format, scale=1e-9),
-        "GFLOPs training": numeric(model.training_flops_per_image, "{:.3f}".format, scale=1e-9),
-        "MiB": numeric(model.memory_bytes_per_image, "{:.2f}".format, scale=2**-20),
+        "batch/device": numeric_cell(model.batch_size, "{:.0f}".format),
+        "parameters": numeric_cell(model.trainable_parameters, "{:,.0f}".format),
+        "GFLOPs forward": numeric_cell(model.forward_flops_per_image, "{:.3f}".format, scale=1e-9),
+        "GFLOPs training": numeric_cell(
+            model.training_flops_per_image, "{:.3f}".format, scale=1e-9
+        ),
+        "MiB": numeric_cell(model.memory_bytes_per_image, "{:.2f}".format, scale=2**-20),
     }

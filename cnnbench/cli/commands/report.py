@@ -11,33 +11,33 @@ from pathlib import Path
 from cnnbench.base.document import Answer, Section
 from cnnbench.base.terminal import LineWriter, Progress
 from cnnbench.base.text import integer
-from cnnbench.campaigns.ab.pairs import experiment_below
-from cnnbench.cli.commands import output_flag, quiet_flag, write_output
-from cnnbench.cli.commands.history import HistoryFlags, commits_of
+from cnnbench.campaigns.ab.pairs import find_experiment_below
+from cnnbench.cli.commands import declare_output_flag, declare_quiet_flag, write_output
+from cnnbench.cli.commands.history import HistoryFlags, load_commits
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
-    fail_on_flag,
+    declare_fail_on_flag,
     failing_words,
     warn_of_skipped,
-    warn_of_unknown,
+    warn_of_unknown_commits,
 )
-from cnnbench.cli.commands.sides import next_experiment
+from cnnbench.cli.commands.sides import new_experiment_planner
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, flag_of, specs_of
-from cnnbench.judge.compare.comparability import check_facts
-from cnnbench.judge.compare.configuration import measurements
+from cnnbench.flags.declare import flag, redeclare_flag, specs_of
+from cnnbench.judge.compare.comparability import check_fact_names
+from cnnbench.judge.compare.configuration import measurements_of_sides
 from cnnbench.judge.compare.result import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
-from cnnbench.judge.history.page import HistoryDocument, answers, over_commits, remarks
+from cnnbench.judge.history.page import HistoryDocument, answers, history_section, remarks
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
-from cnnbench.judge.report.exports import TABLES, csv
+from cnnbench.judge.report.exports import TABLES, to_csv
 from cnnbench.machine.repository import Commits
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import Output, check_outputs, check_written
-from cnnbench.records.result_files import Loaded, files
+from cnnbench.records.result_files import Loaded, find_files
 from cnnbench.records.run import RunRecord
 
 _ABOUT = """\
@@ -59,7 +59,7 @@ not be written.
 class ReportFlags:
     """Flags of the command."""
 
-    output: str | None = output_flag(
+    output: str | None = declare_output_flag(
         "Where the report goes; if not given report.html, or stdout for other formats."
     )
     format: str = flag("html", "What to write.", choices=(*FORMATS, "csv"))
@@ -68,14 +68,14 @@ class ReportFlags:
     baseline: str | None = flag(
         None, "Records to compare with, as cnnbench compare does.", path="file"
     )
-    git: str | None = flag_of(
+    git: str | None = redeclare_flag(
         HistoryFlags, "git", help="Order commits as the repository in this folder does."
     )
-    threshold: float | None = flag_of(JudgingFlags, "threshold")
-    allow_different: str = flag_of(JudgingFlags, "allow_different")
-    rules: str | None = flag_of(JudgingFlags, "rules")
-    quiet_conditions: str = quiet_flag()
-    fail_on: tuple[str, ...] | None = fail_on_flag(
+    threshold: float | None = redeclare_flag(JudgingFlags, "threshold")
+    allow_different: str = redeclare_flag(JudgingFlags, "allow_different")
+    rules: str | None = redeclare_flag(JudgingFlags, "rules")
+    quiet_conditions: str = declare_quiet_flag()
+    fail_on: tuple[str, ...] | None = declare_fail_on_flag(
         "What sets exit code 1, comma-separated: slower, faster or changed, the verdict on NEW; "
         "step, a regression over commits that has not been undone; never, as if not given.",
         "changed",
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     """Writes a report."""
     values, arguments = parse_command(argv, specs_of(ReportFlags))
     options = ReportFlags(**values)
-    _check(options, values)
+    _check_options(options, values)
     if not arguments:
         raise UsageError(
             "cnnbench report takes run records: files, folders or quoted patterns; "
@@ -101,11 +101,11 @@ def main(argv: Sequence[str]) -> int:
         output = "report.html"
     check_outputs([Output("output", output, options.format)], (*arguments, options.baseline))
     if options.format != "csv":
-        _check_number(arguments)
-    commits = commits_of(options.git)
-    loaded = _load(arguments)
+        _check_number_of_files(arguments)
+    commits = load_commits(options.git)
+    loaded = _load_results(arguments)
     order = None if commits is None else commits.places
-    results = _gather(options, loaded, arguments, order)
+    results = _make_report_subject(options, loaded, arguments, order)
     fails_on = failing_words(options.fail_on) or ()
     verdicts = tuple(word for word in fails_on if word in FAIL_ON)
     if verdicts and results.comparison is None:
@@ -114,11 +114,11 @@ def main(argv: Sequence[str]) -> int:
         judged = replace(results.comparison, fail_on=verdicts)
         results = replace(results, comparison=judged)
     fails = tuple({"step"} & {*fails_on})
-    histories = _histories(results, commits, fails, load_rules(options.rules))
+    histories = _history_documents(results, commits, fails, load_rules(options.rules))
     if options.format == "csv":
-        text = csv(results, options.table)
+        text = to_csv(results, options.table)
     else:
-        page = build(results, options.title, *_over_commits(histories))
+        page = build(results, options.title, *_history_contents(histories))
         text = render(page, options.format, Progress())
     write_output(output, text)
     check_written()
@@ -127,14 +127,14 @@ def main(argv: Sequence[str]) -> int:
     comparison = results.comparison
     skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
     warn_of_skipped(skipped)
-    warn_of_unknown(record.subject for record in loaded.everything)
+    warn_of_unknown_commits(record.subject for record in loaded.everything)
     is_worse = verdicts and comparison is not None and comparison.exit_code == ExitCode.REGRESSION
     if is_worse or any(history.failed_on for history in histories):
         return ExitCode.REGRESSION
     return ExitCode.INCONCLUSIVE if any(file.defect for file in skipped) else ExitCode.OK
 
 
-def _check(options: ReportFlags, values: dict[str, object]) -> None:
+def _check_options(options: ReportFlags, values: dict[str, object]) -> None:
     if options.format != "csv" and "table" in values:
         raise FlagError("table", options.table, "needs --format=csv")
     if options.baseline is None:
@@ -143,9 +143,9 @@ def _check(options: ReportFlags, values: dict[str, object]) -> None:
                 raise FlagError(name, values[name], "needs --baseline")
 
 
-def _check_number(paths: Sequence[str]) -> None:
+def _check_number_of_files(paths: Sequence[str]) -> None:
     """Raises an error if there are more files than a page or the memory can contain."""
-    number = sum(1 for _ in files(paths))
+    number = sum(1 for _ in find_files(paths))
     if number > _MOST_FILES:
         raise UsageError(
             f"{' '.join(paths)}: {integer(number)} files, and a report covers at most "
@@ -158,14 +158,14 @@ _MOST_FILES = 10_000
 _NO_VERDICT = "needs --baseline, or the results of cnnbench ab"
 
 
-def _load(paths: Sequence[str]) -> Loaded:
+def _load_results(paths: Sequence[str]) -> Loaded:
     loaded = load(paths, progress=Progress())
     if not loaded.everything and not loaded.studies and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
     return loaded
 
 
-def _histories(
+def _history_documents(
     results: ReportSubject, commits: Commits | None, fail_on: tuple[str, ...], rules: Rules
 ) -> list[HistoryDocument]:
     """The histories of records from several commits, if there is no comparison."""
@@ -191,7 +191,7 @@ def _histories(
     return histories
 
 
-def _over_commits(
+def _history_contents(
     histories: Iterable[HistoryDocument],
 ) -> tuple[Sequence[Answer], Sequence[Section]]:
     """Answers and sections of histories."""
@@ -200,11 +200,11 @@ def _over_commits(
     for history in histories:
         if any(series.enough for series in history.series):
             answers_found += answers(history)
-        sections.append(over_commits(history))
+        sections.append(history_section(history))
     return answers_found, sections
 
 
-def _gather(
+def _make_report_subject(
     options: ReportFlags,
     loaded: Loaded,
     paths: Sequence[str],
@@ -212,13 +212,13 @@ def _gather(
 ) -> ReportSubject:
     if options.baseline is None:
         # The verdict of an experiment, if its results folder is the only path.
-        earlier = experiment_below(Path(paths[0])) if len(paths) == 1 else None
+        earlier = find_experiment_below(Path(paths[0])) if len(paths) == 1 else None
         comparison = None if earlier is None else earlier.verdict()
         if comparison is None and options.table == "comparison":
             raise FlagError("table", "comparison", _NO_VERDICT)
         return gather(loaded, comparison=comparison, order=order)
     try:
-        baseline = _load([options.baseline])
+        baseline = _load_results([options.baseline])
     except PathError as error:
         raise FlagError("baseline", error.path, error.reason) from None
     judging = JudgingFlags(
@@ -227,12 +227,14 @@ def _gather(
         rules=options.rules,
     )
     if judging.allowed:
-        check_facts(judging.allowed, chain(*measurements(baseline.everything, loaded.everything)))
+        check_fact_names(
+            judging.allowed, chain(*measurements_of_sides(baseline.everything, loaded.everything))
+        )
     return gather(
         loaded,
         baseline,
         policy=judging.policy,
-        plan=next_experiment(judging.policy),
+        plan=new_experiment_planner(judging.policy),
         allow_different=judging.allowed,
         rules=judging.load_rules(),
         labels=(options.baseline, " ".join(paths)),

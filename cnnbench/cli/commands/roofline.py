@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from cnnbench.base.terminal import Messages, Progress
-from cnnbench.base.text import count
-from cnnbench.cli.commands import output_flag, write_output
+from cnnbench.base.text import count_text
+from cnnbench.cli.commands import declare_output_flag, write_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
-from cnnbench.flags.declare import RunPart, flag, named, parted, specs_of
-from cnnbench.judge.report.sections.profiles import chart, table_text
-from cnnbench.lab.roofline import measured, to_csv
+from cnnbench.flags.declare import RunPart, flag, names_of_flags, specs_of, split_options
+from cnnbench.judge.report.sections.profiles import roofline_chart, table_text
+from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
 from cnnbench.plan import make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.place import ADDRESSES
@@ -23,7 +23,7 @@ from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.profiles import Roofline
 from cnnbench.run.runtime.supervisor import supervised
-from cnnbench.run.runtime.tensorflow import measures_here
+from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
@@ -57,7 +57,7 @@ class RooflineFlags:
         25, "Number of rows to print; 0 prints all. Files contain all rows.", minimum=0
     )
     csv: str | None = flag(None, "Write the rows to this file, with all digits.", path="file")
-    output: str | None = output_flag("Write the table to this file.")
+    output: str | None = declare_output_flag("Write the table to this file.")
     json: str | None = flag(
         None,
         "Write rows, sums, rates and the record to this file. Reports can read the file.",
@@ -76,9 +76,9 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Measures a roofline. After a UsageError, nothing has been run."""
-    values, names = parse_command(argv, (*_SPECS, *FLAGS), _prepare)
-    params = _prepare(values)
-    options, flags = parted(RooflineFlags, values)
+    values, names = parse_command(argv, (*_SPECS, *FLAGS), _prepare_params)
+    params = _prepare_params(values)
+    options, flags = split_options(RooflineFlags, values)
     named = [*names, *([params.model] if "model" in flags else [])]
     if len(named) != 1:
         named_models = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     plan = plan.with_changes(explicit_flags=tuple(flags))
     supervised()
     messages = Messages(sys.stderr, progress)
-    roofline, plan = measured(
+    roofline, plan = measure_roofline(
         make_plan(plan),
         command=("cnnbench", "roofline", *argv),
         messages=messages,
@@ -109,20 +109,25 @@ def main(argv: Sequence[str]) -> int:
             "peak",
         )
     mode = plan.work.value
-    images = count(plan.length.batch_per_device, "image", "images")
-    devices = count(plan.machine.flags.num_gpus, "device", "devices")
+    images = count_text(plan.length.batch_per_device, "image", "images")
+    devices = count_text(plan.machine.flags.num_gpus, "device", "devices")
     title = f"{plan.network.model.name}, {mode}, {plan.params.precision}, {images} on {devices}"
-    _write(options, roofline, title)
+    _write_roofline(options, roofline, title)
     return ExitCode.OK
 
 
-def _prepare(values: Mapping[str, Any]) -> Params:
+def _prepare_params(values: Mapping[str, Any]) -> Params:
     """The flags of the run; prepares for plug-ins that run TensorFlow operations on import.
 
     FlagError for flags that no plug-in makes right.
     """
-    _, flags = parted(RooflineFlags, values)
-    for name in (*named(FLAGS, RunPart.NO_TIMED_STEPS), "num_epochs", "cluster", *ADDRESSES):
+    _, flags = split_options(RooflineFlags, values)
+    for name in (
+        *names_of_flags(FLAGS, RunPart.NO_TIMED_STEPS),
+        "num_epochs",
+        "cluster",
+        *ADDRESSES,
+    ):
         if name in flags:
             raise FlagError(
                 name, flags[name], "is not supported by roofline, which profiles one process"
@@ -144,15 +149,15 @@ def _prepare(values: Mapping[str, Any]) -> Params:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
-    measures_here(supervised, MachinePlan(params), partial(plan_before_plugins, params))
+    prepare_for_plugins(supervised, MachinePlan(params), partial(plan_before_plugins, params))
     return params
 
 
-def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:
+def _write_roofline(options: RooflineFlags, roofline: Roofline, title: str) -> None:
     if options.csv is not None:
-        write_text("csv", options.csv, to_csv(roofline))
+        write_text("csv", options.csv, roofline_to_csv(roofline))
     if options.json is not None:
         write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
-        write_plot(options.plot, [chart(roofline, title)], f"roofline of {title}")
+        write_plot(options.plot, [roofline_chart(roofline, title)], f"roofline of {title}")
     write_output(options.output, table_text(roofline, f"roofline of {title}", options.rows))

@@ -9,23 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cnnbench.base.job import PS
-from cnnbench.base.terminal import Messages, Progress, is_terminal, print_result, silence
-from cnnbench.base.text import duration
+from cnnbench.base.terminal import Messages, Progress, is_terminal, print_result, silence_warnings
+from cnnbench.base.text import format_duration
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.params import ONLY_CHECK, SPECS
 from cnnbench.flags.parse import ParsedArgs, parse_args
-from cnnbench.machine.checks import parse_quiet
+from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.run_plan import agreed_facts
 from cnnbench.plan.setup import MachinePlan
-from cnnbench.records.files import check_written, note, note_training
+from cnnbench.records.files import check_written, note_output_state, write_training_status
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console, print_notices
 from cnnbench.run.runtime.supervisor import RETRY, leave, state, supervised
-from cnnbench.run.runtime.tensorflow import measures_here
+from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _FIND = "find_batch_size"
 
@@ -35,19 +35,19 @@ def main(argv: Sequence[str]) -> int:
     measurements = Measurements(command=["cnnbench", *argv])
     fork = partial(
         supervised,
-        partial(_leave_record, measurements),
+        partial(_write_missing_record, measurements),
         measurements.share,
         measurements.longest_execution,
         lambda: measurements.halves_batch,
     )
     args = parse_args(
-        argv, of_run=True, before_plugins=lambda given: _prepare(fork, ParsedArgs(given))
+        argv, of_run=True, before_plugins=lambda given: _prepare_plugins(fork, ParsedArgs(given))
     )
-    _prepare(fork, args)
+    _prepare_plugins(fork, args)
     progress = Progress(sys.stderr, args.params.progress)
     messages = Messages(sys.stderr, progress)
     if args.given.get(ONLY_CHECK):
-        print_result(_checked(args, messages))
+        print_result(_plan_and_flags_text(args, messages))
         return ExitCode.OK
     if args.params.find_batch_size:
         args = _fork_attempt(args, fork, measurements, messages)
@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
     if keeps_variables:  # Such a process needs only the flags for addresses.
         return serve_devices(plan, agreed_facts({}, ()), messages)
     if not argv and is_terminal(sys.stderr):
-        messages.notice(_without_flags(plan))
+        messages.notice(_default_run_text(plan))
     if job.serves:
-        return serve_devices(plan, plan.agreed, messages)
+        return serve_devices(plan, plan.agreed_job_facts, messages)
     # Imported late, because parsing and refusing flags should not wait for this import.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
@@ -84,11 +84,13 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _prepare(fork: Callable[[], None], args: ParsedArgs) -> None:
+def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
     """Prepares for plug-ins that run TensorFlow operations when they are loaded."""
     if not args.given.get(ONLY_CHECK):
-        note(args.params.result_json or "")
-        measures_here(fork, MachinePlan(args.params), partial(plan_before_plugins, args.params))
+        note_output_state(args.params.result_json or "")
+        prepare_for_plugins(
+            fork, MachinePlan(args.params), partial(plan_before_plugins, args.params)
+        )
 
 
 def _fork_attempt(
@@ -99,7 +101,7 @@ def _fork_attempt(
 
     Each attempt has half the batch of the attempt before, rounded down if the batch must be even.
     """
-    args, plan = _without_search(args)
+    args, plan = _remove_batch_search(args)
     requested, unit = plan.length.batch_per_device, plan.input.training.batch_unit
     measurements.requested_batch, measurements.smallest_batch = requested, unit
     fork()
@@ -114,7 +116,7 @@ def _fork_attempt(
     return args.including({"batch_size": batch, **whole})
 
 
-def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
+def _remove_batch_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
     """The flags without --find_batch_size, and their plan.
 
     FlagError for flags that cannot be combined with it.
@@ -134,37 +136,40 @@ def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
     return args, plan
 
 
-def _leave_record(measurements: Measurements, error: BenchmarkError | None) -> None:
+def _write_missing_record(measurements: Measurements, error: BenchmarkError | None) -> None:
     """Writes the record of a forked process that ended without one. An error of None means an
     interrupt.
     """
-    measurements.recall()
+    measurements.copy_published_values()
     config = measurements.parts.config  # Empty until the run is planned.
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
     if measurements.written or not config or files.holds(measurements.parts.run_id) is not None:
         return
     record = measurements.record("interrupted" if error is None else "failed", error)
     if measurements.saves_into is not None:
-        note_training(measurements.saves_into, record.status)
+        write_training_status(measurements.saves_into, record.status)
     files.write(record, lambda: [run_row(record)])
     messages = Messages()
-    silence(parse_quiet(config.get("quiet_conditions", "")))
+    silence_warnings(parse_silenced_conditions(config.get("quiet_conditions", "")))
     print_notices(record, messages)
     check_written(messages.warning)
 
 
-def _checked(args: ParsedArgs, messages: Messages) -> str:
+def _plan_and_flags_text(args: ParsedArgs, messages: Messages) -> str:
     """Describes the plan and every given flag with its value in the plan. Prints notices."""
     find = args.params.find_batch_size
     if find:
-        args, _ = _without_search(args)
+        args, _ = _remove_batch_search(args)
     plan, lines = make_plan(args, data=False), []
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
     if not (job.serves and job.task.job == PS):  # A ps task needs no network.
         plan = make_plan(plan)
-        lines = [*describe.work_lines(plan), f"Devices:     {plan.machine.flags.num_gpus}"]
+        lines = [
+            *describe.network_and_data_lines(plan),
+            f"Devices:     {plan.machine.flags.num_gpus}",
+        ]
         lines += describe.update_lines(plan)
     specs = [SPECS[name] for name in plan.explicit_flags if name in SPECS]
     values = {**vars(plan.params), _FIND: find}
@@ -176,7 +181,7 @@ def _checked(args: ParsedArgs, messages: Messages) -> str:
 _START_SECONDS, _CORE_FLOPS, _INPUT_BYTES = 10.0, 2e10, 5e8
 
 
-def _without_flags(plan: RunPlan) -> str:
+def _default_run_text(plan: RunPlan) -> str:
     """Description and estimated duration of a run without flags on a CPU."""
     network, length = plan.network, plan.length
     images = length.global_batch * length.training_steps
@@ -188,7 +193,8 @@ def _without_flags(plan: RunPlan) -> str:
     return (
         f"no flags: trains {network.model.name} on synthetic {network.dataset.name}, "
         f"{length.warm_up.least} warm-up and {length.batches} timed steps of "
-        f"{length.global_batch} images; about {duration(seconds)} on idle CPUs, less on a GPU. "
+        f"{length.global_batch} images; about {format_duration(seconds)} on idle CPUs, less on a "
+        "GPU. "
         "cnnbench run --help lists the flags, cnnbench models the networks; Ctrl-C ends it"
     )
 

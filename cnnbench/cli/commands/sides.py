@@ -17,30 +17,30 @@ from cnnbench.base import text as labels
 from cnnbench.base.inference import Continuation
 from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, experiment_in
+from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, find_experiment
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     Side,
-    check,
-    check_early,
+    check_flags_of_commit,
     has_module,
     refuse_flags,
-    revision_of,
+    resolve_commit,
+    resolve_flags,
     worktree,
 )
-from cnnbench.campaigns.launch import JobLayout, command_words
+from cnnbench.campaigns.launch import JobLayout, flags_to_words
 from cnnbench.campaigns.processes.results_dir import CampaignKind
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import FlagSpec, Role, flag, named
+from cnnbench.flags.declare import FlagRole, FlagSpec, flag, names_of_flags
 from cnnbench.flags.params import FLAGS, RENAMED, SPECS
-from cnnbench.flags.parse import split, split_at_dashes
+from cnnbench.flags.parse import split_at_dashes, split_command_line
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
-from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.compare import PlanOf
-from cnnbench.judge.compare.result import undecided
+from cnnbench.judge.compare.result import undecided_results
 from cnnbench.judge.metrics import MeasuredReduction, Measurement
-from cnnbench.machine.facts import may_be_shown
+from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import commit_of
 from cnnbench.plan.place import ADDRESSES
 
@@ -128,7 +128,7 @@ class SideFlags:
         return by_side
 
 
-def parse(
+def parse_side_flags(
     argv: Sequence[str], specs: Sequence[FlagSpec], usage: str
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Flags of a command, other arguments, and the flags of runs of all sides.
@@ -156,13 +156,13 @@ def parse(
     return values, arguments, tuple(common)
 
 
-def mask_value(text: str) -> str:
+def mask_variable_value(text: str) -> str:
     """NAME=VALUE for messages. The value is "..." unless records contain this variable."""
     name, equals, _ = text.partition("=")
-    return text if not equals or may_be_shown(name) else f"{name}=..."
+    return text if not equals or may_record_variable(name) else f"{name}=..."
 
 
-def without(
+def without_flags(
     argv: Sequence[str],
     specs: Sequence[FlagSpec],
     names: Collection[str],
@@ -170,12 +170,13 @@ def without(
 ) -> list[str]:
     """Removes some flags before the dashes of a command line, and adds others there.
 
-    Flag files are replaced by their flags. Environment variables are written as in `mask_value`.
+    Flag files are replaced by their flags. Environment variables are written as in
+    `mask_variable_value`.
     """
-    texts, rest = split(argv, {spec.name: spec for spec in specs})
+    texts, rest = split_command_line(argv, {spec.name: spec for spec in specs})
     arguments, behind = split_at_dashes(rest)
     before = [
-        f"--{name}={mask_value(text) if name in VARIABLES else text}"
+        f"--{name}={mask_variable_value(text) if name in VARIABLES else text}"
         for name, texts_of_flag in texts.items()
         if name not in names and name not in RENAMED
         for text in texts_of_flag
@@ -190,12 +191,12 @@ def command_line_with(
 
     They follow the other flags, because the last value is used and a flag file may also set them.
     """
-    words = without(argv, specs, flags, command_words(flags))
+    words = without_flags(argv, specs, flags, flags_to_words(flags))
     return shlex.join(["cnnbench", command, *words])
 
 
 @contextlib.contextmanager
-def telling_how_to_go_on(reporter: Reporter, line: str) -> Iterator[None]:
+def printing_resume_command(reporter: Reporter, line: str) -> Iterator[None]:
     """If the block is interrupted, prints the command line that continues."""
     try:
         yield
@@ -204,7 +205,7 @@ def telling_how_to_go_on(reporter: Reporter, line: str) -> Iterator[None]:
         raise
 
 
-def interpreter(flag: str, text: str) -> str:
+def interpreter_path(flag: str, text: str) -> str:
     """The absolute path of an interpreter. Links are not resolved, because the link may be in a
     virtual environment.
     """
@@ -214,7 +215,7 @@ def interpreter(flag: str, text: str) -> str:
     return os.path.abspath(path)
 
 
-def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
+def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
     """The sides with resolved flags. Raises an error for invalid flags that this version knows."""
     for name, side in both.items():
         reason = f"cannot go with {command}; it keeps a record of each process"
@@ -222,8 +223,8 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
         if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
             reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
             raise FlagError("workers", side.layout.workers, reason)
-    first = check(both["a"])
-    resolved = {"a": first, "b": first if both["a"] == both["b"] else check(both["b"])}
+    first = resolve_flags(both["a"])
+    resolved = {"a": first, "b": first if both["a"] == both["b"] else resolve_flags(both["b"])}
     for notice in dict.fromkeys(n for flags in resolved.values() for n in flags.notices):
         reporter.notice(notice)
     return {name: replace(side, resolved=resolved[name]) for name, side in both.items()}
@@ -233,9 +234,14 @@ def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
     """Raises an error for two equal sides. `instead` is the advice at the end of the message."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
-    code = _code(a)
+    code = _checkout_or_commit(a)
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
-    if (same_flags, a.python, a.variables, code) != (True, b.python, b.variables, _code(b)):
+    if (same_flags, a.python, a.variables, code) != (
+        True,
+        b.python,
+        b.variables,
+        _checkout_or_commit(b),
+    ):
         return
     what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
     raise UsageError(
@@ -244,7 +250,7 @@ def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
     )
 
 
-def _code(side: Side) -> str:
+def _checkout_or_commit(side: Side) -> str:
     """The folder of a side, or the commit of its temporary worktree."""
     if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
         return str(side.checkout or "")
@@ -252,7 +258,7 @@ def _code(side: Side) -> str:
 
 
 @contextlib.contextmanager
-def sides_of(
+def make_sides(
     options: SideFlags,
     layout: JobLayout | None,
     common: Sequence[str],
@@ -269,8 +275,8 @@ def sides_of(
         except ValueError as error:
             raise FlagError(name, text, f"is not a list of flags: {error}") from None
         if python is not None:
-            python = interpreter(f"{name}_python", python)
-        commit = None if checkout is None else revision_of(f"{name}_checkout", checkout)
+            python = interpreter_path(f"{name}_python", python)
+        commit = None if checkout is None else resolve_commit(f"{name}_checkout", checkout)
         by_name[side] = Side(
             flags=(*common, *own),
             own=own,
@@ -281,7 +287,7 @@ def sides_of(
             variables=variables[name],
         )
         if commit is not None:
-            check_early(by_name[side], commit)
+            check_flags_of_commit(by_name[side], commit)
             commits[side] = commit
     with contextlib.ExitStack() as stack:
         for side, commit in commits.items():
@@ -292,7 +298,7 @@ def sides_of(
 # Next steps after an inconclusive comparison: number of pairs and the command for them.
 
 _MOST_LINES = 3
-_LEFT_OUT = (*RESERVED, *named(FLAGS, Role.OUTPUT), labels.FLAG, *ADDRESSES)
+_LEFT_OUT = (*RESERVED, *names_of_flags(FLAGS, FlagRole.OUTPUT), labels.FLAG, *ADDRESSES)
 
 
 def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
@@ -301,21 +307,21 @@ def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
     0 if more would not help, or if `cnnbench ab` and `run` cannot measure them.
     """
     enough = result.judgement.needed or result.judgement.at_least or 0
-    if result.too_noisy or not _is_measured_again(entry.base, entry.new):
+    if result.too_noisy or not _can_be_measured_again(entry.base, entry.new):
         return 0
     return enough if enough <= MOST_PAIRS else 0
 
 
-def next_experiment(policy: Policy) -> PlanOf:
+def new_experiment_planner(policy: Policy) -> PlanOf:
     """How further pairs are judged of runs that belong to no experiment that can go on.
 
     A function of the runs of BASE and of NEW: in a new experiment where their flags or revisions
     say what `cnnbench ab` has to compare, else (None) together with these.
     """
 
-    def plan(base: Group, new: Group) -> Continuation | None:
+    def plan(base: MeasurementGroup, new: MeasurementGroup) -> Continuation | None:
         sides = base.records, new.records
-        if not (all(sides) and _is_measured_again(*sides) and _differing(*sides)):
+        if not (all(sides) and _can_be_measured_again(*sides) and _differing_flags(*sides)):
             return None
         return Continuation(policy.alpha)
 
@@ -326,10 +332,10 @@ def experiment_of(base: str, new: str) -> ExperimentState | None:
     """The experiment whose sides have these two paths; None if there is none."""
     folder = Path(base).parent
     is_experiment = [Path(base), Path(new)] == [folder / side for side in SIDES]
-    return experiment_in(folder) if is_experiment else None
+    return find_experiment(folder) if is_experiment else None
 
 
-def with_next_step(
+def add_next_step(
     comparison: Comparison, earlier: ExperimentState | None
 ) -> tuple[Comparison, list[str]]:
     """Adds a next step to a comparison of saved records; returns lines with commands beside it.
@@ -341,10 +347,10 @@ def with_next_step(
       earlier: the experiment that the records belong to; None if there is none that can go on.
     """
     commands = {
-        entry.name: resumption(earlier, pairs)
+        entry.name: resume_command(earlier, pairs)
         if earlier is not None
-        else _command(entry, result, comparison, pairs)
-        for entry, result in undecided(comparison)
+        else _follow_up_command(entry, result, comparison, pairs)
+        for entry, result in undecided_results(comparison)
         if (pairs := follow_up_pairs(entry, result))
     }
     several = len(comparison.entries) > 1
@@ -355,12 +361,12 @@ def with_next_step(
     if len(lines) > _MOST_LINES:
         more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
         lines[_MOST_LINES:] = [more]
-    for entry, _ in undecided(comparison)[:1]:
+    for entry, _ in undecided_results(comparison)[:1]:
         comparison = replace(comparison, next_step=commands.get(entry.name, ""))
     return comparison, lines
 
 
-def resumption(
+def resume_command(
     earlier: ExperimentState,
     pairs: int | None = None,
     variables: Mapping[str, Mapping[str, str]] | None = None,
@@ -369,30 +375,31 @@ def resumption(
 
     Args:
       pairs: the new maximum number of pairs; None: that of the experiment.
-      variables: values of environment variables by side, see `mask_value`.
+      variables: values of environment variables by side, see `mask_variable_value`.
     """
     command, folder = ("gate", earlier.folder.parent) if earlier.is_gate else ("ab", earlier.folder)
     more = {} if pairs is None else {"pairs": pairs}
-    flags = command_words({"resume": True, "results": folder, **more})
+    flags = flags_to_words({"resume": True, "results": folder, **more})
     own = [
-        f"--{side}_env={mask_value(name + '=' + (variables or {}).get(side, {}).get(name, '...'))}"
+        f"--{side}_env="
+        + mask_variable_value(name + "=" + (variables or {}).get(side, {}).get(name, "..."))
         for side in SIDES
         for name in earlier.facts["sides"][side]["variables"]
     ]
     return shlex.join(["cnnbench", command, *flags, *own])
 
 
-def _is_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
+def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
     """Whether commands on one machine can measure more runs of this kind."""
     machines = {address.rpartition(":")[0] for hosts in _hosts(new[-1]) for address in hosts}
     return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
 
 
-def _differing(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
+def _differing_flags(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
     """The flags of `cnnbench ab` that differ between the sides; none if records do not contain
     them.
     """
-    flags = [_flags(side[-1]) for side in (base, new)]
+    flags = [_given_flags(side[-1]) for side in (base, new)]
     subjects = [side[-1].subject for side in (base, new)]
     revisions = [
         subject.revision for subject in subjects if subject is not None and not subject.dirty
@@ -405,26 +412,26 @@ def _differing(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[
         }
     for name, own, other in zip(SIDES, flags, flags[::-1], strict=True):
         only = {flag: text for flag, text in own.items() if other.get(flag) != text}
-        differing |= {name: shlex.join(command_words(only))} if only else {}
+        differing |= {name: shlex.join(flags_to_words(only))} if only else {}
     return differing
 
 
-def _command(
+def _follow_up_command(
     entry: ComparedConfiguration, result: MetricResult, comparison: Comparison, pairs: int
 ) -> str:
-    base, new = (_flags(side[-1]) for side in (entry.base, entry.new))
-    common = command_words({name: text for name, text in base.items() if new.get(name) == text})
-    job = _job(entry.new[-1])
+    base, new = (_given_flags(side[-1]) for side in (entry.base, entry.new))
+    common = flags_to_words({name: text for name, text in base.items() if new.get(name) == text})
+    job = _job_flags(entry.new[-1])
     if result.judgement.new_experiment:
-        sides = command_words(_differing(entry.base, entry.new))
+        sides = flags_to_words(_differing_flags(entry.base, entry.new))
         policy = _policy_flags(comparison)
         return shlex.join(
             ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
         )
     # Records do not contain the difference between the sides, so only the user can measure more.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
-    base_files = _more_files("base", comparison.base_label)
-    new_files = _more_files("new", comparison.new_label)
+    base_files = _new_file_names("base", comparison.base_label)
+    new_files = _new_file_names("new", comparison.new_label)
     more = max(1, pairs - min(len(result.base), len(result.new)))
     loop = f"for i in $(seq {more}); do {run} --result_json={new_files}"
     return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
@@ -439,13 +446,13 @@ def _policy_flags(comparison: Comparison) -> list[str]:
     return [*flags, *([f"--alpha={policy.alpha!r}"] if policy.alpha != usual.alpha else [])]
 
 
-def _more_files(side: str, label: str) -> str:
+def _new_file_names(side: str, label: str) -> str:
     """Names of new files as shell words: in a side's folder, or next to its file or pattern."""
     stem = f"{label}/" if os.path.isdir(label) else re.split(r"[*?[]|\.json$", label)[0]
     return f"{shlex.quote(re.sub('(?<=[^/])$', '-', stem))}{side}-$(date +%s)-$i.json"
 
 
-def _flags(measurement: Measurement) -> dict[str, str]:
+def _given_flags(measurement: Measurement) -> dict[str, str]:
     """The given flags of a process, except output paths."""
     return {
         name: SPECS[name].text(measurement.config[name])
@@ -460,7 +467,7 @@ def _hosts(measurement: Measurement) -> tuple[Sequence[str], Sequence[str]]:
     return split_hosts(config.get("worker_hosts")), split_hosts(config.get("ps_hosts"))
 
 
-def _job(measurement: Measurement) -> tuple[str, ...]:
+def _job_flags(measurement: Measurement) -> tuple[str, ...]:
     """The flags for the processes of the measured job; none for a single process."""
     workers, ps = _hosts(measurement)
     if not workers:

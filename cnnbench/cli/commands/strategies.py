@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from cnnbench.base.interrupts import restored
+from cnnbench.base.interrupts import restoring_interrupts
 from cnnbench.base.terminal import Reporter, csv_of
 from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -17,14 +17,14 @@ from cnnbench.campaigns.strategies import (
     STRATEGIES,
     StrategiesSession,
     StrategyCase,
+    campaign_identity,
     make_plan,
-    question_of,
     weights_tolerance,
 )
 from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import flag, parted, sections_of, specs_of
+from cnnbench.flags.declare import flag, flag_sections, specs_of, split_options
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.judge.report.sections.campaigns import modes_chart
 from cnnbench.machine import facts as environment
@@ -85,13 +85,13 @@ class StrategiesFlags(OutputFlags, sides.CampaignFlags):
 _SPECS = specs_of(StrategiesFlags)
 _ALL = (*_SPECS, *ACCEPTED.values())
 _TITLES = {"modes": "What is compared", "timeout": "Processes, records and output"}
-HELP = (_ABOUT, tuple(sections_of(StrategiesFlags, _TITLES).items()), _EXIT_CODES)
+HELP = (_ABOUT, tuple(flag_sections(StrategiesFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures the modes. After an interrupt or a failure, writes the table of complete results."""
     values = parse_flags(argv, _ALL)
-    options, of_runs = parted(StrategiesFlags, values)
+    options, of_runs = split_options(StrategiesFlags, values)
     check_outputs(options.files("strategies"))
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
@@ -110,7 +110,7 @@ def _run(
     reporter = Reporter(sys.stderr)
     name = results_folder(options.results, "strategies", options.resume)
     seed = options.seed_in(STRATEGIES, name)
-    question = question_of(cases, facts, options.weights_steps, seed)
+    question = campaign_identity(cases, facts, options.weights_steps, seed)
     tolerance = options.weights_tolerance
     if tolerance is None:
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
@@ -126,9 +126,9 @@ def _run(
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
         distances: Mapping[str, tuple[float, str]] = {}
         try:
-            with sides.telling_how_to_go_on(reporter, again), restored():
+            with sides.printing_resume_command(reporter, again), restoring_interrupts():
                 campaign.follow(session.policy(options.rounds, seed, options.timeout))
-                known = strategies.known_distances(folder)
+                known = strategies.stored_distances(folder)
                 if known is None and len(session.checkpoints) > 1:
                     reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
                 if known is None:
@@ -139,7 +139,7 @@ def _run(
                 raise
             ended_early = error
         end = None if ended_early is None else str(ended_early) or "interrupted"
-        document = strategies.document(
+        document = strategies.strategies_document(
             session,
             distances,
             tolerance,
@@ -149,14 +149,14 @@ def _run(
             end=end,
             planned=options.rounds * len(cases),
         )
-        _print(document, cases, options)
+        _print_table(document, cases, options)
         folder.write(folder.folder / "strategies.json", document.to_json().encode("ascii"))
     if ended_early is not None:
         raise ended_early
     return ExitCode.FAILED if strategies.has_failures(document.rows) else ExitCode.OK
 
 
-def _print(
+def _print_table(
     document: StrategiesDocument, cases: Sequence[StrategyCase], options: StrategiesFlags
 ) -> None:
     texts = {

@@ -11,39 +11,46 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.terminal import Reporter, print_result
-from cnnbench.base.text import exact, inert
-from cnnbench.campaigns.launch import command_words
+from cnnbench.base.text import disable_ci_commands, exact_number
+from cnnbench.campaigns.launch import flags_to_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import command_prefix, flags_of
+from cnnbench.campaigns.processes.child import flag_specs_of, own_command_prefix
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.suite import BatchSizeSearch, Suite, check, find_suite, load, shipped_suites
+from cnnbench.campaigns.suite import (
+    BatchSizeSearch,
+    Suite,
+    find_suite,
+    load,
+    parse_suite,
+    shipped_suites,
+)
 from cnnbench.campaigns.sweep import (
     SWEEP,
-    Item,
     Sweep,
     SweepCase,
+    SweepItem,
     SweepPlan,
+    campaign_identity,
     command_of_item,
     detection_advice,
     duration_text,
     exit_code,
     make_plan,
     ordered_items,
-    question_of,
     summarise,
     table_text,
 )
 from cnnbench.cli.commands import write_output
-from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, telling_how_to_go_on
+from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, printing_resume_command
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
-from cnnbench.flags.declare import flag, sections_of, specs_of, texts_of
+from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.gpu import gpu_count
+from cnnbench.machine.gpu import count_gpus
 
 _ABOUT = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
@@ -99,7 +106,7 @@ def completions() -> tuple[str, ...]:
 
 _SPECS = specs_of(SweepFlags)
 _TITLES = {"filter": "What is measured", "timeout": "Processes and records"}
-HELP = (_ABOUT, tuple(sections_of(SweepFlags, _TITLES).items()), _EXIT_CODES)
+HELP = (_ABOUT, tuple(flag_sections(SweepFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -107,20 +114,20 @@ def main(argv: Sequence[str]) -> int:
     words, behind = split_at_dashes(argv)
     values, arguments = parse_command(words, _SPECS)
     options = SweepFlags(**values)
-    specs = {**flags_of("allreduce"), **ACCEPTED}
-    for_all = texts_of(parse_flags(behind, specs.values()), specs)
+    specs = {**flag_specs_of("allreduce"), **ACCEPTED}
+    for_all = flag_texts(parse_flags(behind, specs.values()), specs)
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
         raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")
     facts = environment.collect()
     search = BatchSizeSearch() if options.max_batch_search else None
-    suite = check(load(find_suite(arguments[0])))
+    suite = parse_suite(load(find_suite(arguments[0])))
     suite = suite.with_settings(options.repeats, options.timeout, search)
-    plan = make_plan(suite, facts, for_all, options.filter, repository.of_work(for_all))
+    plan = make_plan(suite, facts, for_all, options.filter, repository.measured_code(for_all))
     reporter = Reporter(sys.stderr)
     for notice in plan.notices:
         reporter.notice(notice)
-    scaled = _scaled_to_cpus(suite, words, options, for_all)
+    scaled = _scale_to_cpus_command(suite, words, options, for_all)
     if scaled:
         reporter.notice(
             f"{suite.name} is sized for GPUs, and this machine has none that can be used; "
@@ -128,42 +135,42 @@ def main(argv: Sequence[str]) -> int:
         )
     is_resumed = options.resume and not options.list and Path(options.results).is_dir()
     if is_resumed or not (options.list or options.dry_run):
-        with _sweep(plan, options, argv, facts, reporter) as sweep:
+        with _open_sweep(plan, options, argv, facts, reporter) as sweep:
             if not options.dry_run:
-                return _run(sweep, options, argv)
-            lines = list(_commands(sweep.items_to_run(), sweep.known_batch))
+                return _run_sweep(sweep, options, argv)
+            lines = list(_command_lines(sweep.items_to_run(), sweep.known_batch))
     else:
         items = ordered_items(plan.cases, options.seed_in(SWEEP, options.results, plan.suite))
         reporter.notice(duration_text(items, Campaign(reporter, facts)))
         cases = [f"{case.name}  x{case.repeats}" for case in plan.cases]
-        lines = cases if options.list else list(_commands(items))
-    print_result("\n".join(map(inert, lines)))
+        lines = cases if options.list else list(_command_lines(items))
+    print_result("\n".join(map(disable_ci_commands, lines)))
     return ExitCode.OK
 
 
-def _scaled_to_cpus(
+def _scale_to_cpus_command(
     suite: Suite, words: Sequence[str], options: SweepFlags, for_all: Mapping[str, str]
 ) -> str:
     """The command line that scales a suite to a machine without GPUs; "" if not necessary."""
     on_cpu = suite.on_cpu
-    if on_cpu is None or "device" in for_all or gpu_count(Host()):
+    if on_cpu is None or "device" in for_all or count_gpus(Host()):
         return ""
     chosen = [f"--filter={on_cpu.filter}"] if on_cpu.filter and options.filter is None else []
     flags = {**{name: node.text for name, node in on_cpu.flags.items()}, **for_all}
-    return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *command_words(flags)])
+    return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *flags_to_words(flags)])
 
 
-def _commands(
-    items: Sequence[Item], known_batch: Callable[[SweepCase], int | None] = lambda case: None
+def _command_lines(
+    items: Sequence[SweepItem], known_batch: Callable[[SweepCase], int | None] = lambda case: None
 ) -> Iterator[str]:
     for number, item in enumerate(items, start=1):
-        yield f"# {number} {item.label}, at most {exact(item.case.entry.timeout)} s"
+        yield f"# {number} {item.label}, at most {exact_number(item.case.entry.timeout)} s"
         # Batch sizes that a search will find are not known yet.
-        yield shlex.join((*command_prefix(), *command_of_item(item, known_batch(item.case))))
+        yield shlex.join((*own_command_prefix(), *command_of_item(item, known_batch(item.case))))
 
 
 @contextlib.contextmanager
-def _sweep(
+def _open_sweep(
     plan: SweepPlan,
     options: SweepFlags,
     argv: Sequence[str],
@@ -172,22 +179,22 @@ def _sweep(
 ) -> Iterator[Sweep]:
     """A sweep in its results directory."""
     seed = options.seed_in(SWEEP, options.results, plan.suite)
-    question = question_of(plan, facts, seed)
+    question = campaign_identity(plan, facts, seed)
     with ResultsFolder(SWEEP, options.results, question, resume=options.resume) as store:
         yield Sweep(
             plan=plan,
             store=store,
             campaign=Campaign(reporter, facts, question=question),
             seed=seed,
-            program=command_prefix(),
+            program=own_command_prefix(),
             command=("cnnbench", "sweep", *argv),
         )
 
 
-def _run(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
+def _run_sweep(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
     plan, reporter = sweep.plan, sweep.campaign.reporter
     known = {"results": options.results, "resume": True}
-    with telling_how_to_go_on(reporter, command_line_with("sweep", argv, _SPECS, **known)):
+    with printing_resume_command(reporter, command_line_with("sweep", argv, _SPECS, **known)):
         rows = summarise(plan.cases, sweep.run())
     write_output(None, table_text(rows))
     advised = detection_advice(

@@ -9,36 +9,36 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import Reporter
-from cnnbench.base.text import count, duration
-from cnnbench.campaigns.ab.side import RESERVED, takes_turns
+from cnnbench.base.text import count_text, format_duration
+from cnnbench.campaigns.ab.side import RESERVED, decide_on_turns
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_of
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_identity
 from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, TuneQuestion
-from cnnbench.campaigns.tune.session import candidates_text, chart, search_policy
-from cnnbench.campaigns.tune.space import ALLOWABLE, Space, default_groups, read_groups
+from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_policy
+from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import args_of, parse_flags
 from cnnbench.flags.declare import (
-    Role,
+    FlagRole,
     RunPart,
     flag,
-    flag_of,
-    named,
-    parted,
-    sections_of,
+    flag_sections,
+    names_of_flags,
+    redeclare_flag,
     specs_of,
-    words,
+    split_options,
+    split_words,
 )
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import main_memory
-from cnnbench.machine.gpu import gpu_memory
+from cnnbench.machine.gpu import least_free_gpu_memory
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.campaigns import OPEN, TuneDocument
 from cnnbench.records.files import Output, check_outputs, write_plot, write_text
@@ -103,7 +103,7 @@ class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
     list: bool = flag(
         False, "List the candidates, and the refused candidates with reasons; run nothing."
     )
-    pairing: str = flag_of(
+    pairing: str = redeclare_flag(
         AbFlags,
         "pairing",
         help="How processes share their time: turns, several are alive and step in turn; "
@@ -116,17 +116,18 @@ class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
 
 _OWN = specs_of(TuneFlags)
 _TITLES = {"workers": "What is tried", "timeout": "Processes, records and output"}
-HELP = (_ABOUT, tuple(sections_of(TuneFlags, _TITLES).items()), _EXIT_CODES)
+HELP = (_ABOUT, tuple(flag_sections(TuneFlags, _TITLES).items()), _EXIT_CODES)
 
 _OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
 _REFUSED = {
     **dict.fromkeys(
-        ("export_dir", *named(FLAGS, Role.PROFILE)),
+        ("export_dir", *names_of_flags(FLAGS, FlagRole.PROFILE)),
         "cannot go with tune: every process would write there",
     ),
     **dict.fromkeys(RESERVED, "is set by the command: every process keeps its own files"),
     **dict.fromkeys(
-        named(FLAGS, RunPart.NO_TIMED_STEPS), "cannot go with tune, which times training steps"
+        names_of_flags(FLAGS, RunPart.NO_TIMED_STEPS),
+        "cannot go with tune, which times training steps",
     ),
     **dict.fromkeys(ADDRESSES, _OF_JOBS),
 }
@@ -135,20 +136,20 @@ _REFUSED = {
 def main(argv: Sequence[str]) -> int:
     """Searches the fastest flags. After a UsageError, nothing has been run."""
     before, behind = split_at_dashes(argv)
-    options, of_runs = parted(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
+    options, of_runs = split_options(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
     of_runs.update(parse_flags(behind, ACCEPTED.values()))
-    _check(options, of_runs)
+    _check_options(options, of_runs)
     facts = environment.collect()
     reporter = Reporter(sys.stderr)
-    question = _question(options, of_runs, facts, argv)
+    question = _make_question(options, of_runs, facts, argv)
     if options.list:
         write_output(options.output, candidates_text(question.space, question.first))
         return ExitCode.OK
-    return _run(question, options, facts, reporter, argv)
+    return _run_search(question, options, facts, reporter, argv)
 
 
-def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
-    for word in words(options.allow):
+def _check_options(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
+    for word in split_words(options.allow):
         if word not in ALLOWABLE:
             raise FlagError("allow", word, f"takes one or more of {', '.join(ALLOWABLE)}")
     for name, reason in _REFUSED.items():
@@ -162,23 +163,25 @@ def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
     check_outputs([*options.files("space" if options.list else "tune"), flag_file], [options.space])
 
 
-def _question(
+def _make_question(
     options: TuneFlags,
     of_runs: Mapping[str, Any],
     facts: Mapping[str, Any],
     argv: Sequence[str],
 ) -> TuneQuestion:
-    plugins.load_all(of_runs)
+    plugins.load_plugins_of_flags(of_runs)
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     if not on_gpu and of_runs.get("device", "auto") == "auto":
         # With this, candidates that need GPUs are dropped instead of failing.
         of_runs = {**of_runs, "device": "cpu"}
-    allowed = frozenset(words(options.allow))
+    allowed = frozenset(split_words(options.allow))
     layout = options.layout_if_several
-    as_given = Space(
+    as_given = SearchSpace(
         args=args_of(of_runs),
         allowed=allowed,
-        memory=gpu_memory(per_card=of_runs.get("gpus_per_card", 1)) if on_gpu else main_memory(),
+        memory=least_free_gpu_memory(per_card=of_runs.get("gpus_per_card", 1))
+        if on_gpu
+        else main_memory(),
         layout=layout,
     )
     first = as_given.make({})
@@ -198,7 +201,7 @@ def _question(
     )
 
 
-def _run(
+def _run_search(
     question: TuneQuestion,
     options: TuneFlags,
     facts: Mapping[str, Any],
@@ -210,10 +213,10 @@ def _run(
     seed = options.seed_in(TUNE, name)
     resolved = question.first.resolved
     otherwise = "processes run one after the other"
-    in_turn = takes_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
+    in_turn = decide_on_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
     question = replace(question, seed=seed, lanes=_LANES if in_turn else 1)
     asked = CampaignIdentity(
-        plans={"": plan_of(resolved, flags=dict(question.space.fixed))},
+        plans={"": plan_identity(resolved, flags=dict(question.space.fixed))},
         facts=facts,
         policy={
             "name": "races",
@@ -228,19 +231,19 @@ def _run(
     with ResultsFolder(TUNE, name, asked, resume=options.resume) as folder:
         for notice in question.first.resolved.notices:
             reporter.notice(notice)
-        if question.space.assumed:
+        if question.space.assumed_flags:
             reporter.notice(
                 f"--variable_update={question.space.mode} is tried first, as if it were given: "
                 "the default mode of runs needs --ps"
             )
         choices = sum(map(len, question.space.groups.values()))
         reporter.notice(
-            f"{count(choices, 'combination', 'combinations')} of flags in "
-            f"{count(len(question.space.groups), 'group', 'groups')}, about "
-            f"{duration(question.seconds)}, seed {seed}, in {folder.folder}"
+            f"{count_text(choices, 'combination', 'combinations')} of flags in "
+            f"{count_text(len(question.space.groups), 'group', 'groups')}, about "
+            f"{format_duration(question.seconds)}, seed {seed}, in {folder.folder}"
         )
         line = sides.command_line_with(*again, results=name, resume=True)
-        with sides.telling_how_to_go_on(reporter, line):
+        with sides.printing_resume_command(reporter, line):
             campaign = Campaign(reporter, facts, question=asked)
             outcome, search = campaign.follow(search_policy(question, folder, campaign))
     if outcome.enough_minutes is not None:
@@ -251,14 +254,14 @@ def _run(
     if options.plot is not None:
         config = question.first.resolved.config
         towers = options.workers * int(config["num_gpus"])
-        title = f"{config['model']} on {count(towers, 'device', 'devices')}"
-        write_plot(options.plot, [chart(search, question.first, title)], title)
+        title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
+        write_plot(options.plot, [gains_chart(search, question.first, title)], title)
     return _report(outcome, options, reporter)
 
 
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
     if options.write_flagfile is not None:
-        write_text("write_flagfile", options.write_flagfile, session.flag_file(outcome))
+        write_text("write_flagfile", options.write_flagfile, session.flag_file_text(outcome))
     written = {"table": session.table_text, "csv": session.to_csv, "json": TuneDocument.to_json}
     write_output(options.output, written[options.format](outcome))
     if outcome.failure:

@@ -11,7 +11,16 @@ from typing import Any
 
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, Role, RunPart, flag, flag_of, parted, specs_of, words
+from cnnbench.flags.declare import (
+    FlagRole,
+    FlagSpec,
+    RunPart,
+    flag,
+    redeclare_flag,
+    specs_of,
+    split_options,
+    split_words,
+)
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
@@ -42,7 +51,7 @@ class AllReduceParams:
     model: str | None = flag(
         None,
         "Reduce the gradients of this network; `cnnbench models` lists them.",
-        known=registry.all_names,
+        known=registry.all_model_names,
         part=RunPart.ROWS | RunPart.PREDICTED,
     )
     data_name: str | None = flag(
@@ -52,10 +61,10 @@ class AllReduceParams:
         part=RunPart.ROWS | RunPart.PREDICTED,
         only_with="model",
     )
-    model_plugin: str | None = flag_of(
+    model_plugin: str | None = redeclare_flag(
         ModelParams, "model_plugin", part=RunPart.ROWS | RunPart.PREDICTED
     )
-    plugin: tuple[str, ...] = flag_of(RunParams, "plugin", part=RunPart.PREDICTED)
+    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin", part=RunPart.PREDICTED)
     dtype: str = flag(
         "float32",
         "Number format of the tensors.",
@@ -79,7 +88,7 @@ class AllReduceParams:
         "tf.distribute. TensorFlow's own ring is the spec collective.",
         part=RunPart.ROWS,
     )
-    gradient_repacking: tuple[int, ...] = flag_of(
+    gradient_repacking: tuple[int, ...] = redeclare_flag(
         VariableUpdateParams,
         "gradient_repacking",
         default=(0,),
@@ -92,7 +101,7 @@ class AllReduceParams:
         "Sizes up to which small tensors are joined, comma-separated, as in 0,64K; 0 for none.",
         part=RunPart.PREDICTED,
     )
-    agg_small_grads_max_group: int = flag_of(
+    agg_small_grads_max_group: int = redeclare_flag(
         VariableUpdateParams, "agg_small_grads_max_group", part=RunPart.PREDICTED
     )
     gradient_bucket_bytes: str = flag(
@@ -110,31 +119,31 @@ class AllReduceParams:
     compact_gradient_transfer: bool = flag(
         False, "Old name of --wire_dtype=float16.", part=RunPart.ROWS
     )
-    allreduce_merge_scope: int = flag_of(VariableUpdateParams, "allreduce_merge_scope")
-    variable_consistency: str = flag_of(
+    allreduce_merge_scope: int = redeclare_flag(VariableUpdateParams, "allreduce_merge_scope")
+    variable_consistency: str = redeclare_flag(
         VariableUpdateParams,
         "variable_consistency",
         help="relaxed reduces the tensors of the call before, kept in variables.",
     )
-    network_topology: str = flag_of(VariableUpdateParams, "network_topology")
-    all_reduce_group_size: int = flag_of(
+    network_topology: str = redeclare_flag(VariableUpdateParams, "network_topology")
+    all_reduce_group_size: int = redeclare_flag(
         VariableUpdateParams, "all_reduce_group_size", part=RunPart.PREDICTED
     )
-    communication_hint: str = flag_of(
+    communication_hint: str = redeclare_flag(
         VariableUpdateParams,
         "communication_hint",
         help="How TensorFlow's collectives run: through the hosts in a ring, or by NCCL. auto is "
         "NCCL between GPUs and the ring between CPUs, and for collective#2.",
     )
-    all_reduce_share_memory: bool = flag_of(VariableUpdateParams, "all_reduce_share_memory")
-    local_parameter_device: str = flag_of(
+    all_reduce_share_memory: bool = redeclare_flag(VariableUpdateParams, "all_reduce_share_memory")
+    local_parameter_device: str = redeclare_flag(
         VariableUpdateParams,
         "local_parameter_device",
         help="Where copy adds: on the compute devices (gpu, whatever --device is) or the host.",
     )
 
     # Flags for the devices.
-    num_gpus: tuple[int, ...] = flag_of(
+    num_gpus: tuple[int, ...] = redeclare_flag(
         RuntimeParams,
         "num_gpus",
         default=(2,),
@@ -142,25 +151,25 @@ class AllReduceParams:
         "one after the other.",
         minimum=1,
     )
-    device: str = flag_of(RuntimeParams, "device")
-    gpu_indices: str = flag_of(RuntimeParams, "gpu_indices")
-    gpus_per_card: int = flag_of(RuntimeParams, "gpus_per_card")
-    num_intra_threads: int | None = flag_of(RuntimeParams, "num_intra_threads")
-    num_inter_threads: int = flag_of(RuntimeParams, "num_inter_threads")
-    gpu_thread_mode: str = flag_of(RuntimeParams, "gpu_thread_mode")
-    per_gpu_thread_count: int = flag_of(RuntimeParams, "per_gpu_thread_count")
-    allow_growth: bool | None = flag_of(RuntimeParams, "allow_growth")
-    enable_optimizations: bool = flag_of(RuntimeParams, "enable_optimizations")
+    device: str = redeclare_flag(RuntimeParams, "device")
+    gpu_indices: str = redeclare_flag(RuntimeParams, "gpu_indices")
+    gpus_per_card: int = redeclare_flag(RuntimeParams, "gpus_per_card")
+    num_intra_threads: int | None = redeclare_flag(RuntimeParams, "num_intra_threads")
+    num_inter_threads: int = redeclare_flag(RuntimeParams, "num_inter_threads")
+    gpu_thread_mode: str = redeclare_flag(RuntimeParams, "gpu_thread_mode")
+    per_gpu_thread_count: int = redeclare_flag(RuntimeParams, "per_gpu_thread_count")
+    allow_growth: bool | None = redeclare_flag(RuntimeParams, "allow_growth")
+    enable_optimizations: bool = redeclare_flag(RuntimeParams, "enable_optimizations")
 
     # Flags for jobs of several processes; see docs/cluster.md.
-    job_name: str = flag_of(ClusterParams, "job_name")
-    task_index: int = flag_of(ClusterParams, "task_index")
-    worker_hosts: str = flag_of(ClusterParams, "worker_hosts")
-    controller_host: str | None = flag_of(ClusterParams, "controller_host")
-    cluster_timeout: int = flag_of(ClusterParams, "cluster_timeout")
+    job_name: str = redeclare_flag(ClusterParams, "job_name")
+    task_index: int = redeclare_flag(ClusterParams, "task_index")
+    worker_hosts: str = redeclare_flag(ClusterParams, "worker_hosts")
+    controller_host: str | None = redeclare_flag(ClusterParams, "controller_host")
+    cluster_timeout: int = redeclare_flag(ClusterParams, "cluster_timeout")
 
     # Flags for the number of repetitions.
-    iters_per_step: int = flag_of(
+    iters_per_step: int = redeclare_flag(
         VariableUpdateParams,
         "iters_per_step",
         help="Reductions in one call, each after the one before has finished.",
@@ -171,7 +180,7 @@ class AllReduceParams:
         None, "Another name of --num_batches.", minimum=1, only_with=_TIMED
     )
     num_warmup_batches: int = flag(2, "Calls before them.", minimum=0, only_with=_TIMED)
-    tf_random_seed: int = flag_of(
+    tf_random_seed: int = redeclare_flag(
         RunParams, "tf_random_seed", help="Seed of the data and of the order of the calls."
     )
     build_only: bool = flag(
@@ -183,25 +192,25 @@ class AllReduceParams:
 
     # Flags for the output.
     verbose: bool = flag(
-        False, "Print build times too, as comment lines.", role=Role.DISPLAY, only_with=_TIMED
+        False, "Print build times too, as comment lines.", role=FlagRole.DISPLAY, only_with=_TIMED
     )
-    progress: str = flag_of(OutputParams, "progress")
+    progress: str = redeclare_flag(OutputParams, "progress")
     result_json: str | None = flag(
         None,
         "Write all measurements to this file, again after every size.",
         path="file",
-        role=Role.OUTPUT,
+        role=FlagRole.OUTPUT,
         part=RunPart.PREDICTED,
     )
     result_csv: str | None = flag(
         None,
         "Append a row per line of the table to this file.",
         path="file",
-        role=Role.OUTPUT,
+        role=FlagRole.OUTPUT,
         part=RunPart.PREDICTED,
     )
-    result_label: str | None = flag_of(OutputParams, "result_label")
-    quiet_conditions: str = flag_of(OutputParams, "quiet_conditions")
+    result_label: str | None = redeclare_flag(OutputParams, "result_label")
+    quiet_conditions: str = redeclare_flag(OutputParams, "quiet_conditions")
 
     def as_dict(self) -> dict[str, Any]:
         """All values by flag name, in the order of declaration."""
@@ -221,9 +230,9 @@ ALL_REDUCE_TITLES = {
 """Titles of the help's sections, by the first flag of each section."""
 
 
-def params_of(values: Mapping[str, Any]) -> AllReduceParams:
+def params_from_values(values: Mapping[str, Any]) -> AllReduceParams:
     """Parameters from flag values, as `parse_flags` returns them."""
-    return parted(AllReduceParams, values)[0]
+    return split_options(AllReduceParams, values)[0]
 
 
 def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
@@ -237,10 +246,10 @@ def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
 def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
     """All combinations of the packing flags, without duplicates."""
     combinations = itertools.product(
-        _byte_sizes("agg_small_grads_max_bytes", params),
-        _byte_sizes("gradient_bucket_bytes", params),
+        _parse_byte_sizes("agg_small_grads_max_bytes", params),
+        _parse_byte_sizes("gradient_bucket_bytes", params),
         params.gradient_repacking or (0,),
-        _wire_dtypes(params),
+        _parse_wire_dtypes(params),
     )
     return tuple(
         dict.fromkeys(
@@ -256,7 +265,7 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
     )
 
 
-def _byte_sizes(name: str, params: AllReduceParams) -> list[int]:
+def _parse_byte_sizes(name: str, params: AllReduceParams) -> list[int]:
     text = getattr(params, name)
     sizes = [parse_bytes(piece.strip()) for piece in text.split(",")]
     known = [size for size in sizes if size is not None]
@@ -265,9 +274,9 @@ def _byte_sizes(name: str, params: AllReduceParams) -> list[int]:
     return known
 
 
-def _wire_dtypes(params: AllReduceParams) -> list[str | None]:
+def _parse_wire_dtypes(params: AllReduceParams) -> list[str | None]:
     text = params.wire_dtype
-    wires = list(words(text)) or [_SAME]
+    wires = list(split_words(text)) or [_SAME]
     narrow = f"is for float32; --dtype={params.dtype} has 16 bits already"
     for wire in wires:
         if wire not in (_SAME, *WIRE_DTYPES):

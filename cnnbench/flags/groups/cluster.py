@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base.job import is_address
-from cnnbench.flags.declare import Role, RunPart, flag
+from cnnbench.flags.declare import FlagRole, RunPart, flag
 
-_discovery = partial(flag, role=Role.JOB, part=RunPart.DISCOVERY)
+_discovery = partial(flag, role=FlagRole.JOB, part=RunPart.DISCOVERY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +24,17 @@ class ClusterParams:
     ps_hosts: str = flag(
         "",
         "host:port of every parameter server, comma-separated.",
-        role=Role.ITEMS,
+        role=FlagRole.ITEMS,
         part=RunPart.TASK,
     )
     worker_hosts: str = flag(
-        "", "host:port of every worker, comma-separated.", role=Role.ITEMS, part=RunPart.TASK
+        "", "host:port of every worker, comma-separated.", role=FlagRole.ITEMS, part=RunPart.TASK
     )
     controller_host: str | None = flag(
-        None, "host:port of the controller.", role=Role.PLACE, part=RunPart.TASK
+        None, "host:port of the controller.", role=FlagRole.PLACE, part=RunPart.TASK
     )
     task_index: int = flag(
-        0, "Number of this process within its job.", minimum=0, role=Role.JOB, part=RunPart.TASK
+        0, "Number of this process within its job.", minimum=0, role=FlagRole.JOB, part=RunPart.TASK
     )
     cluster: str = _discovery(
         "flags",
@@ -55,7 +55,7 @@ class ClusterParams:
         "Seconds to wait for the other processes at the start.",
         minimum=1,
         maximum=86400,
-        role=Role.JOB,
+        role=FlagRole.JOB,
     )
     stall_timeout: int = flag(
         600,
@@ -64,7 +64,7 @@ class ClusterParams:
         "checkpoints may take ten times as long. With 0, there is no limit.",
         minimum=0,
         maximum=604800,
-        role=Role.JOB,
+        role=FlagRole.JOB,
     )
     rendezvous: str | None = _discovery(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import Role, RunPart, flag
+from cnnbench.flags.declare import FlagRole, RunPart, flag
 from cnnbench.flags.groups.runtime import MOST_THREADS
 from cnnbench.models.model import datasets
 
@@ -36,7 +36,7 @@ class DataParams:
         None,
         "Folder with the data set. If not given, synthetic images are used.",
         path="folder or URL",
-        role=Role.PLACE,
+        role=FlagRole.PLACE,
     )
     data_name: str | None = flag(
         None,
@@ -50,7 +50,7 @@ class DataParams:
         None,
         "The same as --plugin, for a file that registers data sets.",
         path="file",
-        role=Role.PLUGIN,
+        role=FlagRole.PLUGIN,
     )
 
     # Flags for reading and preprocessing examples.

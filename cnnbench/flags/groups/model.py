@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import Role, RunPart, flag
-from cnnbench.models.model import LARGEST_IMAGE, all_names
+from cnnbench.flags.declare import FlagRole, RunPart, flag
+from cnnbench.models.model import LARGEST_IMAGE, all_model_names
 
 _loss_scale = partial(flag, part=RunPart.LOSS_SCALE, only_with="precision=fp16")
 
@@ -20,13 +20,13 @@ class ModelParams:
         "Network to run; `cnnbench models` lists all networks. keras:NAME is a network of "
         "keras.applications, such as keras:ResNet50V2. keras:FILE.keras is a network that "
         "model.save wrote.",
-        known=all_names,
+        known=all_model_names,
     )
     model_plugin: str | None = flag(
         None,
         "The same as --plugin, for a file that registers models.",
         path="file",
-        role=Role.PLUGIN,
+        role=FlagRole.PLUGIN,
     )
     image_size: int | None = flag(
         None,
@@ -60,7 +60,7 @@ class ModelParams:
         "of --model. Training starts from the weights of these layers. If --train_dir contains a "
         "checkpoint, that checkpoint is used instead.",
         path="file or URL",
-        role=Role.PLACE,
+        role=FlagRole.PLACE,
         part=RunPart.UPDATE,
     )
     recompute: str = flag(

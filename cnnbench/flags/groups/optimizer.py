@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from cnnbench.flags.declare import FlagSpec, RunPart, flag, numeric
+from cnnbench.flags.declare import FlagSpec, RunPart, flag, numeric_kind
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
     Constant,
+    DeclarationRegistry,
     PiecewiseSchedule,
-    Registry,
     parse_piecewise,
 )
 
@@ -22,7 +22,7 @@ _update = partial(flag, part=RunPart.UPDATE)
 _schedule = partial(flag, part=RunPart.UPDATE | RunPart.LEARNING_RATE)
 
 
-REGISTRIES: Mapping[str, Registry[Any]] = {
+REGISTRIES: Mapping[str, DeclarationRegistry[Any]] = {
     "optimizer": OPTIMIZERS,
     "learning_rate_schedule": SCHEDULES,
 }
@@ -41,27 +41,27 @@ def _with_constants(group: type[T]) -> type[T]:
     for owner, registry in REGISTRIES.items():
         for name, constant in registry.constants.items():
             group.__annotations__[name] = "float"
-            about = _about(constant, owner, registry.users(name))
+            about = _constant_help(constant, owner, registry.users(name))
             setattr(
                 group, name, flag(constant.default, about, part=_PARTS[owner], **constant.limits)
             )
     return group
 
 
-def _about(constant: Constant, owner: str, users: str) -> str:
+def _constant_help(constant: Constant, owner: str, users: str) -> str:
     return f"{constant.help} (--{owner}={users})."
 
 
-def added_flags() -> dict[str, FlagSpec]:
+def flags_of_plugins() -> dict[str, FlagSpec]:
     """The flags that loaded plug-ins add, by name: constants of optimizers and schedules."""
     return {
-        name: constant_flag(name, constant, owner, registry.users(name))
+        name: flag_of_constant(name, constant, owner, registry.users(name))
         for owner, registry in REGISTRIES.items()
         for name, constant in registry.added.items()
     }
 
 
-def constant_flag(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
+def flag_of_constant(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
     """The flag of a plug-in's constant.
 
     Args:
@@ -71,10 +71,10 @@ def constant_flag(name: str, constant: Constant, owner: str, users: str) -> Flag
     limits: dict[str, Any] = dict(constant.limits)
     return FlagSpec(
         name=name,
-        kind=numeric(float, **limits),
+        kind=numeric_kind(float, **limits),
         optional=False,
         default=constant.default,
-        help=_about(constant, owner, users),
+        help=_constant_help(constant, owner, users),
         part=_PARTS[owner],
         **limits,
     )

@@ -7,18 +7,18 @@ from functools import partial
 
 from cnnbench.base import text as labels
 from cnnbench.base.text import Duration
-from cnnbench.flags.declare import Role, RunPart, flag
+from cnnbench.flags.declare import FlagRole, RunPart, flag
 
 
-def _fault_of_conditions(text: str) -> str:
+def _fault_of_quiet_conditions(text: str) -> str:
     # Imported late, because its imports take 15 ms.
-    from cnnbench.machine.checks import parse_quiet
+    from cnnbench.machine.checks import parse_silenced_conditions
 
-    parse_quiet(text)
+    parse_silenced_conditions(text)
     return ""
 
 
-def _fault_of_checkpoints(folder: str) -> str:
+def _fault_of_checkpoint_folder(folder: str) -> str:
     if not folder.isprintable():
         return "must be printable UTF-8, as TensorFlow takes it"
     if set(folder) & set("*?[]\\"):
@@ -26,11 +26,11 @@ def _fault_of_checkpoints(folder: str) -> str:
     return ""
 
 
-_output = partial(flag, role=Role.OUTPUT)
-_display = partial(flag, role=Role.DISPLAY)
-_note = partial(flag, role=Role.NOTE)
+_output = partial(flag, role=FlagRole.OUTPUT)
+_display = partial(flag, role=FlagRole.DISPLAY)
+_note = partial(flag, role=FlagRole.NOTE)
 _saving = partial(flag, part=RunPart.CHECKPOINTS, only_with="train_dir")
-_profile = partial(flag, role=Role.PROFILE)
+_profile = partial(flag, role=FlagRole.PROFILE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class OutputParams:
         "Number of steps between two step lines, or the time after which the next step prints a "
         "line.",
         minimum=1,
-        role=Role.DISPLAY,
+        role=FlagRole.DISPLAY,
     )
     display_perf_ewma: float | None = _display(
         None,
@@ -73,15 +73,15 @@ class OutputParams:
         "Names of warnings that are not printed, comma-separated (docs/conditions.md lists the "
         "names). all means all warnings about measuring conditions. The record still contains "
         "these warnings.",
-        fault=_fault_of_conditions,
+        fault=_fault_of_quiet_conditions,
     )
     train_dir: str | None = flag(
         None,
         "Folder for checkpoints. A training resumes from the newest checkpoint in the folder and "
         "saves new checkpoints there. --eval reads them.",
         path="folder or URL",
-        fault=_fault_of_checkpoints,
-        role=Role.PLACE,
+        fault=_fault_of_checkpoint_folder,
+        role=FlagRole.PLACE,
         part=RunPart.PER_PROCESS,
     )
     export_dir: str | None = _output(
@@ -100,7 +100,7 @@ class OutputParams:
         5,
         "Number of newest checkpoints that are kept. With 0, all checkpoints are kept.",
         minimum=0,
-        role=Role.UNTIMED,
+        role=FlagRole.UNTIMED,
         part=RunPart.CHECKPOINTS,
         only_with="train_dir",
     )
@@ -158,7 +158,7 @@ class OutputParams:
         "Number of steps that --profile_json profiles, at most all steps of the warm-up except "
         "the first one.",
         minimum=1,
-        role=Role.UNTIMED,
+        role=FlagRole.UNTIMED,
         only_with="profile_json",
     )
     graph_file: str | None = _profile(

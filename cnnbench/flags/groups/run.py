@@ -7,7 +7,7 @@ from functools import partial
 
 from cnnbench.base.text import StopAt, parse_number
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import Role, RunPart, flag, named, specs_of
+from cnnbench.flags.declare import FlagRole, RunPart, flag, names_of_flags, specs_of
 
 _FORM = "takes METRIC:VALUE, as in top_1:0.759 or loss:2.5"
 
@@ -141,7 +141,7 @@ class RunParams:
         "If memory runs out, try again in a new process with half the batch size, until the batch "
         "fits. The record contains the requested batch size and the batch size that was used. "
         "Only for cnnbench run, in one process.",
-        role=Role.NOTE,  # The record's batch_size is the size that was used.
+        role=FlagRole.NOTE,  # The record's batch_size is the size that was used.
     )
     gradient_accumulation_steps: int = flag(
         1,
@@ -224,7 +224,7 @@ class RunParams:
         "Seed of all random numbers: initial values, dropout, synthetic data and shuffling.",
         minimum=0,
         maximum=2**31 - 1,
-        role=Role.SEED,
+        role=FlagRole.SEED,
     )
     allow_nonfinite: bool = flag(
         False,
@@ -238,7 +238,7 @@ class RunParams:
         "repeated.",
         path="file",
         repeated=True,
-        role=Role.PLUGIN,
+        role=FlagRole.PLUGIN,
     )
     check_replica_consistency: int = flag(
         0,
@@ -247,9 +247,9 @@ class RunParams:
         "comparison. If copies differ, the run ends with exit code 4. With 0, copies are never "
         "compared.",
         minimum=0,
-        role=Role.UNTIMED,
+        role=FlagRole.UNTIMED,
         part=RunPart.UPDATE,
     )
 
 
-EVAL_DURING_TRAINING = named(specs_of(RunParams), RunPart.EVALUATIONS)
+EVAL_DURING_TRAINING = names_of_flags(specs_of(RunParams), RunPart.EVALUATIONS)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import Role, RunPart, flag
+from cnnbench.flags.declare import FlagRole, RunPart, flag
 
 MOST_THREADS = 4096
 """Maximum thread pool size. TensorFlow starts all threads at once and crashes if that fails.
@@ -46,7 +46,7 @@ class RuntimeParams:
         "Numbers of the GPUs to use, in the order of the ring, comma-separated. If empty: "
         "0,1,2,...",
         fault=_fault_of_indices,
-        role=Role.ITEMS,
+        role=FlagRole.ITEMS,
         part=RunPart.GPU | RunPart.TUNABLE,
         only_with="not device=cpu",
     )
@@ -125,7 +125,7 @@ class RuntimeParams:
         "faster. Use a folder only on machines with the same processor, and make sure that nobody "
         "else can write to the folder.",
         path="folder",
-        role=Role.PLACE,
+        role=FlagRole.PLACE,
         part=RunPart.TUNABLE,
         only_with="xla_compile,xla",
     )
@@ -141,6 +141,6 @@ class RuntimeParams:
         fault=lambda peak: (
             "must be 0 or at least 1e9; it is in FLOP/s, as 312e12" if 0 < peak < 1e9 else ""
         ),
-        role=Role.UNTIMED,
+        role=FlagRole.UNTIMED,
         only_with="result_json,result_csv",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import Role, RunPart, flag
+from cnnbench.flags.declare import FlagRole, RunPart, flag
 from cnnbench.variable_mgr.all_reduce.spec import (
     COMMUNICATION_HINTS,
     AllReduceSpec,
@@ -51,7 +51,7 @@ class VariableUpdateParams:
         None,
         "The same as --plugin, for a file that registers modes of --variable_update.",
         path="file",
-        role=Role.PLUGIN,
+        role=FlagRole.PLUGIN,
     )
     local_parameter_device: str = flag(
         "gpu",

@@ -9,12 +9,12 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Protocol, TypeAlias
 
-from cnnbench.base.stats import grouped
-from cnnbench.base.text import nearest
+from cnnbench.base.stats import group_by
+from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import Counted, RunPart, named
-from cnnbench.flags.params import having
+from cnnbench.flags.declare import IdentityShare, RunPart, names_of_flags
+from cnnbench.flags.params import flags_with_identity_share
 from cnnbench.judge.compare.configuration import (
     FACTS,
     FLAG,
@@ -25,9 +25,9 @@ from cnnbench.judge.compare.configuration import (
     UNKNOWN,
     Configuration,
     Effect,
-    Fact,
-    allowed,
+    FactRule,
     fact,
+    is_allowed_to_differ,
 )
 from cnnbench.judge.metrics import (
     KINDS,
@@ -35,15 +35,15 @@ from cnnbench.judge.metrics import (
     MeasuredReduction,
     Measurement,
     Origin,
+    complete_origins,
     fact_text,
     process_facts,
     readable_fact,
-    resolved,
 )
 from cnnbench.records.codec import started
 from cnnbench.records.run import BENCHMARKS, RunRecord
 
-_PLACES = having(Counted.PRESENCE)
+_PLACES = flags_with_identity_share(IdentityShare.PRESENCE)
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Difference:
     reason: str
 
     def __str__(self) -> str:
-        return unlike_text(self.fact, self.base, self.new)
+        return differing_values_text(self.fact, self.base, self.new)
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class MeasurementGroup:
     """Measurements of one configuration on one side, one per process. May be empty."""
 
     configuration: Configuration
@@ -83,7 +83,7 @@ class Group:
     def origins(self) -> dict[Origin, list[Measurement]]:
         """Groups runs by origin, in the order of the first run of each origin."""
         origins = [Origin.of(record) for record in self.records]
-        whole = resolved(origins)
+        whole = complete_origins(origins)
         by_origin: dict[Origin, list[Measurement]] = {}
         for record, origin in zip(self.records, origins, strict=True):
             by_origin.setdefault(whole[origin], []).append(record)
@@ -93,7 +93,9 @@ class Group:
         """All values of every fact. For runs without the fact, the value is the text of
         `absent`.
         """
-        seen = grouped((fact for record in self.records for fact in _facts(record)), itemgetter(0))
+        seen = group_by(
+            (fact for record in self.records for fact in _fact_items(record)), itemgetter(0)
+        )
         texts = {
             name: frozenset(value for _, value in pairs)
             | (frozenset() if len(pairs) == len(self.records) else {self.absent(fact(name))})
@@ -106,14 +108,16 @@ class Group:
         }
         return {**flags, **texts}
 
-    def absent(self, rule: Fact) -> str:
+    def absent(self, rule: FactRule) -> str:
         """The meaning of a missing fact. In imported records, it always means that the fact is
         unknown.
         """
         return UNKNOWN if IMPORTED in self.configuration.flags else rule.absent
 
 
-def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
+def fact_differences(
+    base: MeasurementGroup, new: MeasurementGroup, patterns: tuple[str, ...] = ()
+) -> tuple[Difference, ...]:
     """Facts that differ. Facts that block a verdict are first. Facts that match `patterns` never
     block.
     """
@@ -138,7 +142,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
         certain, blocks = len(both - {UNKNOWN}) > 1, rule.effect is Effect.BLOCKS
         if rule.effect is not Effect.IGNORED and len(both) > 1 and (certain or blocks):
             base_texts, new_texts = (tuple(sorted(side)) for side in values)
-            blocks = blocks and certain and not allowed(name, patterns)
+            blocks = blocks and certain and not is_allowed_to_differ(name, patterns)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
     # Sort order: first a different program, then flags that were given, then flags that depend on
@@ -156,7 +160,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
     )
 
 
-def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
+def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
     """A fact with its values on both sides, as text: "cpu_model is A in BASE and B in NEW"."""
     before, after = (
         " or ".join(readable_fact(name, value) for value in side) for side in (base, new)
@@ -166,23 +170,27 @@ def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
     return f"{name} is {before} in BASE and {after} in NEW"
 
 
-def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Raises FlagError if --allow_different contains an unknown fact (see `unknown_facts`)."""
-    for name, close in unknown_facts(names, measured).items():
+def check_fact_names(names: Iterable[str], measured: Iterable[Measurement]) -> None:
+    """Raises FlagError if --allow_different contains an unknown fact (see `unknown_fact_names`)."""
+    for name, close in unknown_fact_names(names, measured).items():
         hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
         raise FlagError("allow_different", name, f"no such fact; {hint}")
 
 
-def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
+def unknown_fact_names(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
     """Names that match no fact, flag or group. Each has the most similar known name, or ""."""
     flags = (spec.name for spec in FLAGS)
-    own = (name for record in measured for name in (*record.config, *dict(_facts(record))))
+    own = (name for record in measured for name in (*record.config, *dict(_fact_items(record))))
     known = sorted({*FACTS, *GROUPS, *flags, *own})
-    unknown = [name for name in names if not any(allowed(pattern, (name,)) for pattern in known)]
-    return {name: nearest(name, known) for name in unknown}
+    unknown = [
+        name
+        for name in names
+        if not any(is_allowed_to_differ(pattern, (name,)) for pattern in known)
+    ]
+    return {name: nearest_word(name, known) for name in unknown}
 
 
-def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
+def _fact_items(record: Measurement) -> Iterator[tuple[str, str]]:
     if isinstance(record, MeasuredReduction):
         yield from record.facts
     else:
@@ -206,16 +214,16 @@ def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "all_reduce", ",".join(record.placement.all_reduce) or "none"
 
 
-_Pairs: TypeAlias = list[tuple[Group, Group]]
+_Pairs: TypeAlias = list[tuple[MeasurementGroup, MeasurementGroup]]
 
-_VARIANTS = ("model", "benchmark", "data_name", *named(FLAGS, RunPart.WORK))
+_VARIANTS = ("model", "benchmark", "data_name", *names_of_flags(FLAGS, RunPart.WORK))
 """Flags that variants of a run have in common. For reductions, see `OWN`."""
 
 _MAX_DIFFERING = 5
 """Maximum number of different flags in matched configurations."""
 
 
-def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Group]]:
+def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[MeasurementGroup]]:
     """Groups the runs of each side by configuration. Runs are sorted by start time.
 
     A run that failed before its flags were resolved is added to the configuration with the same
@@ -235,21 +243,23 @@ def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Group]]:
     }
     resolved = tuple(configuration for configuration in distinct.values() if configuration.resolved)
     homes = {
-        key: resolved_match(configuration, resolved)
+        key: find_resolved_match(configuration, resolved)
         for key, configuration in distinct.items()
         if not configuration.resolved
     }
 
-    def joined(pair: tuple[Configuration, Measurement]) -> Configuration:
+    def resolved_configuration(pair: tuple[Configuration, Measurement]) -> Configuration:
         return homes.get(pair[0].key, pair[0])
 
     made = []
     for side in configured:
         early_last = sorted(side, key=lambda pair: not pair[0].resolved)
-        members = grouped(early_last, lambda pair: joined(pair).key).values()
+        members = group_by(early_last, lambda pair: resolved_configuration(pair).key).values()
         made.append(
             [
-                Group(joined(cluster[0]), tuple(record for _, record in cluster))
+                MeasurementGroup(
+                    resolved_configuration(cluster[0]), tuple(record for _, record in cluster)
+                )
                 for cluster in members
             ]
         )
@@ -257,7 +267,9 @@ def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Group]]:
 
 
 def match_groups(
-    base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()
+    base: Sequence[MeasurementGroup],
+    new: Sequence[MeasurementGroup],
+    patterns: tuple[str, ...] = (),
 ) -> _Pairs:
     """Pairs of groups of the same kind. If a side lacks a configuration, its group is empty.
 
@@ -270,47 +282,51 @@ def match_groups(
         left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
         matched = _pair_by_key(left, right, lambda group: group.configuration.key)
         if patterns:
-            rest = _rest(left, right, matched)
-            matched += _pair_by_key(*rest, lambda group: _flags_but_for(group, patterns))
-        matched += _nearest(*_rest(left, right, matched))
-        alone, other = _rest(left, right, matched)
-        pairs += [*matched, *((group, Group(group.configuration)) for group in alone)]
-        pairs += [(Group(group.configuration), group) for group in other]
+            rest = _unmatched_groups(left, right, matched)
+            matched += _pair_by_key(*rest, lambda group: _flags_text_without(group, patterns))
+        matched += _pair_nearest_groups(*_unmatched_groups(left, right, matched))
+        alone, other = _unmatched_groups(left, right, matched)
+        pairs += [*matched, *((group, MeasurementGroup(group.configuration)) for group in alone)]
+        pairs += [(MeasurementGroup(group.configuration), group) for group in other]
     return pairs
 
 
-def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
+def are_sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
     """Whether all runs of BASE are side A of an experiment and all runs of NEW are side B."""
     return all(
-        records and all(_place(record).get("side") == side for record in records)
+        records and all(_ab_placement(record).get("side") == side for record in records)
         for side, records in (("a", base), ("b", new))
     )
 
 
-def in_pairs(base: Group, new: Group) -> tuple[Group, Group] | None:
+def paired_groups(
+    base: MeasurementGroup, new: MeasurementGroup
+) -> tuple[MeasurementGroup, MeasurementGroup] | None:
     """The runs of both sides, without unpaired runs. The runs of a pair have the same index.
 
     None unless both sides contain pairs of the same experiment, and all runs belong to a pair.
     """
-    left, right = _by_pair(base), _by_pair(new)
+    left, right = _runs_by_pair(base), _runs_by_pair(new)
     if {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right):
         return None
     shared = [pair for pair in left if pair in right]
     return (
-        Group(base.configuration, tuple(left[pair] for pair in shared)),
-        Group(new.configuration, tuple(right[pair] for pair in shared)),
+        MeasurementGroup(base.configuration, tuple(left[pair] for pair in shared)),
+        MeasurementGroup(new.configuration, tuple(right[pair] for pair in shared)),
     )
 
 
-def pair_of(record: object) -> tuple[int, int] | None:
+def pair_id_of(record: object) -> tuple[int, int] | None:
     """Seed of the `cnnbench ab` experiment and number of the pair; None if the run has no pair."""
-    place = _place(record)
+    place = _ab_placement(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
 
 
 class MeasuredProcess(Protocol):
-    """A process that may belong to an experiment. For `pair`, see `pair_of`. `started` is in UTC.
+    """A process that may belong to an experiment.
+
+    For `pair`, see `pair_id_of`. `started` is in UTC.
 
     A commit such as GOOD of a bisection is compared with several commits at different times, and
     the state of the machine varies. Therefore processes of one commit are pooled only if they were
@@ -338,7 +354,7 @@ def revision_of(process: MeasuredProcess) -> Revision:
     return (*origin.code, "" if origin.revision else f"{process.started:%Y-%m-%d}")
 
 
-def pairs_of(processes: Iterable[MeasuredProcess]) -> list[Pair]:
+def match_complete_pairs(processes: Iterable[MeasuredProcess]) -> list[Pair]:
     """Complete pairs of processes, sorted by the start of the earlier process."""
     sides: dict[tuple[int, int], tuple[list[MeasuredProcess], list[MeasuredProcess]]] = {}
     for process in processes:
@@ -350,7 +366,7 @@ def pairs_of(processes: Iterable[MeasuredProcess]) -> list[Pair]:
     return sorted(pairs, key=lambda pair: min(process.started for process in pair))
 
 
-def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
+def compared_commit_lookup(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
     """Returns a function: process to the short commit with which it was compared; "" if there is
     none.
 
@@ -367,22 +383,22 @@ def opponents(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
     )
 
 
-def opponent_text(opponent: str) -> str:
+def compared_commit_text(opponent: str) -> str:
     """Text that distinguishes the groups of a commit, if it was compared with several commits."""
     return f"against {opponent}" if opponent else "alone"
 
 
-def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
+def _runs_by_pair(group: MeasurementGroup) -> dict[tuple[int, int], Measurement]:
     """Maps experiment and pair number to runs. Empty if two runs have the same pair."""
-    by_pair = {pair: record for record in group.records if (pair := pair_of(record)) is not None}
+    by_pair = {pair: record for record in group.records if (pair := pair_id_of(record)) is not None}
     return by_pair if len(by_pair) == len(group.records) else {}
 
 
-def _place(record: object) -> Mapping[str, object]:
+def _ab_placement(record: object) -> Mapping[str, object]:
     return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
-def resolved_match(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
+def find_resolved_match(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
     """The resolved configuration that matches `early`, if it is unique; otherwise `early`."""
     agreeing = [
         configuration
@@ -392,9 +408,9 @@ def resolved_match(early: Configuration, resolved: Sequence[Configuration]) -> C
     return agreeing[0] if len(agreeing) == 1 else early
 
 
-def _rest(
-    left: Sequence[Group], right: Sequence[Group], pairs: _Pairs
-) -> tuple[list[Group], list[Group]]:
+def _unmatched_groups(
+    left: Sequence[MeasurementGroup], right: Sequence[MeasurementGroup], pairs: _Pairs
+) -> tuple[list[MeasurementGroup], list[MeasurementGroup]]:
     taken = {group for pair in pairs for group in pair}
     return [group for group in left if group not in taken], [
         group for group in right if group not in taken
@@ -402,10 +418,12 @@ def _rest(
 
 
 def _pair_by_key(
-    left: Sequence[Group], right: Sequence[Group], key: Callable[[Group], str]
+    left: Sequence[MeasurementGroup],
+    right: Sequence[MeasurementGroup],
+    key: Callable[[MeasurementGroup], str],
 ) -> _Pairs:
     """Pairs of groups with equal keys. The key must be unique on both sides."""
-    first, second = (grouped(side, key) for side in (left, right))
+    first, second = (group_by(side, key) for side in (left, right))
     return [
         (groups_of_text[0], second[text][0])
         for text, groups_of_text in first.items()
@@ -413,22 +431,24 @@ def _pair_by_key(
     ]
 
 
-def _flags_but_for(group: Group, patterns: tuple[str, ...]) -> str:
+def _flags_text_without(group: MeasurementGroup, patterns: tuple[str, ...]) -> str:
     flags = sorted(group.configuration.flags.items())
-    return json.dumps([flag for flag in flags if not allowed(flag[0], patterns)])
+    return json.dumps([flag for flag in flags if not is_allowed_to_differ(flag[0], patterns)])
 
 
-def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
+def _pair_nearest_groups(
+    left: Sequence[MeasurementGroup], right: Sequence[MeasurementGroup]
+) -> _Pairs:
     if len(left) == len(right) == 1:
         return [(left[0], right[0])]  # There is only one candidate on each side.
-    variants = grouped(range(len(right)), lambda j: _variant(right[j]))
+    variants = group_by(range(len(right)), lambda j: _variant_key(right[j]))
     distances = sorted(
         (len(group.configuration.differing(right[j].configuration)), i, j)
         for i, group in enumerate(left)
-        for j in variants.get(_variant(group), ())
+        for j in variants.get(_variant_key(group), ())
     )
     pairs: _Pairs = []
-    taken: set[Group] = set()
+    taken: set[MeasurementGroup] = set()
     for distance, i, j in distances:
         pair = left[i], right[j]
         if distance <= _MAX_DIFFERING and taken.isdisjoint(pair):
@@ -437,7 +457,7 @@ def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
     return pairs
 
 
-def _variant(group: Group) -> str:
+def _variant_key(group: MeasurementGroup) -> str:
     configuration = group.configuration
     names = _VARIANTS if configuration.kind in (RUN, *BENCHMARKS) else OWN
     return json.dumps([configuration.flags.get(name) for name in names])

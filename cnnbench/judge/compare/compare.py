@@ -12,17 +12,17 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from cnnbench.base.inference import Continuation
-from cnnbench.base.stats import grouped, median
+from cnnbench.base.stats import group_by, median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count, first_few, integer, number, percent
+from cnnbench.base.text import count_text, first_few, integer, number, percent
 from cnnbench.judge.compare.comparability import (
     Difference,
-    Group,
-    differences,
+    MeasurementGroup,
+    are_sides_of_experiment,
+    fact_differences,
     group_by_configuration,
-    in_pairs,
     match_groups,
-    sides_of_experiment,
+    paired_groups,
 )
 from cnnbench.judge.compare.configuration import (
     IMPORTED,
@@ -30,21 +30,21 @@ from cnnbench.judge.compare.configuration import (
     NOTHING,
     UNKNOWN,
     WORK,
-    expand,
-    imported_text,
+    expand_fact_names,
+    imported_note,
     label,
-    labels,
-    measurements,
+    measurements_of_sides,
+    unique_configuration_names,
 )
-from cnnbench.judge.compare.estimate import TwoSamples, Verdict, spread_of
+from cnnbench.judge.compare.estimate import TwoSamples, Verdict, aa_spread_of_runs
 from cnnbench.judge.compare.judgement import (
     Judgement,
     cpu_time_cases,
     joint_judgement,
     judge_all,
-    measured_again,
     median_step,
     median_step_change,
+    repeated_pairs_and_causes,
 )
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
@@ -62,14 +62,14 @@ from cnnbench.judge.metrics import (
     Measurement,
     Origin,
     Policy,
-    judged,
     kind_of,
-    varying,
+    metrics_to_judge,
+    varying_parts,
 )
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import from_sources
+from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.result_files import SkippedFile
@@ -80,10 +80,10 @@ from cnnbench.records.run import RunRecord
 _FACTS_NAMED = 3
 """Maximum number of facts in a reason."""
 
-PlanOf: TypeAlias = Callable[[Group, Group], Continuation | None]
+PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], Continuation | None]
 """A function from a configuration's runs of BASE and NEW to the plan for judging further pairs."""
 
-_Sides: TypeAlias = tuple[Group, Group, Sequence[Measurement]]
+_Sides: TypeAlias = tuple[MeasurementGroup, MeasurementGroup, Sequence[Measurement]]
 """Runs of a configuration: those of BASE and of NEW, and usable runs of an A/A measurement."""
 
 _Outcome: TypeAlias = tuple[Verdict, str]
@@ -95,9 +95,9 @@ _MISTIMED = (
 )
 
 
-def _draft(
-    base: Group,
-    new: Group,
+def _unjudged_configuration(
+    base: MeasurementGroup,
+    new: MeasurementGroup,
     aa: Sequence[Measurement],
     name: str,
     cases: Sequence[TwoSamples],
@@ -118,9 +118,9 @@ def _draft(
       plan: plan for judging further pairs, or a function of both sides that returns it.
     """
     plan = plan(base, new) if callable(plan) else plan
-    unlike = differences(base, new, patterns) if base.records and new.records else ()
+    unlike = fact_differences(base, new, patterns) if base.records and new.records else ()
     kept, is_paired = _paired(base, new, paired)
-    outcome = next(_not_comparable(base, new, unlike, cases[0].metric), None)
+    outcome = next(_incomparable_outcomes(base, new, unlike, cases[0].metric), None)
     if outcome is not None and outcome[0] is Verdict.FAILED:
         # Facts that a failed run did not collect are not differences.
         unlike = tuple(
@@ -128,13 +128,13 @@ def _draft(
             for difference in unlike
             if {UNKNOWN, NOTHING}.isdisjoint((*difference.base, *difference.new))
         )
-    incomplete = None if outcome else next(_incomplete(base, new, kept[0]), None)
+    incomplete = None if outcome else next(_incomplete_outcomes(base, new, kept[0]), None)
     if outcome or incomplete:
         kept, is_paired = (base, new), False
     filled: dict[str, TwoSamples] = {}
     for empty in cases:
         case = _with_values(empty, *kept, aa, paired=is_paired, plan=plan)
-        known = outcome or _lacking(*kept, case.metric, case.asked) or incomplete
+        known = outcome or _missing_metric_outcome(*kept, case.metric, case.asked) or incomplete
         missing = outcome or incomplete or not (case.base or case.new)
         if case.asked or not (known and missing):
             filled[case.metric.name] = replace(case, known=known)
@@ -154,19 +154,25 @@ def _draft(
     return draft, [*filled.values()]
 
 
-def _paired(base: Group, new: Group, paired: bool | None) -> tuple[tuple[Group, Group], bool]:
+def _paired(
+    base: MeasurementGroup, new: MeasurementGroup, paired: bool | None
+) -> tuple[tuple[MeasurementGroup, MeasurementGroup], bool]:
     """The runs of both sides to compare, and whether they are compared in pairs.
 
     See `compare_records` for `paired`. Without pairs in the records, all runs are compared.
     """
-    pairs = in_pairs(base, new)
+    pairs = paired_groups(base, new)
     if paired is None:
-        paired = pairs is not None and sides_of_experiment(base.records, new.records)
+        paired = pairs is not None and are_sides_of_experiment(base.records, new.records)
     return (base, new) if pairs is None or not paired else pairs, paired
 
 
 def _with_values(
-    case: TwoSamples, base: Group, new: Group, aa: Sequence[Measurement], **more: Any
+    case: TwoSamples,
+    base: MeasurementGroup,
+    new: MeasurementGroup,
+    aa: Sequence[Measurement],
+    **more: Any,
 ) -> TwoSamples:
     """The case with the values of successful runs of both sides that measured the metric.
 
@@ -177,58 +183,71 @@ def _with_values(
         tuple(value for value in side if value is not None)
         for side in (values[:of_base], values[of_base:])
     )
-    noise = spread_of(aa, case.metric, case.policy)
+    noise = aa_spread_of_runs(aa, case.metric, case.policy)
     return replace(case, base=before, new=after, noise=noise, **more)
 
 
-def _lacking(base: Group, new: Group, metric: Metric, asked: bool) -> _Outcome | None:
+def _missing_metric_outcome(
+    base: MeasurementGroup, new: MeasurementGroup, metric: Metric, asked: bool
+) -> _Outcome | None:
     """The verdict if successful runs of a side lack the metric; otherwise None."""
     for side, group in (("BASE", base), ("NEW", new)):
         if missing := sum(metric.value(record) is None for record in group.good):
             verdict = Verdict.NOT_MEASURED if asked else Verdict.INCONCLUSIVE
-            return verdict, f"{_part(missing, side, group)} did not measure {metric.name}"
+            return (
+                verdict,
+                f"{_share_of_runs_text(missing, side, group)} did not measure {metric.name}",
+            )
     return None
 
 
-def _part(number: int, side: str, group: Group) -> str:
-    return f"{number} of {count(len(group.records), 'run', 'runs')} in {side}"
+def _share_of_runs_text(number: int, side: str, group: MeasurementGroup) -> str:
+    return f"{number} of {count_text(len(group.records), 'run', 'runs')} in {side}"
 
 
-def _not_comparable(
-    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
+def _incomparable_outcomes(
+    base: MeasurementGroup, new: MeasurementGroup, unlike: Sequence[Difference], metric: Metric
 ) -> Iterator[_Outcome]:
     """Verdicts that say that a configuration cannot be compared. The first verdict is used."""
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
         yield Verdict.MISSING, f"{absent} has no run of this configuration, only {there} has"
-    if failures := [*filter(None, (_failure(*side) for side in sides))]:
+    if failures := [*filter(None, (_failed_runs_text(*side) for side in sides))]:
         yield Verdict.FAILED, "; ".join(failures)
     if blocking := [difference for difference in unlike if difference.blocks]:
-        if answer := _changed_work(base, new, metric, blocking):
+        if answer := _changed_work_text(base, new, metric, blocking):
             yield Verdict.CHANGED_WORK, answer
         yield Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
     for side, group in sides:
-        if mixed := varying(group.origins()):
+        if mixed := varying_parts(group.origins()):
             parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
             yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; give the runs of one"
 
 
-def _incomplete(base: Group, new: Group, kept: Group) -> Iterator[_Outcome]:
+def _incomplete_outcomes(
+    base: MeasurementGroup, new: MeasurementGroup, kept: MeasurementGroup
+) -> Iterator[_Outcome]:
     """Verdicts that say that measurements are incomplete or wrong. The first verdict is used.
 
     `kept` contains the paired runs of the base.
     """
     for side, group in (("BASE", base), ("NEW", new)):
         if stopped := sum(record.status == "interrupted" for record in group.records):
-            yield Verdict.INCONCLUSIVE, f"{_part(stopped, side, group)} was interrupted"
+            yield (
+                Verdict.INCONCLUSIVE,
+                f"{_share_of_runs_text(stopped, side, group)} was interrupted",
+            )
         if wrong := sum(map(_is_mistimed, group.records)):
             verb = "has" if wrong == 1 else "have"
-            yield Verdict.INCONCLUSIVE, f"{_part(wrong, side, group)} {verb} {_MISTIMED}"
+            yield (
+                Verdict.INCONCLUSIVE,
+                f"{_share_of_runs_text(wrong, side, group)} {verb} {_MISTIMED}",
+            )
     if shared := {record.run_id for record in base.records} & {
         record.run_id for record in new.records
     }:
-        runs = count(len(shared), "run is", "runs are")
+        runs = count_text(len(shared), "run is", "runs are")
         yield Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
     if not kept.records:
         yield Verdict.INCONCLUSIVE, "no run in BASE has its partner in NEW"
@@ -252,16 +271,18 @@ def _is_mistimed(measurement: Measurement) -> bool:
     return pairs >= max(3, 0.1 * len(measurement.step_seconds))
 
 
-def _failure(side: str, group: Group) -> str | None:
+def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
     """Text with the number of failed runs of a side and the first error; None if no run failed."""
     errors = [record.error for record in group.records if record.error is not None]
     if not errors:
         return None
     message = " ".join(errors[0].message.split())[:200]
-    return f"{_part(len(errors), side, group)} failed: {errors[0].type}: {message}"
+    return f"{_share_of_runs_text(len(errors), side, group)} failed: {errors[0].type}: {message}"
 
 
-def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:
+def _changed_work_text(
+    base: MeasurementGroup, new: MeasurementGroup, metric: Metric, blocking: Sequence[Difference]
+) -> str:
     """Sentences about different work per step, such as a wider network or another batch size.
 
     Such a change can make training many times slower, although the flags are equal. Users declare
@@ -279,49 +300,53 @@ def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Di
     is_clear = all(len(both) == 2 for both in work.values())
     if not work or not is_clear or any(difference.fact in flags for difference in others):
         return ""
-    network = list(_network(work, bool(base.configuration.flags.get("forward_only"))))
+    network = list(_network_change_texts(work, bool(base.configuration.flags.get("forward_only"))))
     # Images per step or, if these are equal, the flags that differ.
-    batch = [f"{name} {_arrow(both)}" for name, both in work.items() if name not in MODEL_SIZE]
+    batch = [
+        f"{name} {_before_after_text(both)}"
+        for name, both in work.items()
+        if name not in MODEL_SIZE
+    ]
     if "global_batch" in work:
-        batch = [f"{_arrow(work['global_batch'])} images per step"]
+        batch = [f"{_before_after_text(work['global_batch'])} images per step"]
     names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     text = f"Different {' and '.join(names)}: {', '.join((*network, *batch))}. {judged} not judged."
     rates = [_flops_per_sec(side) for side in (base, new)]
     known = [number(rate / 1e9) for rate in rates if rate]
     if len(known) == len(rates):
-        text += f" Both sides: {_arrow(known)} GFLOP/s."
+        text += f" Both sides: {_before_after_text(known)} GFLOP/s."
     if others:
         text += f" Also different: {first_few([*map(str, others)], _FACTS_NAMED)}."
     return text
 
 
-def _network(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:
+def _network_change_texts(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:
     if "model_parameters" in work:
-        yield f"{_arrow(work['model_parameters'])} parameters"
+        yield f"{_before_after_text(work['model_parameters'])} parameters"
     elif "model_trainable_parameters" in work:
-        yield f"{_arrow(work['model_trainable_parameters'])} trainable parameters"
+        yield f"{_before_after_text(work['model_trainable_parameters'])} trainable parameters"
     names = ("model_training_flops", "model_forward_flops")
     flops = [work[name] for name in (names[::-1] if forward_only else names) if name in work]
     if flops:
-        yield f"{_change(flops[0])} FLOPs per image"
+        yield f"{_percent_change_text(flops[0])} FLOPs per image"
     elif set(work) & set(MODEL_SIZE):
         yield "the same FLOPs per image"
 
 
-def _change(both: Sequence[str]) -> str:
+def _percent_change_text(both: Sequence[str]) -> str:
     """A change in per cent, or both values if the percentage is rounded to 0."""
     before, after = map(int, both)
     share = after / before - 1 if before else 0.0
-    return percent(share, signed=True) if round(100 * share, 1) else _arrow(both)
+    return percent(share, signed=True) if round(100 * share, 1) else _before_after_text(both)
 
 
-def _arrow(both: Sequence[str]) -> str:
+def _before_after_text(both: Sequence[str]) -> str:
     before, after = (integer(int(text)) if text.isdecimal() else text for text in both)
     return f"{before} → {after}"
 
 
-def _flops_per_sec(group: Group) -> float | None:
+def _flops_per_sec(group: MeasurementGroup) -> float | None:
     values = [
         speed * flops
         for record in group.good
@@ -371,17 +396,19 @@ def compare_records(
     """
     if unknown := set(metrics or ()).difference(METRICS):
         raise KeyError(", ".join(sorted(unknown)))
-    rules, patterns = rules or Rules(), expand(tuple(allow_different))
+    rules, patterns = rules or Rules(), expand_fact_names(tuple(allow_different))
     processes = (tuple(base), tuple(new))
     names = {*DEFAULT_METRICS, *rules.named_metrics} if metrics is None else {*metrics}
     matched, left_out, aa_notes = _matched(processes, aa or (), names, policy, patterns)
     drafts = [
-        _draft(*sides, name, cases, rules=rules, patterns=patterns, paired=paired, plan=plan)
+        _unjudged_configuration(
+            *sides, name, cases, rules=rules, patterns=patterns, paired=paired, plan=plan
+        )
         for sides, (name, cases) in zip(
             matched, _cases(matched, metrics, rules, policy), strict=True
         )
     ]
-    entries = _judged(drafts, policy, rules)
+    entries = _judge_drafts(drafts, policy, rules)
     tested = [case for _, cases in drafts for case in cases if case.known is None]
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
@@ -390,10 +417,10 @@ def compare_records(
         paired=bool(tested) and all(case.paired for case in tested) if paired is None else paired,
         allow_changed_work=allow_changed_work,
         rules=rules if rules.source else None,
-        notes=(*left_out, *_notes(processes, matched, entries, rules, aa_notes)),
+        notes=(*left_out, *_comparison_notes(processes, matched, entries, rules, aa_notes)),
         base_label=base_label,
         new_label=new_label,
-        names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
+        names=("A", "B") if are_sides_of_experiment(*processes) else ("BASE", "NEW"),
         skipped=tuple(skipped),
     )
 
@@ -409,16 +436,17 @@ def _matched(
 
     The first notes are about configurations without these metrics, the second ones about A/A runs.
     """
-    sides = group_by_configuration(*measurements(*processes, aa, patterns=patterns))
+    sides = group_by_configuration(*measurements_of_sides(*processes, aa, patterns=patterns))
     base, new, alike = (
-        [group for group in side if judged(names, {group.configuration.kind})] for side in sides
+        [group for group in side if metrics_to_judge(names, {group.configuration.kind})]
+        for side in sides
     )
     usable, notes = _usable_runs(base, alike, policy, patterns)
     matched = [
         (before, after, usable.get(before.configuration.key, ()))
         for before, after in match_groups(base, new, patterns)
     ]
-    return matched, _left_out(sides[:2], names), notes
+    return matched, _notes_on_absent_metrics(sides[:2], names), notes
 
 
 def _cases(
@@ -433,16 +461,16 @@ def _cases(
       given: names of the requested metrics. They have priority over the metrics of rules.
     """
     configurations = [base.configuration for base, *_ in matched]
-    by_key = labels(configurations)
+    by_key = unique_configuration_names(configurations)
     names = [by_key[configuration.key] for configuration in configurations]
     kinds = [configuration.kind for configuration in configurations]
     chosen: list[tuple[tuple[Metric, ...], tuple[Metric, ...]]] = []
     for kind, name in zip(kinds, names, strict=True):
         _, rule = rules.of(name)
         requested = given if given is not None else {metric.name for metric in rule.metrics}
-        metrics = asked = judged(requested, {kind})
+        metrics = asked = metrics_to_judge(requested, {kind})
         if given is None and not asked:
-            metrics = judged(DEFAULT_METRICS, {kind})
+            metrics = metrics_to_judge(DEFAULT_METRICS, {kind})
             asked = metrics[:1]
         chosen.append((metrics, asked))
     deciding = [
@@ -464,12 +492,12 @@ def _shown_metrics(
     names: Collection[str], entries: Sequence[ComparedConfiguration]
 ) -> tuple[Metric, ...]:
     """The requested metrics, and the CPU time if it was judged together with the throughput."""
-    metrics = judged(names, {entry.configuration.kind for entry in entries} or {RUN})
+    metrics = metrics_to_judge(names, {entry.configuration.kind for entry in entries} or {RUN})
     joint = any(result.share < 1 for entry in entries for result in entry.results)
     return (*metrics, CPU_TIME) if joint and CPU_TIME not in metrics else metrics
 
 
-def _judged(
+def _judge_drafts(
     drafts: Sequence[tuple[ComparedConfiguration, Sequence[TwoSamples]]],
     policy: Policy,
     rules: Rules,
@@ -477,7 +505,7 @@ def _judged(
     """The configurations with results. All cases are judged together."""
     judgements = iter(judge_all([case for _, cases in drafts for case in cases]))
     return [
-        replace(draft, results=_results(draft, cases, judgements, policy, rules))
+        replace(draft, results=_metric_results(draft, cases, judgements, policy, rules))
         for draft, cases in drafts
     ]
 
@@ -498,7 +526,7 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
                 yield f"{text} by commit {acceptance.commit} {ends}"
 
 
-def _results(
+def _metric_results(
     draft: ComparedConfiguration,
     cases: Sequence[TwoSamples],
     judgements: Iterator[Judgement],
@@ -530,25 +558,30 @@ def _results(
                 [Origin.of(run).revision for run in side] for side in (draft.base, draft.new)
             )
             accepted = rules.accepted(draft.name, case.metric, *revisions)
-        result = from_sources(MetricResult, case, judgement=judgement, slow=slow, accepted=accepted)
+        result = dataclass_from_sources(
+            MetricResult, case, judgement=judgement, slow=slow, accepted=accepted
+        )
         results.append(result)
     return tuple(results)
 
 
-def _left_out(sides: Iterable[Sequence[Group]], names: Collection[str]) -> list[str]:
+def _notes_on_absent_metrics(
+    sides: Iterable[Sequence[MeasurementGroup]], names: Collection[str]
+) -> list[str]:
     """A note for each kind of measurement that has none of the metrics."""
     keys = dict.fromkeys(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
     return [
-        f"{count(len(left_out), 'configuration', 'configurations')} of {KINDS[kind]} left out: "
+        f"{count_text(len(left_out), 'configuration', 'configurations')} of {KINDS[kind]} left "
+        "out: "
         f"they have no {' or '.join(name for name in METRICS if name in names)}"
-        for kind, left_out in grouped(keys, itemgetter(0)).items()
-        if kind not in CONTEXT and not judged(names, {kind})
+        for kind, left_out in group_by(keys, itemgetter(0)).items()
+        if kind not in CONTEXT and not metrics_to_judge(names, {kind})
     ]
 
 
-def _notes(
+def _comparison_notes(
     processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
     matched: Sequence[_Sides],
     entries: Sequence[ComparedConfiguration],
@@ -558,28 +591,28 @@ def _notes(
     if any(record.environment.get("emulated_gpus") for side in processes for record in side):
         yield EMULATED_NOTICE
     yield from filter(
-        None, [imported_text(record.config.get(IMPORTED) for side in processes for record in side)]
+        None, [imported_note(record.config.get(IMPORTED) for side in processes for record in side)]
     )
-    yield from _unsuccessful(entries)
-    _, repeated = measured_again(run for entry in entries for run in entry.runs)
+    yield from _unsuccessful_run_notes(entries)
+    _, repeated = repeated_pairs_and_causes(run for entry in entries for run in entry.runs)
     yield from filter(None, [repeated])
-    yield from _interrupted(processes)
+    yield from _interrupted_process_notes(processes)
     yield from aa_notes
     for (base, new, _), entry in zip(matched, entries, strict=True):
         unpaired = len(base.records) + len(new.records) - len(entry.runs)
         if unpaired:
-            runs = count(unpaired, "run", "runs")
+            runs = count_text(unpaired, "run", "runs")
             yield f"{entry.name}: {runs} left out, without a partner"
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):
             trained = (record for record in records if isinstance(record, RunRecord))
             if diverged := sum(not all(map(math.isfinite, run.losses)) for run in trained):
-                runs = count(len(records), "run", "runs")
+                runs = count_text(len(records), "run", "runs")
                 yield f"{entry.name}: losses of {diverged} of {runs} in {side} are not finite"
     yield from _rule_notes(rules, entries)
 
 
-def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
+def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
     """Number of unsuccessful measurements on each side. They are excluded."""
     sides = {
         side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
@@ -594,12 +627,14 @@ def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
                 yield f"left out of medians and values: {number} ({what})"
 
 
-def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> Iterator[str]:
+def _interrupted_process_notes(
+    sides: Sequence[Sequence[RunRecord | AllReduceRecord]],
+) -> Iterator[str]:
     """Numbers of interrupted all-reduce processes. Some of their rows may be complete."""
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
         if stopped := sum(record.status == "interrupted" for record in reduced):
-            of = count(len(reduced), "all-reduce measurement", "all-reduce measurements")
+            of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")
             verb = "was" if stopped == 1 else "were"
             yield f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
 
@@ -609,7 +644,10 @@ _NAMED = 5
 
 
 def _usable_runs(
-    base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...]
+    base: Sequence[MeasurementGroup],
+    aa: Sequence[MeasurementGroup],
+    policy: Policy,
+    patterns: tuple[str, ...],
 ) -> tuple[dict[str, Sequence[Measurement]], list[str]]:
     """Usable A/A runs for the configurations of `base`, by key, and notes on unusable ones."""
     by_key: dict[str, Sequence[Measurement]] = {}
@@ -617,7 +655,7 @@ def _usable_runs(
     for group, other in match_groups(base, aa, patterns):
         if not (group.records and other.records):
             continue
-        reason = _refusal(group, other, policy, patterns)
+        reason = _aa_refusal_reason(group, other, policy, patterns)
         if reason is None:
             by_key[group.configuration.key] = other.records
         elif group.configuration.kind not in CONTEXT:
@@ -632,16 +670,18 @@ def _usable_runs(
     ]
     missing = sum(configuration.key not in by_key for configuration in configurations)
     if aa and missing:
-        without = count(missing, "configuration", "configurations")
+        without = count_text(missing, "configuration", "configurations")
         notes.append(f"no A/A spread for {without}: only the threshold is used")
     return by_key, notes
 
 
-def _refusal(base: Group, aa: Group, policy: Policy, patterns: tuple[str, ...]) -> str | None:
-    for difference in differences(base, aa, patterns):
+def _aa_refusal_reason(
+    base: MeasurementGroup, aa: MeasurementGroup, policy: Policy, patterns: tuple[str, ...]
+) -> str | None:
+    for difference in fact_differences(base, aa, patterns):
         if difference.blocks:
             return str(difference).replace(" in NEW", " in the A/A runs")
     runs = sum(record.status == "ok" for record in aa.records)
     if runs < policy.min_processes:
-        return f"{count(runs, 'run', 'runs')}, at least {policy.min_processes} are needed"
+        return f"{count_text(runs, 'run', 'runs')}, at least {policy.min_processes} are needed"
     return None

@@ -27,9 +27,9 @@ from functools import lru_cache, partial
 from itertools import chain, product
 from typing import Any, NamedTuple
 
-from cnnbench.base.stats import grouped, median
-from cnnbench.base.text import truth
-from cnnbench.flags.declare import RunPart, named, specs_of
+from cnnbench.base.stats import group_by, median
+from cnnbench.base.text import boolean_text
+from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import FLAGS, OBSOLETE, identity
@@ -65,7 +65,7 @@ UNKNOWN, NOTHING = "unknown", "none"
 """Meanings of a missing fact. The values are the texts that are shown."""
 
 
-class Fact(NamedTuple):
+class FactRule(NamedTuple):
     """A fact, and how a difference in it affects verdicts.
 
     If `absent` is UNKNOWN, a missing fact never blocks, because an older version may not have
@@ -77,9 +77,9 @@ class Fact(NamedTuple):
     absent: str = UNKNOWN
 
 
-_blocks = partial(Fact, Effect.BLOCKS)
-_mentioned = partial(Fact, Effect.MENTIONED)
-_ignored = partial(Fact, Effect.IGNORED)
+_blocks = partial(FactRule, Effect.BLOCKS)
+_mentioned = partial(FactRule, Effect.MENTIONED)
+_ignored = partial(FactRule, Effect.IGNORED)
 
 FLAG = _blocks("another flag is another experiment", NOTHING)
 FLAG_PLACE = _mentioned("the path differs between machines", NOTHING)
@@ -93,7 +93,7 @@ MODEL_SIZE = (
 )
 """Facts about the size of a network."""
 
-FACTS: dict[str, Fact] = {
+FACTS: dict[str, FactRule] = {
     **dict.fromkeys(MODEL_SIZE, _MODEL),
     "global_batch": _blocks("images per second depend on the images per step"),
     "num_workers": _blocks("more workers are more machine"),
@@ -188,7 +188,7 @@ FACTS: dict[str, Fact] = {
 }
 """Facts by name. Facts of the environment have the same names as in records."""
 
-PATTERNS: dict[str, Fact] = {
+PATTERNS: dict[str, FactRule] = {
     "env_TF_CPP_*": _mentioned("verbosity of TensorFlow", NOTHING),
     "env_TF_CONFIG": _mentioned("addresses", NOTHING),
     "env_HOROVOD_*": _mentioned("no Horovod reduces gradients here; workers are facts", NOTHING),
@@ -208,15 +208,15 @@ _UNLISTED = _mentioned("not known to change speed")
 
 _PRECISION = ("precision", "fp16_*")
 
-REDUCING = named(FLAGS, RunPart.ALGORITHM)
+REDUCING = names_of_flags(FLAGS, RunPart.ALGORITHM)
 """Flags that select how gradients are reduced (group "all_reduce")."""
 
-_RATES = named(FLAGS, RunPart.LEARNING_RATE)
-UPDATING = tuple(name for name in named(FLAGS, RunPart.UPDATE) if name not in _RATES)
+_RATES = names_of_flags(FLAGS, RunPart.LEARNING_RATE)
+UPDATING = tuple(name for name in names_of_flags(FLAGS, RunPart.UPDATE) if name not in _RATES)
 """Flags that select the operations of an update."""
 
-_POOLS = named(specs_of(RuntimeParams), RunPart.THREADS)
-_THREADS = (*named(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
+_POOLS = names_of_flags(specs_of(RuntimeParams), RunPart.THREADS)
+_THREADS = (*names_of_flags(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "tensorflow": (
@@ -268,22 +268,22 @@ WORK = (*MODEL_SIZE, *GROUPS["batch_size"])
 
 
 @lru_cache(maxsize=4096)
-def fact(name: str) -> Fact:
-    """The `Fact` for a name in the environment, the model or the placement."""
+def fact(name: str) -> FactRule:
+    """The `FactRule` for a name in the environment, the model or the placement."""
     if name in FACTS:
         return FACTS[name]
     matching = (value for pattern, value in PATTERNS.items() if fnmatchcase(name, pattern))
     return next(matching, _UNLISTED)
 
 
-def expand(names: tuple[str, ...]) -> tuple[str, ...]:
+def expand_fact_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Converts names of facts, groups and patterns to patterns of facts."""
     return tuple(pattern for name in names for pattern in (name, *GROUPS.get(name, ())))
 
 
 @lru_cache(maxsize=4096)
-def allowed(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether the patterns from `expand` allow that a fact differs."""
+def is_allowed_to_differ(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether the patterns from `expand_fact_names` allow that a fact differs."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -297,7 +297,7 @@ _PACKING = tuple(
 )
 """Flags that control packing."""
 
-_OF_ROWS = (*named(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)
+_OF_ROWS = (*names_of_flags(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)
 """Flags that list what is measured. Each row has its own values."""
 
 _REDUNDANT = ("iterations",)
@@ -309,7 +309,7 @@ OWN = ("all_reduce_spec", *_POINT, *_PACKING)
 """Values that identify a row."""
 
 
-def measurements(
+def measurements_of_sides(
     *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
 ) -> list[list[Measurement]]:
     """The measurements of all processes of each side, in the order of their records.
@@ -319,7 +319,7 @@ def measurements(
     """
     listed = [tuple(side) for side in sides]
     processes = [
-        [(record, reductions(record)) for record in side if not isinstance(record, RunRecord)]
+        [(record, reduction_rows(record)) for record in side if not isinstance(record, RunRecord)]
         for side in listed
     ]
     everything = list(chain.from_iterable(processes))
@@ -327,7 +327,7 @@ def measurements(
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
-            known[may, _flags_text(record, may)].update((_identity(row), row) for row in rows)
+            known[may, _flags_text(record, may)].update((_row_identity(row), row) for row in rows)
     measured_sides: list[list[Measurement]] = []
     for side, of_side in zip(listed, processes, strict=True):
         measured: list[Measurement] = [record for record in side if isinstance(record, RunRecord)]
@@ -335,27 +335,29 @@ def measurements(
             measured += rows
             if record.status == "failed":
                 alike = (known[may, _flags_text(record, may)] for may in ((), patterns))
-                measured += not_reached(record, rows, next(filter(None, alike), {}))
+                measured += unreached_rows(record, rows, next(filter(None, alike), {}))
         measured_sides.append(measured)
     return measured_sides
 
 
-def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
+def reduction_rows(record: AllReduceRecord) -> list[MeasuredReduction]:
     """Rows of a record, except rows with one device, which do not reduce."""
-    empty = _empty(record)
+    empty = _failed_row_template(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     own = BUILD if record.config.get("build_only") else ALL_REDUCE
     by_identity: dict[str, MeasuredReduction] = {}
     for kind, points in ((own, record.points), (PEER, record.peers)):
         for point in points:
             if point.devices > 1:
-                row = _row(kind, point, record, empty, in_turn[point.workload, point.devices])
+                row = _measured_row(
+                    kind, point, record, empty, in_turn[point.workload, point.devices]
+                )
                 # Each process has one value, even if a row occurs repeatedly in its file.
-                by_identity.setdefault(_identity(row), row)
-    return [*by_identity.values(), *_copies(record, empty)]
+                by_identity.setdefault(_row_identity(row), row)
+    return [*by_identity.values(), *_memory_copy_rows(record, empty)]
 
 
-def not_reached(
+def unreached_rows(
     record: AllReduceRecord,
     rows: Sequence[MeasuredReduction],
     alike: Mapping[str, MeasuredReduction],
@@ -365,9 +367,9 @@ def not_reached(
     If none are known and no row of the process failed, the result is one row that represents the
     process.
     """
-    had = {_identity(row) for row in rows}
+    had = {_row_identity(row) for row in rows}
     missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]
-    empty = _empty(record)
+    empty = _failed_row_template(record)
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
         return [replace(empty, config={**empty.config, **asked})]
@@ -377,7 +379,7 @@ def not_reached(
     return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
 
 
-def defaults() -> Mapping[str, Any]:
+def row_flag_defaults() -> Mapping[str, Any]:
     """Defaults of the flags in a row."""
     flags = {
         spec.name: encode(spec.default)
@@ -387,7 +389,7 @@ def defaults() -> Mapping[str, Any]:
     return {**flags, "model": None, **_packing_flags(Packing())}
 
 
-def reduction_label(kind: str, flags: Mapping[str, Any]) -> list[str]:
+def reduction_name_parts(kind: str, flags: Mapping[str, Any]) -> list[str]:
     """The parts of a short name for a row of an all-reduce record."""
     device = f"{flags.get('devices')} {flags.get('device')}"
     if kind == COPY:
@@ -398,13 +400,13 @@ def reduction_label(kind: str, flags: Mapping[str, Any]) -> list[str]:
         return [f"all-reduces of {of}", f"{flags.get('num_gpus')} {flags.get('device')}"]
     name = f"all-reduce {flags['all_reduce_spec']}"
     of = f"{flags['workload']} {'gradients' if flags.get('model') else 'bytes'}"
-    parts = [f"building {name}" if kind == BUILD else name, of, *_packing(flags)]
+    parts = [f"building {name}" if kind == BUILD else name, of, *_packing_name_parts(flags)]
     if flags["dtype"] != "float32":
         parts.append(str(flags["dtype"]))
     return [*parts, device, *(["peer"] if kind == PEER else [])]
 
 
-def _packing(flags: Mapping[str, Any]) -> list[str]:
+def _packing_name_parts(flags: Mapping[str, Any]) -> list[str]:
     values = {name: flags[name] for name in _PACKING}
     wire = values.pop("wire_dtype")
     packing = Packing(**values, compact_dtype=None if wire == "same" else wire)
@@ -422,7 +424,7 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
     return flags
 
 
-def _empty(record: AllReduceRecord) -> MeasuredReduction:
+def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
     """A failed row without values. It is the template for other rows."""
     config = {
         name: value
@@ -450,7 +452,7 @@ def _empty(record: AllReduceRecord) -> MeasuredReduction:
     )
 
 
-def _row(
+def _measured_row(
     kind: str, point: Point, record: AllReduceRecord, empty: MeasuredReduction, in_turn: int
 ) -> MeasuredReduction:
     config = {
@@ -460,7 +462,7 @@ def _row(
         **{name: getattr(point, name) for name in _POINT},
         **_packing_flags(point.packing),
     }
-    error = _error(point)
+    error = _point_error(point)
     calls = record.config.get("num_batches")
     cut = record.status != "ok" and isinstance(calls, int) and 0 < len(point.seconds) < calls
     good = error is None
@@ -477,7 +479,7 @@ def _row(
     )
 
 
-def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
+def _memory_copy_rows(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
     """Memory copies by size and devices. Times of workloads with equal size are combined."""
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
@@ -497,7 +499,7 @@ def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredR
     ]
 
 
-def _error(point: Point) -> ErrorInfo | None:
+def _point_error(point: Point) -> ErrorInfo | None:
     kind, colon, message = (point.error or "").partition(": ")
     if colon and kind.isidentifier():
         return ErrorInfo(type=kind, message=message)
@@ -507,7 +509,7 @@ def _error(point: Point) -> ErrorInfo | None:
     return ErrorInfo(type="WrongSums", message=wrong) if point.wrong else None
 
 
-def _identity(row: MeasuredReduction) -> str:
+def _row_identity(row: MeasuredReduction) -> str:
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
 
 
@@ -516,7 +518,7 @@ def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
     flags = {
         name: value
         for name, value in identity(record.config, of_places=True).items()
-        if name not in _REDUNDANT and not allowed(name, may_differ)
+        if name not in _REDUNDANT and not is_allowed_to_differ(name, may_differ)
     }
     return json.dumps(flags, sort_keys=True)
 
@@ -551,7 +553,7 @@ class Configuration:
         """The configuration of a measurement."""
         kind = kind_of(measurement)
         # If an imported record lacks a flag, the value is unknown; it is not the default.
-        usual = {} if IMPORTED in measurement.config else _defaults(kind)
+        usual = {} if IMPORTED in measurement.config else _default_flags(kind)
         # Many records have the same configuration, so it is cached. 0, 0.0 and False are different.
         changed = {
             name: value
@@ -560,11 +562,11 @@ class Configuration:
         }
         counted = json.dumps(identity(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
-        return _configuration(kind, counted, resolved, measurement.explicit_flags)
+        return _make_configuration(kind, counted, resolved, measurement.explicit_flags)
 
-    def not_default(self) -> dict[str, Any]:
+    def non_default_flags(self) -> dict[str, Any]:
         """The flags whose values are not the defaults."""
-        return _not_default(self.flags, self.kind)
+        return _non_default_flags(self.flags, self.kind)
 
     def differing(self, other: Configuration) -> tuple[str, ...]:
         """Names of the flags that differ between two configurations of the same kind."""
@@ -582,17 +584,17 @@ class Configuration:
 
 
 @lru_cache(maxsize=4096)
-def _configuration(
+def _make_configuration(
     kind: str, changed: str, resolved: bool, explicit: tuple[str, ...]
 ) -> Configuration:
     """The configuration with these flags (JSON), and all other flags at their defaults."""
     flags: dict[str, Any] = json.loads(changed)
-    flags = flags if IMPORTED in flags else {**_default_identities(kind), **flags}
+    flags = flags if IMPORTED in flags else {**_default_flag_identities(kind), **flags}
     if "precision" in flags:
         flags.pop("use_fp16", None)  # Old name of `precision`.
     flags = dict(sorted(flags.items()))
     # Flags at their defaults are omitted, so that new flags do not change existing keys.
-    text = [_not_default(flags, kind), resolved, *([] if kind == RUN else [kind])]
+    text = [_non_default_flags(flags, kind), resolved, *([] if kind == RUN else [kind])]
     key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
     return Configuration(flags, key, resolved, kind, frozenset(explicit))
 
@@ -605,21 +607,21 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
         parts += [str(value) for name, value in flags.items() if name.startswith("parameter_")]
         parts.append(f"from {flags.get(IMPORTED)}")
     elif configuration.kind == RUN:
-        parts = _run_label(flags)
+        parts = _run_name_parts(flags)
     else:
-        parts = reduction_label(configuration.kind, flags)
-    parts += [f"{name}={_shown(flags[name])}" for name in distinguishing if name in flags]
+        parts = reduction_name_parts(configuration.kind, flags)
+    parts += [f"{name}={_value_text(flags[name])}" for name in distinguishing if name in flags]
     return ", ".join(parts)
 
 
-def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
+def unique_configuration_names(configurations: Iterable[Configuration]) -> dict[str, str]:
     """Unique names by key. If names are equal, flags that differ are appended.
 
     Flags that the user set are preferred, because other flags, such as epochs, may follow from
     them.
     """
     named: dict[str, str] = {}
-    for members in grouped(
+    for members in group_by(
         {configuration.key: configuration for configuration in configurations}.values(), label
     ).values():
         first = members[0]
@@ -633,7 +635,7 @@ def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
     return named
 
 
-def work(flags: Mapping[str, Any]) -> list[str]:
+def work_name_parts(flags: Mapping[str, Any]) -> list[str]:
     """Parts of a name: network, data set, batch and devices."""
     data = flags.get("data_name")
     return [
@@ -644,8 +646,8 @@ def work(flags: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _run_label(flags: Mapping[str, Any]) -> list[str]:
-    parts = work(flags)
+def _run_name_parts(flags: Mapping[str, Any]) -> list[str]:
+    parts = work_name_parts(flags)
     mode = flags.get("variable_update")
     if mode is not None and (mode != DEFAULT or flags.get("num_gpus") != 1):
         parts.append(str(mode))
@@ -654,10 +656,10 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
         parts.append(str(flags.get("precision")))
     program = flags.get(IMPORTED)
     parts += [] if program is None else [f"from {program}"]
-    return parts + [name for name in named(FLAGS, RunPart.WORK) if flags.get(name)]
+    return parts + [name for name in names_of_flags(FLAGS, RunPart.WORK) if flags.get(name)]
 
 
-def imported_text(programs: Iterable[object]) -> str:
+def imported_note(programs: Iterable[object]) -> str:
     """Note on imported measurements, computed from their values of `IMPORTED`; "" if none is
     imported.
     """
@@ -672,19 +674,19 @@ def imported_text(programs: Iterable[object]) -> str:
     )
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, bool):
-        return truth(value)
+        return boolean_text(value)
     if isinstance(value, list):
-        return ",".join(map(_shown, value))
+        return ",".join(map(_value_text, value))
     return "none" if value is None else str(value)
 
 
 @lru_cache(maxsize=len(KINDS))
-def _defaults(kind: str) -> Mapping[str, Any]:
+def _default_flags(kind: str) -> Mapping[str, Any]:
     """Defaults of all flags, for records of versions without a flag."""
     if kind != RUN:
-        return defaults()
+        return row_flag_defaults()
     # Earlier records contain flags that are now obsolete.
     return {
         spec.name: encode(spec.default if spec.before is None else spec.before)
@@ -693,12 +695,12 @@ def _defaults(kind: str) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=len(KINDS))
-def _default_identities(kind: str) -> dict[str, Any]:
-    return identity(_defaults(kind))
+def _default_flag_identities(kind: str) -> dict[str, Any]:
+    return identity(_default_flags(kind))
 
 
-def _not_default(flags: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    usual = _default_identities(kind)
+def _non_default_flags(flags: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    usual = _default_flag_identities(kind)
     return {
         name: value for name, value in flags.items() if name not in usual or usual[name] != value
     }

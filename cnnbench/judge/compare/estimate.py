@@ -11,9 +11,9 @@ from statistics import NormalDist
 from cnnbench.base import inference
 from cnnbench.base.inference import MOST_PAIRS, MOST_PROCESSES, Continuation
 from cnnbench.base.stats import median
-from cnnbench.base.text import NONE, count, number_of
+from cnnbench.base.text import NONE, count_text, item_count
 from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy
-from cnnbench.records.codec import from_sources
+from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.metric import Metric
 
 # Statistics of two samples: shift, confidence interval and p-value.
@@ -139,28 +139,28 @@ class Evidence(TwoSamples):
     scatter: float | None
 
     @property
-    def beyond_floor(self) -> bool:
+    def change_exceeds_floor(self) -> bool:
         """Whether the estimated change exceeds the floor."""
-        return exceeds(size(self.change, self.metric), self.floor)
+        return exceeds_limit(change_magnitude(self.change, self.metric), self.floor)
 
     @property
-    def wholly_beyond_floor(self) -> bool:
+    def interval_exceeds_floor(self) -> bool:
         """Whether the whole interval is beyond the floor, on one side of zero."""
         if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
             return False
-        smallest = min(size(end, self.metric) for end in (self.low, self.high))
-        return exceeds(smallest, self.floor)
+        smallest = min(change_magnitude(end, self.metric) for end in (self.low, self.high))
+        return exceeds_limit(smallest, self.floor)
 
     @property
-    def within_margin(self) -> bool:
+    def interval_within_margin(self) -> bool:
         """Whether the whole interval lies within the margin."""
         if self.low is None or self.high is None:
             return False
-        largest = max(size(end, self.metric) for end in (self.low, self.high))
-        return not exceeds(largest, self.margin)
+        largest = max(change_magnitude(end, self.metric) for end in (self.low, self.high))
+        return not exceeds_limit(largest, self.margin)
 
 
-def size(change: float, metric: Metric) -> float:
+def change_magnitude(change: float, metric: Metric) -> float:
     """Magnitude of a change. For relative changes, -1/11 has the same size as its inverse,
     +1/10.
     """
@@ -169,7 +169,7 @@ def size(change: float, metric: Metric) -> float:
     return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
 
 
-def exceeds(value: float, limit: float) -> bool:
+def exceeds_limit(value: float, limit: float) -> bool:
     """Whether a size is larger than a limit, by more than rounding errors."""
     return value > limit * (1 + _SLACK)
 
@@ -203,11 +203,11 @@ def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
         p = inference.signed_rank_p(differences)
         scatter = inference.standard_deviation(differences) if len(differences) > 1 else None
     else:
-        interval = inference.shift(base, new, confidence)
+        interval = inference.hodges_lehmann_shift(base, new, confidence)
         p = inference.mann_whitney_p(base, new)
-        scatter = _pooled(base, new)
+        scatter = _pooled_deviation(base, new)
     floor, margin = floor_and_margin(case, policy)
-    return from_sources(
+    return dataclass_from_sources(
         Evidence,
         case,
         change=from_test_scale(interval.estimate, metric),
@@ -270,13 +270,15 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
     return from_test_scale(policy.noise_factor * deviation, metric)
 
 
-def spread_of(records: Iterable[Measurement], metric: Metric, policy: Policy) -> float | None:
+def aa_spread_of_runs(
+    records: Iterable[Measurement], metric: Metric, policy: Policy
+) -> float | None:
     """The A/A spread of a metric; None if there are too few usable values."""
     values = usable_values(records, metric)
     return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
-def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
+def _pooled_deviation(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Pooled standard deviation of two samples with possibly different means."""
     freedom = len(first) + len(second) - 2
     if freedom < 1:
@@ -329,7 +331,7 @@ def magnitude_text(
     size = metric.change_text(abs(change), signed=False)
     least, most = sorted((abs(low), abs(high)))
     ends = metric.range_text(least, most, signed=False)
-    return f"{size} {_direction(change, metric)} ({ends})"
+    return f"{size} {_direction_word(change, metric)} ({ends})"
 
 
 def p_value_text(p: float | None, family: int) -> str:
@@ -338,7 +340,7 @@ def p_value_text(p: float | None, family: int) -> str:
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
-def same_text(evidence: Evidence) -> str:
+def same_verdict_reason(evidence: Evidence) -> str:
     """The reason for the verdict "same"."""
     assert evidence.low is not None
     assert evidence.high is not None
@@ -347,7 +349,7 @@ def same_text(evidence: Evidence) -> str:
     return f"the change is {metric.range_text(evidence.low, evidence.high)}, less than {margin}"
 
 
-def undecided_text(evidence: Evidence, certain: bool) -> str:
+def undecided_reason(evidence: Evidence, certain: bool) -> str:
     """The reason why an interval does not lead to a verdict. `certain`: whether the test is
     significant.
     """
@@ -355,10 +357,10 @@ def undecided_text(evidence: Evidence, certain: bool) -> str:
     floor, margin = (
         metric.change_text(limit, signed=False) for limit in (evidence.floor, evidence.margin)
     )
-    word = _direction(evidence.change, metric)
-    if evidence.wholly_beyond_floor:
+    word = _direction_word(evidence.change, metric)
+    if evidence.interval_exceeds_floor:
         return f"{word} by more than {floor}, but not certainly so"
-    if certain and evidence.beyond_floor:
+    if certain and evidence.change_exceeds_floor:
         return f"{word}, but perhaps by less than {floor}"
     if certain and evidence.floor > evidence.margin:
         return f"{word}, but within the A/A spread of {floor}"
@@ -372,7 +374,7 @@ def is_too_many(more: int, paired: bool) -> bool:
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
-def outlook_text(evidence: Evidence, enough: int | None, more: int | None) -> str:
+def further_runs_text(evidence: Evidence, enough: int | None, more: int | None) -> str:
     """Text with the scatter and with the number of runs for a verdict; "" if the scatter is
     unknown.
     """
@@ -390,20 +392,22 @@ def outlook_text(evidence: Evidence, enough: int | None, more: int | None) -> st
     singular, plural = (
         ("pair", "pairs") if evidence.paired else ("process per side", "processes per side")
     )
-    return f"{text}: about {count(more, f'more {singular} settles', f'more {plural} settle')} it"
+    return (
+        f"{text}: about {count_text(more, f'more {singular} settles', f'more {plural} settle')} it"
+    )
 
 
-def minimum_text(case: TwoSamples, number: int) -> str:
+def minimum_processes_text(case: TwoSamples, number: int) -> str:
     """Text for a minimum number of pairs (or processes per side): "at least 6 pairs"."""
     if case.plan is not None and case.plan.begins:
         return f"a new experiment of at least {number} pairs"
     return f"at least {number} {'pairs' if case.paired else 'on each side'}"
 
 
-def too_few_text(evidence: Evidence, enough: int, size: float | None) -> str:
+def too_few_values_text(evidence: Evidence, enough: int, size: float | None) -> str:
     """Text for too few values, with the number that could prove a change of this size."""
-    counts = f"{number_of(evidence.base)} against {number_of(evidence.new)} processes"
-    text = f"{number_of(evidence.base)} pairs" if evidence.paired else counts
+    counts = f"{item_count(evidence.base)} against {item_count(evidence.new)} processes"
+    text = f"{item_count(evidence.base)} pairs" if evidence.paired else counts
     among = f" among {evidence.family} configurations" if evidence.family > 1 else ""
     text += f" are too few to prove a change{among}, of whatever size"
     if evidence.plan is not None and evidence.plan.begins:
@@ -413,7 +417,7 @@ def too_few_text(evidence: Evidence, enough: int, size: float | None) -> str:
     return text if size is None else f"{text} of {evidence.metric.change_text(size, signed=False)}"
 
 
-def disagreement_text(evidence: Evidence, of_medians: float | None) -> str:
+def median_disagreement_text(evidence: Evidence, of_medians: float | None) -> str:
     """Text that names the estimator if the medians change in the opposite direction."""
     if of_medians is None:
         return ""
@@ -422,5 +426,5 @@ def disagreement_text(evidence: Evidence, of_medians: float | None) -> str:
     return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
 
 
-def _direction(change: float, metric: Metric) -> str:
+def _direction_word(change: float, metric: Metric) -> str:
     return metric.better if (change > 0) == metric.higher_is_better else metric.worse

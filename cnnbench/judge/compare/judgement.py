@@ -37,27 +37,27 @@ from cnnbench.base.inference import (
     MOST_PROCESSES,
     Continuation,
     InterimAnalysis,
-    numbers_to_try,
+    pair_numbers_to_try,
     paired_shift,
     smallest_p,
     values_outside,
 )
-from cnnbench.base.slow_steps import further_cost
-from cnnbench.base.stats import grouped, median
-from cnnbench.base.text import count, number_of, percent
+from cnnbench.base.slow_steps import additional_cost
+from cnnbench.base.stats import group_by, median
+from cnnbench.base.text import count_text, item_count, percent
 from cnnbench.judge.compare import estimate
-from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.estimate import (
     Evidence,
     TwoSamples,
     Verdict,
+    aa_spread_of_runs,
+    change_magnitude,
     compute_evidence,
     detectable_change,
-    exceeds,
+    exceeds_limit,
     is_usable,
     magnitude_text,
-    size,
-    spread_of,
     to_test_scale,
 )
 from cnnbench.judge.metrics import (
@@ -65,10 +65,10 @@ from cnnbench.judge.metrics import (
     THROUGHPUT,
     Measurement,
     Policy,
-    slow_steps_of,
+    common_slow_steps,
 )
 from cnnbench.machine.checks import CONDITIONS
-from cnnbench.records.codec import ABSENT, OPTIONAL, from_sources
+from cnnbench.records.codec import ABSENT, OPTIONAL, dataclass_from_sources
 from cnnbench.records.metric import Metric
 from cnnbench.records.run import RunRecord
 
@@ -102,7 +102,7 @@ _EFFICIENCY = math.pi / 3
 _Floats: TypeAlias = NDArray[np.float64]
 
 
-def needed_processes(evidence: Evidence, levels: tuple[float, float]) -> int | None:
+def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> int | None:
     """Estimated number of pairs (or of processes on the side with fewer) that gives a verdict.
 
     With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
@@ -132,15 +132,19 @@ def needed_processes(evidence: Evidence, levels: tuple[float, float]) -> int | N
     if afresh and not evidence.paired:  # New processes are compared as independent pairs.
         sizes, scatter = (evidence.fewest,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
-    if evidence.beyond_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
+    if evidence.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
         truths.append(max(2 * floor, estimate - error))
-    futures = [_Draws(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]]
+    futures = [
+        _SimulatedEstimates(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]
+    ]
 
     def is_enough(number: int) -> bool:
         looks = (InterimAnalysis(number, 1.0),) if plan is None else plan.analyses(number)
         reaches = [
             [
-                half_width([size + look.pairs - min(sizes) for size in sizes], look.alpha * level)
+                interval_half_width(
+                    [size + look.pairs - min(sizes) for size in sizes], look.alpha * level
+                )
                 for level in levels
             ]
             for look in looks
@@ -151,7 +155,7 @@ def needed_processes(evidence: Evidence, levels: tuple[float, float]) -> int | N
         )
 
     numbers = (
-        numbers_to_try(evidence.fewest + 1, 1, MOST_PROCESSES)
+        pair_numbers_to_try(evidence.fewest + 1, 1, MOST_PROCESSES)
         if plan is None
         else plan.numbers(evidence.fewest)
     )
@@ -159,7 +163,7 @@ def needed_processes(evidence: Evidence, levels: tuple[float, float]) -> int | N
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
 
 
-def half_width(sizes: Sequence[int], alpha: float) -> float:
+def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
     """Half of the width of the interval with confidence 1 - alpha, in standard deviations.
 
     Infinite if there are too few pairs, or too few processes on both sides.
@@ -179,14 +183,14 @@ def _normals() -> _Floats:
     return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
 
 
-def _chi_square(freedom: int, normal: _Floats) -> _Floats:
+def _chi_square_from_normal(freedom: int, normal: _Floats) -> _Floats:
     """Converts normal values to chi-square values (Wilson and Hilferty, 1931)."""
     part = 2 / (9 * freedom)
     quantile: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
     return quantile
 
 
-class _Draws:
+class _SimulatedEstimates:
     """Simulated centre and scatter at later analyses.
 
     Args:
@@ -203,7 +207,7 @@ class _Draws:
         freedom = sum(sizes) - self._sides
         squares = scatter**2 * freedom
         first, *self._normals = _normals()
-        self._scatter = np.sqrt(_KNOWN * squares / _chi_square(_KNOWN * freedom, first))
+        self._scatter = np.sqrt(_KNOWN * squares / _chi_square_from_normal(_KNOWN * freedom, first))
         self.truth = truth
         # For two sides: the number of values on which the precision of their difference depends.
         self._start = (
@@ -243,7 +247,9 @@ class _Draws:
             error = self._scatter * math.sqrt(_EFFICIENCY * self._sides / more)
             mean = self.truth + error * normal
             within = self._sides * more - 1
-            squares = squares + self._scatter**2 * (_chi_square(within, other) if within else 0.0)
+            squares = squares + self._scatter**2 * (
+                _chi_square_from_normal(within, other) if within else 0.0
+            )
             squares = squares + count * more / (count + more) * (mean - centre) ** 2 / self._sides
             centre = (count * centre + more * mean) / (count + more)
             freedom += self._sides * more - (not count) * self._sides
@@ -348,16 +354,18 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     """
     if policy is not None:
         cases = [replace(case, policy=policy) for case in cases]
-    open_cases = grouped((case for case in cases if case.known is None), _family)
+    open_cases = group_by((case for case in cases if case.known is None), _test_family)
     kinds = sum(those[0].policy.share is not None for those in open_cases.values())
     sizes = {
-        name: _family_size([_weight(case, kinds) for case in family_cases])
+        name: _family_size([_case_weight(case, kinds) for case in family_cases])
         for name, family_cases in open_cases.items()
     }
-    judgements = [_unjudgeable(case, case.policy, sizes.get(_family(case), 0)) for case in cases]
+    judgements = [
+        _judge_untestable(case, case.policy, sizes.get(_test_family(case), 0)) for case in cases
+    ]
     tested = (index for index, judgement in enumerate(judgements) if judgement is None)
-    for family in grouped(tested, lambda index: _family(cases[index])).values():
-        weights = [_weight(cases[index], kinds) for index in family]
+    for family in group_by(tested, lambda index: _test_family(cases[index])).values():
+        weights = [_case_weight(cases[index], kinds) for index in family]
         size = _family_size(weights)
         gathered_cases = [
             compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family
@@ -369,13 +377,13 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
             for evidence in gathered_cases
         ]
         for index, evidence, p in zip(
-            family, gathered_cases, inference.holm(scaled, weights), strict=True
+            family, gathered_cases, inference.holm_adjust(scaled, weights), strict=True
         ):
-            judgements[index] = _judged(evidence, p, evidence.policy)
+            judgements[index] = _judge_evidence(evidence, p, evidence.policy)
     return [judgement for judgement in judgements if judgement is not None]
 
 
-def _family(case: TwoSamples) -> tuple[str, ...]:
+def _test_family(case: TwoSamples) -> tuple[str, ...]:
     """Name of a case's family of tests."""
     metric = case.metric
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
@@ -386,7 +394,7 @@ def _family_size(weights: Sequence[float]) -> int:
     return max(1, round(sum(weights)))
 
 
-def _weight(case: TwoSamples, kinds: int) -> float:
+def _case_weight(case: TwoSamples, kinds: int) -> float:
     """Weight of a case in its family, in units of configurations.
 
     `kinds` is the number of families that share alpha.
@@ -424,7 +432,7 @@ def processes_to_decide(configurations: int) -> int:
     return n
 
 
-def processes_to_find(change: float, scatter: float, configurations: int) -> int:
+def processes_to_detect(change: float, scatter: float, configurations: int) -> int:
     """Estimated number of processes per side with which a change is found with 90 % power.
 
     Uses the normal approximation. The change must be significant (Holm), and its interval must be
@@ -447,15 +455,15 @@ def processes_to_find(change: float, scatter: float, configurations: int) -> int
     return max(math.ceil(number) + 1, processes_needed(_DEFAULT, configurations))
 
 
-def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | None:
+def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgement | None:
     """The judgement of a case that is not tested; None for other cases."""
     if case.known is not None:
         verdict, reason = case.known
         before, after = (median(side) if side else None for side in (case.base, case.new))
         again: dict[str, Any] = {}
         if verdict is Verdict.INCONCLUSIVE and case.fewest:  # For example, after an interrupt.
-            least = _fewest_that_prove(case, policy, 1 / max(1, family))
-            again = {"at_least": least, "new_experiment": _begins(case)}
+            least = _minimum_to_prove(case, policy, 1 / max(1, family))
+            again = {"at_least": least, "new_experiment": _needs_new_experiment(case)}
         return Judgement(
             verdict=verdict, reason=reason, base_median=before, new_median=after, **again
         )
@@ -464,73 +472,81 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
     for side, values in sides:
         bad = [value for value in values if not is_usable(value, case.metric)]
         if bad:
-            of = f"{len(bad)} of {count(len(values), 'value', 'values')} of {name}"
+            of = f"{len(bad)} of {count_text(len(values), 'value', 'values')} of {name}"
             reason = f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=case.noise)
     tested: dict[str, Any] = {}
-    fewest, side = min((number_of(values), side) for side, values in sides)
+    fewest, side = min((item_count(values), side) for side, values in sides)
     if not fewest:
         reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
     if fewest < policy.min_processes:
-        least = _fewest_that_prove(case, policy, 1 / family)
-        tested = {"at_least": least, "verdict_needs": least, "new_experiment": _begins(case)}
+        least = _minimum_to_prove(case, policy, 1 / family)
+        tested = {
+            "at_least": least,
+            "verdict_needs": least,
+            "new_experiment": _needs_new_experiment(case),
+        }
     elif not case.paired or len(case.base) == len(case.new):
         return None
     # The estimate is reported even without a verdict.
     unpaired = replace(case, paired=False, differences=None, share=1.0)
     evidence = compute_evidence(unpaired, policy)
-    judgement = _judgement(evidence, Verdict.INCONCLUSIVE, p=None, **tested)
+    judgement = _judgement_without_reason(evidence, Verdict.INCONCLUSIVE, p=None, **tested)
     if judgement.verdict_needs is None:
-        sizes = f"{number_of(case.base)} values in BASE and {number_of(case.new)} in NEW"
-        return _with_reason(evidence, judgement, f"{sizes} make no pairs")
-    needs = estimate.minimum_text(case, judgement.verdict_needs)
-    few = f"{count(fewest, 'process', 'processes')} in {side}; a verdict needs {needs}"
-    return _with_reason(evidence, judgement, few)
+        sizes = f"{item_count(case.base)} values in BASE and {item_count(case.new)} in NEW"
+        return _add_reason(evidence, judgement, f"{sizes} make no pairs")
+    needs = estimate.minimum_processes_text(case, judgement.verdict_needs)
+    few = f"{count_text(fewest, 'process', 'processes')} in {side}; a verdict needs {needs}"
+    return _add_reason(evidence, judgement, few)
 
 
-def _begins(case: TwoSamples) -> bool | None:
+def _needs_new_experiment(case: TwoSamples) -> bool | None:
     """Whether further pairs belong to a new experiment: True or None."""
     return (case.plan is not None and case.plan.begins) or None
 
 
-def _fewest_that_prove(case: TwoSamples, policy: Policy, share: float) -> int:
+def _minimum_to_prove(case: TwoSamples, policy: Policy, share: float) -> int:
     """Minimum number of pairs (or processes per side) that can prove a change at part of alpha."""
     if case.plan is None:
         return processes_needed(policy, 1, case.paired, case.metric, share)
     return next(case.plan.numbers(case.fewest, share))
 
 
-def _judged(evidence: Evidence, p: float, policy: Policy) -> Judgement:
+def _judge_evidence(evidence: Evidence, p: float, policy: Policy) -> Judgement:
     metric, alpha, share = evidence.metric, policy.alpha_of(evidence.metric), evidence.part or 0.5
     plan, family, verdict = evidence.plan, evidence.family, Verdict.INCONCLUSIVE
     values: dict[str, Any] = {}
     best = inference.smallest_p(len(evidence.base), len(evidence.new), evidence.paired)
     separated = family * best > evidence.part * alpha and math.isclose(evidence.p, best)
-    if p <= alpha and evidence.wholly_beyond_floor:
+    if p <= alpha and evidence.interval_exceeds_floor:
         better = (evidence.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-    elif evidence.within_margin:
+    elif evidence.interval_within_margin:
         verdict = Verdict.SAME
     elif evidence.low is None or evidence.high is None or separated:
         # There are too few values for significance. The text names the minimum number, and the
         # change that it can prove.
-        least = _fewest_that_prove(evidence, policy, share / family)
+        least = _minimum_to_prove(evidence, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
         size = detectable_change(evidence, least, share * level / family)
-        values = {"at_least": least, "provable_change": size, "new_experiment": _begins(evidence)}
+        values = {
+            "at_least": least,
+            "provable_change": size,
+            "new_experiment": _needs_new_experiment(evidence),
+        }
     else:
         level = share * (policy.alpha if plan is None else 1.0)
-        enough = needed_processes(evidence, (level, level * alpha / policy.alpha / family))
+        enough = processes_for_verdict(evidence, (level, level * alpha / policy.alpha / family))
         if enough is not None:
-            begins = _begins(evidence)
+            begins = _needs_new_experiment(evidence)
             more = enough if begins else enough - evidence.fewest
             values = {"needed": enough, "more": more, "new_experiment": begins}
-    judgement = _judgement(evidence, verdict, p=evidence.p, p_adjusted=p, **values)
-    return _with_reason(evidence, judgement, _reason(evidence, judgement, p <= alpha))
+    judgement = _judgement_without_reason(evidence, verdict, p=evidence.p, p_adjusted=p, **values)
+    return _add_reason(evidence, judgement, _verdict_reason(evidence, judgement, p <= alpha))
 
 
-def _reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
+def _verdict_reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
     """The reason for a verdict that is based on values. `certain`: whether the test is
     significant.
     """
@@ -539,16 +555,16 @@ def _reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
         return f"{estimate.magnitude_text(*interval)}, {chance}"
     if judgement.verdict is Verdict.SAME:
-        return estimate.same_text(evidence)
+        return estimate.same_verdict_reason(evidence)
     if judgement.at_least is not None:
-        return estimate.too_few_text(evidence, judgement.at_least, judgement.provable_change)
-    why = estimate.undecided_text(evidence, certain) + estimate.outlook_text(
+        return estimate.too_few_values_text(evidence, judgement.at_least, judgement.provable_change)
+    why = estimate.undecided_reason(evidence, certain) + estimate.further_runs_text(
         evidence, judgement.needed, judgement.more
     )
     return f"{estimate.estimate_text(*interval)}, {chance}: {why}"
 
 
-def _judgement(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
+def _judgement_without_reason(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
     """A judgement without a reason. The reason is added later."""
     medians, metric = evidence.new_median - evidence.base_median, evidence.metric
     change: float | None = None
@@ -557,11 +573,11 @@ def _judgement(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement
         if not (metric.shows(change) and metric.shows(evidence.change)):
             change = None  # A smaller change is not visible in the output.
     own = {"verdict": verdict, "reason": "", "medians_change": change}
-    return from_sources(Judgement, evidence, **own, **tested)
+    return dataclass_from_sources(Judgement, evidence, **own, **tested)
 
 
-def _with_reason(evidence: Evidence, judgement: Judgement, reason: str) -> Judgement:
-    reason += estimate.disagreement_text(evidence, judgement.medians_change)
+def _add_reason(evidence: Evidence, judgement: Judgement, reason: str) -> Judgement:
+    reason += estimate.median_disagreement_text(evidence, judgement.medians_change)
     return replace(judgement, reason=reason)
 
 
@@ -596,17 +612,17 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     ]
     if not checked:
         return ""
-    by_run = [(record, _disturbances(record)) for record in checked]
+    by_run = [(record, _disturbance_ids(record)) for record in checked]
     names = dict.fromkeys(name for _, own in by_run for name in own)
     runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
     if not runs_by_name:
-        most = _amount("load", checked) or "as far as they could be checked"
-        return f"none of {count(len(checked), 'run', 'runs')} was disturbed ({most})"
+        most = _disturbance_amount_text("load", checked) or "as far as they could be checked"
+        return f"none of {count_text(len(checked), 'run', 'runs')} was disturbed ({most})"
     disturbed = sum(bool(own) for _, own in by_run)
     verb = "was" if disturbed == 1 else "were"
     causes = [
         f"{CONDITIONS.get(name, name)} in {len(runs)}"
-        + (f" ({amount})" if (amount := _amount(name, runs)) else "")
+        + (f" ({amount})" if (amount := _disturbance_amount_text(name, runs)) else "")
         for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
     ]
     return f"{disturbed} of {len(checked)} runs {verb} disturbed: {', '.join(causes)}"
@@ -614,25 +630,25 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
     """Whether other programs or machines used the CPUs in at least half of the runs."""
-    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbances(record)) for record in measurements)
+    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbance_ids(record)) for record in measurements)
     return 2 * disturbed >= len(measurements) > 0
 
 
-def others_text(measurements: Iterable[Measurement]) -> str:
+def other_cpus_text(measurements: Iterable[Measurement]) -> str:
     """Text with the median number of CPUs that other programs used; "" if it is unknown or
     small.
     """
     runs = [record for record in measurements if isinstance(record, RunRecord)]
-    used = _values("other_cpus", runs)
+    used = _condition_values("other_cpus", runs)
     if not used or (typical := median(used)) < _BUSY:
         return ""
     facts = runs[-1].environment
     cpus = facts.get("usable_cpus") or facts.get("logical_cpus")
-    of = f" of {count(cpus, 'CPU', 'CPUs')}" if isinstance(cpus, int) else " CPUs"
+    of = f" of {count_text(cpus, 'CPU', 'CPUs')}" if isinstance(cpus, int) else " CPUs"
     return f"other programs use {typical:.1f}{of}"
 
 
-def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
+def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int, str]:
     """Text with the number of pairs that `cnnbench ab` measured again, and the causes."""
     lost: dict[object, list[tuple[str, str]]] = {}
     for record in measurements:
@@ -652,26 +668,26 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
         f"a process of {side.upper()} was {how}" + (f" ({times} times)" if times > 1 else "")
         for (side, how), times in sorted(counted.items())
     ]
-    pairs = count(len(lost), "pair was", "pairs were")
+    pairs = count_text(len(lost), "pair was", "pairs were")
     return len(lost), f"{pairs} measured again: {', '.join(causes)}"
 
 
-def _disturbances(measurement: Measurement) -> Mapping[str, None]:
+def _disturbance_ids(measurement: Measurement) -> Mapping[str, None]:
     """IDs of the disturbances during the timed steps of a run, in a fixed order."""
     if not isinstance(measurement, RunRecord) or measurement.conditions is None:
         return {}
     return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
 
 
-def _amount(name: str, runs: Sequence[RunRecord]) -> str:
-    if name == "load" and (others := _values("other_cpus", runs)):
+def _disturbance_amount_text(name: str, runs: Sequence[RunRecord]) -> str:
+    if name == "load" and (others := _condition_values("other_cpus", runs)):
         return f"others kept at most {max(others):.2f} CPUs busy"
-    if name == "steal" and (stolen := _values("steal_fraction", runs)):
+    if name == "steal" and (stolen := _condition_values("steal_fraction", runs)):
         return f"at most {percent(max(stolen))}"
     return ""
 
 
-def _values(name: str, runs: Sequence[RunRecord]) -> list[float]:
+def _condition_values(name: str, runs: Sequence[RunRecord]) -> list[float]:
     values = (run.condition(name) for run in runs)
     return [value for value in values if value is not None]
 
@@ -687,7 +703,7 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
 def cpu_time_cases(
-    throughput: S, base: Group, new: Group, of_aa: Sequence[Measurement]
+    throughput: S, base: MeasurementGroup, new: MeasurementGroup, of_aa: Sequence[Measurement]
 ) -> tuple[S, S] | None:
     """The cases of throughput and CPU time for disturbed pairs, each with a share of the level.
 
@@ -712,12 +728,12 @@ def cpu_time_cases(
         base=values[:pairs],
         new=values[pairs:],
         metric=CPU_TIME,
-        noise=spread_of(of_aa, CPU_TIME, throughput.policy),
+        noise=aa_spread_of_runs(of_aa, CPU_TIME, throughput.policy),
         differences=[
             log_cpu_time_ratio(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)
         ],
     )
-    return with_shared_level(throughput, cpu_time, throughput.policy)
+    return split_significance_level(throughput, cpu_time, throughput.policy)
 
 
 def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
@@ -749,7 +765,7 @@ def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
     return tuple(float(times[a:b].mean()) for a, b in pairwise([*starts, len(times)]) if a < b)
 
 
-def with_shared_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
+def split_significance_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
     """Splits the level equally. If there are too few pairs for half of it, CPU time gets the whole
     level.
     """
@@ -767,15 +783,15 @@ def joint_judgement(
         why = _WAITS if speed is Verdict.SLOWER else _SPINS
         interval = (throughput.change, throughput.low, throughput.high)
         amount = magnitude_text(THROUGHPUT, *interval)
-        reason = f"{amount}, but {_cpu_amount(cpu_time)}: {why}"
+        reason = f"{amount}, but {_cpu_time_change_text(cpu_time)}: {why}"
         return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, **_SETTLED)
     if speed is Verdict.SLOWER and work is Verdict.SAME:
         return replace(throughput, reason=f"{throughput.reason}; CPU time is the same: {_WAITS}")
     if speed in _OPPOSITE or (speed is Verdict.SAME and work not in _OPPOSITE):
         return throughput
-    others = others_text(runs) or "other machines use the CPUs"
+    others = other_cpus_text(runs) or "other machines use the CPUs"
     if work in _OPPOSITE:
-        reason = f"{_cpu_amount(cpu_time)}, p = {cpu_time.p_adjusted:.2g}; {others}"
+        reason = f"{_cpu_time_change_text(cpu_time)}, p = {cpu_time.p_adjusted:.2g}; {others}"
         return replace(
             throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
         )
@@ -790,7 +806,7 @@ def joint_judgement(
         change is None
         or floor is None
         or (p is not None and p <= policy.alpha)
-        or exceeds(size(change, THROUGHPUT), floor)
+        or exceeds_limit(change_magnitude(change, THROUGHPUT), floor)
     ):
         reason = f"{throughput.reason}; CPU time is the same: perhaps {_WAITS}"
         return replace(throughput, reason=reason)
@@ -800,7 +816,7 @@ def joint_judgement(
     )
 
 
-def _cpu_amount(judgement: Judgement) -> str:
+def _cpu_time_change_text(judgement: Judgement) -> str:
     interval = (judgement.change, judgement.low, judgement.high)
     return f"CPU time {magnitude_text(CPU_TIME, *interval)}"
 
@@ -851,10 +867,12 @@ def median_step(
     ]
     mean_change = compute_evidence(replace(case, base=rates[0], new=rates[1]), policy).change
     threshold = policy.threshold_of(THROUGHPUT)
-    if not exceeds(size((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold):
+    if not exceeds_limit(
+        change_magnitude((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold
+    ):
         return None, ("", "")
-    shared = [*map(slow_steps_of, sides)]
-    if abs(further_cost(*shared)) <= threshold:  # Both sides have the same slow steps.
+    shared = [*map(common_slow_steps, sides)]
+    if abs(additional_cost(*shared)) <= threshold:  # Both sides have the same slow steps.
         shared = [None, None]
     before, after = (
         slow_steps.text if slow_steps and slow_steps.cost > threshold else ""

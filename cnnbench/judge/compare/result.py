@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from cnnbench.base.stats import median
-from cnnbench.base.text import count, number, number_of
+from cnnbench.base.text import count_text, item_count, number
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
@@ -21,9 +21,9 @@ from cnnbench.judge.compare.estimate import Level, Verdict, from_test_scale
 from cnnbench.judge.compare.judgement import (
     Judgement,
     disturbance_text,
-    measured_again,
     median_step_change,
-    others_text,
+    other_cpus_text,
+    repeated_pairs_and_causes,
 )
 from cnnbench.judge.metrics import (
     BUS_BANDWIDTH,
@@ -42,17 +42,17 @@ from cnnbench.records.codec import (
     INLINE,
     OPTIONAL,
     Document,
+    choice_metadata,
     computed,
-    one_of,
-    part,
-    written,
+    computed_path,
+    key_metadata,
 )
 from cnnbench.records.metric import Metric
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
-_TEXT: Mapping[str, Any] = {**written(form=str | None, if_any=True), **ABSENT}
+_TEXT: Mapping[str, Any] = {**key_metadata(form=str | None, if_any=True), **ABSENT}
 """Rules for JSON keys with text: empty text is omitted."""
 
 
@@ -91,10 +91,10 @@ class MetricResult:
     """
 
     judgement: Judgement = field(metadata=INLINE)
-    metric: Metric = field(metadata=written(value=attrgetter("name"), form=str))
+    metric: Metric = field(metadata=key_metadata(value=attrgetter("name"), form=str))
     asked: bool = field(default=True, metadata=OPTIONAL)
-    base: Sequence[float] = field(metadata=written("base_values"))
-    new: Sequence[float] = field(metadata=written("new_values"))
+    base: Sequence[float] = field(metadata=key_metadata("base_values"))
+    new: Sequence[float] = field(metadata=key_metadata("new_values"))
     paired: bool = field(default=False, metadata=HIDDEN)
     share: float = field(default=1.0, metadata=HIDDEN)
     slow: tuple[str, str] = field(default=("", ""), metadata=HIDDEN)
@@ -102,9 +102,9 @@ class MetricResult:
     confirmation: Judgement | None = field(default=None, metadata=ABSENT)
     policy: Policy = field(default=Policy(), metadata=HIDDEN)
 
-    unit = part("metric.unit", str, before="asked")
-    higher_is_better = part("metric.higher_is_better", bool, before="asked")
-    relative = part("metric.relative", bool, before="asked")
+    unit = computed_path("metric.unit", str, before="asked")
+    higher_is_better = computed_path("metric.higher_is_better", bool, before="asked")
+    relative = computed_path("metric.relative", bool, before="asked")
 
     @property
     def verdict(self) -> Verdict:
@@ -202,11 +202,11 @@ class ComparedConfiguration:
     results: tuple[MetricResult, ...] = ()
     differences: tuple[Difference, ...] = ()
 
-    key = part("configuration.key", str, before="results")
-    verdict = part("main.verdict", Verdict, before="results")
+    key = computed_path("configuration.key", str, before="results")
+    verdict = computed_path("main.verdict", Verdict, before="results")
 
     @property
-    @computed(before="verdict", form=str | None, **ABSENT, **one_of(tuple(KINDS)))
+    @computed(before="verdict", form=str | None, **ABSENT, **choice_metadata(tuple(KINDS)))
     def kind(self) -> str | None:
         """Kind of measurement; None for runs."""
         return None if self.configuration.kind == RUN else self.configuration.kind
@@ -215,7 +215,7 @@ class ComparedConfiguration:
     @computed(before="results")
     def flags(self) -> Mapping[str, Any]:
         """Flags whose values are not the defaults."""
-        return self.configuration.not_default()
+        return self.configuration.non_default_flags()
 
     @cached_property
     @computed(before="results")
@@ -239,11 +239,11 @@ class ComparedConfiguration:
     @computed(**_TEXT)
     def others(self) -> str:
         """Text about CPUs used by other programs; "" if unknown or small."""
-        return others_text(self.runs)
+        return other_cpus_text(self.runs)
 
     @cached_property
     @computed(**ABSENT)
-    def two_speeds(self) -> tuple[float, ...] | None:
+    def bimodal_step_seconds(self) -> tuple[float, ...] | None:
         """Seconds per step of two clusters of processes, the faster one first; None for one.
 
         On busy CPUs, steps with several threads have one of two speeds, which is the same during a
@@ -375,14 +375,14 @@ class Comparison(Document):
     indented: ClassVar[bool] = True
 
     next_step: str = field(default="", metadata=OPTIONAL)
-    base_label: str = field(default="BASE", metadata=written("base"))
-    new_label: str = field(default="NEW", metadata=written("new"))
+    base_label: str = field(default="BASE", metadata=key_metadata("base"))
+    new_label: str = field(default="NEW", metadata=key_metadata("new"))
     paired: bool = False
     allow_changed_work: bool = field(default=False, metadata=OPTIONAL)
     fail_on: tuple[str, ...] | None = field(
         default=None,
         metadata={
-            **written(
+            **key_metadata(
                 value=lambda words: None if words == USUAL_FAIL_ON else words,
                 form=tuple[str, ...] | None,
             ),
@@ -392,11 +392,11 @@ class Comparison(Document):
     policy: Policy
     rules: Rules | None = field(default=None, metadata=ABSENT)
     metrics: tuple[Metric, ...] = field(
-        metadata=written(
+        metadata=key_metadata(
             value=lambda metrics: [metric.name for metric in metrics], form=tuple[str, ...]
         )
     )
-    entries: tuple[ComparedConfiguration, ...] = field(metadata=written("configurations"))
+    entries: tuple[ComparedConfiguration, ...] = field(metadata=key_metadata("configurations"))
     explanation: Explanation | None = field(default=None, metadata=ABSENT)
     notes: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
@@ -489,7 +489,7 @@ class Comparison(Document):
         if not entries:
             return "Nothing was compared."
         worst = entries[0]
-        text = _found(self, worst)
+        text = _outcome_sentence(self, worst)
         if len(entries) > 1:
             alike, deciding = self.summary.as_the_worst, self.summary.deciding
             how_many = f"{alike} of {deciding} configurations {worst.main.word}"
@@ -497,10 +497,14 @@ class Comparison(Document):
                 text = f"All {deciding} configurations are the same."
             else:
                 text = f"{how_many}; {worst.name}: {text}"
-        more = (*_further(self, entries), *self._confirmations(), *self._accepted())
+        more = (
+            *_further_metric_sentences(self, entries),
+            *self._confirmation_sentences(),
+            *self._accepted_sentences(),
+        )
         return " ".join([text, *more])
 
-    def _confirmations(self) -> Iterator[str]:
+    def _confirmation_sentences(self) -> Iterator[str]:
         """A sentence on each result of a second experiment."""
         for entry in self.deciding:
             for result in entry.results:
@@ -510,7 +514,7 @@ class Comparison(Document):
                     reason = result.confirmation.reason.rstrip(".")
                     yield f"{word} by a second measurement: {metric}{reason}."
 
-    def _accepted(self) -> list[str]:
+    def _accepted_sentences(self) -> list[str]:
         """A sentence about accepted regressions; empty if there are none."""
         commits = {
             f"commit {accepted.commit} until {accepted.until} ({accepted.reason})"
@@ -531,7 +535,7 @@ class Comparison(Document):
         """A sentence that says how to get a verdict on the first inconclusive configuration; "" if
         none.
         """
-        entry, result = next(iter(undecided(self)), (None, None))
+        entry, result = next(iter(undecided_results(self)), (None, None))
         if entry is None or result is None or result.judgement.needed is None:
             return ""
         of = f"{entry.name}: " if len(self.entries) > 1 else ""
@@ -541,11 +545,11 @@ class Comparison(Document):
             if result.judgement.new_experiment:
                 return f"{of}A new experiment of {more} pairs settles it."
             per_side = "" if result.paired else " of each side"
-            many_more = count(
+            many_more = count_text(
                 more, f"more {singular}{per_side} settles", f"more {plural}{per_side} settle"
             )
             return f"{of}About {many_more} it."
-        remedies = list(_remedies(entry))
+        remedies = list(_remedy_texts(entry))
         listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
         return f"{of}More {plural} will not help: use {listed}."
 
@@ -558,7 +562,7 @@ class Comparison(Document):
     @computed(before="explanation", form=int | None, if_any=True, **ABSENT)
     def repeated_pairs(self) -> int:
         """Number of pairs measured again because a process was killed."""
-        return measured_again(run for entry in self.entries for run in entry.runs)[0]
+        return repeated_pairs_and_causes(run for entry in self.entries for run in entry.runs)[0]
 
     @property
     def asked(self) -> tuple[Metric, ...]:
@@ -658,7 +662,7 @@ _SHORT_SECONDS = 4.0
 """If timed loops are shorter than this, the first advice is to make them longer."""
 
 
-def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
+def undecided_results(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
     """Inconclusive configurations. Configurations with an estimated number of runs come first.
 
     Each has its inconclusive result that needs the most pairs or processes.
@@ -673,7 +677,7 @@ def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, Metri
     return sorted(open_results, key=lambda pair: pair[1].judgement.needed is None)
 
 
-def confirmed(first: Comparison, second: Comparison) -> Comparison:
+def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
     """An experiment with the results of a second experiment, which measured its changes again.
 
     Both are about one configuration. Only metrics that the second one was asked for are confirmed.
@@ -692,14 +696,14 @@ def confirmed(first: Comparison, second: Comparison) -> Comparison:
     return replace(first, entries=tuple(entries))
 
 
-def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
+def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> str:
     base, new = comparison.names
     result = entry.main
     judgement = result.judgement
     n = (
-        f"{number_of(result.base)} pairs"
+        f"{item_count(result.base)} pairs"
         if comparison.paired
-        else f"{number_of(result.base)} and {number_of(result.new)} processes"
+        else f"{item_count(result.base)} and {item_count(result.new)} processes"
     )
     beside = median_step_change(judgement.median_change, result.slow, comparison.names)
     beside = beside and f"; {beside}"
@@ -717,7 +721,7 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
         return f"{new} and {base} are the same: {of}{result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if result.too_noisy:
-            return f"Too noisy for a verdict: {of}{'; '.join(_noise(entry, result))}{beside}."
+            return f"Too noisy for a verdict: {of}{'; '.join(_noise_texts(entry, result))}{beside}."
         return f"Undecided: {of}{result.estimate}, {n}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason
@@ -725,7 +729,9 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     return f"{word}: {judgement.reason.rstrip('.')}."
 
 
-def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
+def _further_metric_sentences(
+    comparison: Comparison, entries: Sequence[ComparedConfiguration]
+) -> Iterator[str]:
     """Sentences about other metrics that are worse, inconclusive or missing, with the worst result
     of each.
 
@@ -754,10 +760,10 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
             yield f"{text} in {entry.name}." if len(entries) > 1 else f"{text}."
 
 
-def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
+def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
     metric = result.metric
-    if entry.two_speeds is not None:
-        quick, slow = (number(1000 * seconds) for seconds in entry.two_speeds)
+    if entry.bimodal_step_seconds is not None:
+        quick, slow = (number(1000 * seconds) for seconds in entry.bimodal_step_seconds)
         yield f"processes run at two speeds, about {quick} and {slow} ms a step"
     elif (scatter := result.judgement.scatter) is not None:
         what = "pairs" if result.paired else "processes"
@@ -767,7 +773,7 @@ def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
         yield entry.others
 
 
-def _remedies(entry: ComparedConfiguration) -> Iterator[str]:
+def _remedy_texts(entry: ComparedConfiguration) -> Iterator[str]:
     runs = [run for run in entry.runs if isinstance(run, RunRecord)]
     timed = [sum(run.step_seconds) for run in runs if run.step_seconds]
     if timed and median(timed) < _SHORT_SECONDS:

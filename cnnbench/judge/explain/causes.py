@@ -23,10 +23,16 @@ from math import comb
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
-from cnnbench.base.slow_steps import SlowSteps, shared_slow_steps, slow_steps, slower_steps
-from cnnbench.base.stats import faster_half, grouped, median
+from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps, slower_steps
+from cnnbench.base.stats import faster_half, group_by, median
 from cnnbench.base.text import first_few, number, percent
-from cnnbench.judge.explain.facts import CPU_TIME, FACTS_OF, measured_changes, reasons_of, text_of
+from cnnbench.judge.explain.facts import (
+    CPU_TIME,
+    FACTS_OF,
+    fact_change_text,
+    measured_quantity_changes,
+    possible_reasons,
+)
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, PAUSES, SMALLEST, Sides, Times
 from cnnbench.records.profiles import (
     FORWARD,
@@ -81,7 +87,7 @@ class Pauses(NamedTuple):
     others: Sides
 
 
-def pauses(sides: Sides) -> Pauses | None:
+def find_pauses(sides: Sides) -> Pauses | None:
     """The longest pauses in the times of a part. If no part has pauses, pauses in the times of
     whole steps.
     """
@@ -90,16 +96,16 @@ def pauses(sides: Sides) -> Pauses | None:
     for part in sides.times:
         runs = [(value,) for value in (*sides.a.seconds(part), *sides.b.seconds(part))]
         level = _CHANCE / (len(operations) if part in operations else 1)  # Bonferroni
-        if recurring := _recurring(sides, runs, level, part):
+        if recurring := _find_recurring_pauses(sides, runs, level, part):
             pause_causes.append(recurring)
     if pause_causes:
         return max(pause_causes, key=lambda cause: abs(cause.others.means[PAUSES].difference))
     profiles = (*sides.a.profiles, *sides.b.profiles)
     whole = [(profile.step_seconds, profile.record.step_seconds) for profile in profiles]
-    return _recurring(sides, whole, _CHANCE)
+    return _find_recurring_pauses(sides, whole, _CHANCE)
 
 
-def _recurring(
+def _find_recurring_pauses(
     sides: Sides, runs_of_processes: Sequence[Runs], level: float, part: Part | None = None
 ) -> Pauses | None:
     """Finds pauses in the times of a part, or of whole steps.
@@ -109,7 +115,9 @@ def _recurring(
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_mean_of_faster_half(profile.record.step_seconds) for profile in profiles]
-    series = [_shifted_to(base, runs) for base, runs in zip(usual, runs_of_processes, strict=True)]
+    series = [
+        _shift_to_usual(base, runs) for base, runs in zip(usual, runs_of_processes, strict=True)
+    ]
     # Saves time: in most rows, slow steps cannot have a large enough effect.
     if max(fmean(values) - min(values) for values in series) < SMALLEST * sides.step.usual[0]:
         return None
@@ -132,21 +140,24 @@ def _recurring(
         cost = Times([costs[of_a], costs[of_b]])
         side, more, fewer = ("B", of_b, of_a) if cost.difference > 0 else ("A", of_a, of_b)
         few, many = ((sum(times[index]), sum(map(len, series[index]))) for index in (fewer, more))
-        shared = shared_slow_steps(slow_steps[more])
+        shared = median_slow_steps(slow_steps[more])
         if (
             shared is not None
             and sides.is_large(cost)
             and min(rates[more]) > _RATIO * max(rates[fewer])
-            and _chance(*few, *many) <= level
+            and _fisher_p_value(*few, *many) <= level
         ):
             others = sides.without(indices, ordinary)
             if others is None or others.means[PAUSES].difference * cost.difference <= 0:
                 return None
             slowed = [*zip(profiles, slow_steps, strict=True)][more]
-            place, evidence = _place(slowed, part)
+            place, evidence = _pause_place_and_evidence(slowed, part)
             text = f"of {side}, {shared.text}"
             return Pauses(
-                place, text, (*evidence, *_computing(profile for profile, _ in slowed)), others
+                place,
+                text,
+                (*evidence, *_cpu_time_evidence(profile for profile, _ in slowed)),
+                others,
             )
     return None
 
@@ -161,7 +172,7 @@ def _mean_of_faster_half(seconds: Sequence[float]) -> float:
     return fmean(seconds[step] for step in faster_half(seconds))
 
 
-def _shifted_to(usual: float, runs: Runs) -> list[float]:
+def _shift_to_usual(usual: float, runs: Runs) -> list[float]:
     """Seconds of the steps of several runs, shifted so that ordinary steps take `usual`."""
     steps = []
     for run in runs:
@@ -170,7 +181,7 @@ def _shifted_to(usual: float, runs: Runs) -> list[float]:
     return steps
 
 
-def _chance(few: int, of_few: int, many: int, of_many: int) -> float:
+def _fisher_p_value(few: int, of_few: int, many: int, of_many: int) -> float:
     """P value of Fisher's exact test: `many` of `of_many` steps are slow, compared with `few` of
     `of_few`.
     """
@@ -179,7 +190,9 @@ def _chance(few: int, of_few: int, many: int, of_many: int) -> float:
     return sum(ways) / comb(of_few + of_many, slow)
 
 
-def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[str, ...]]:
+def _pause_place_and_evidence(
+    profiles: Iterable[_Profile], part: Part | None
+) -> tuple[str, tuple[str, ...]]:
     """The part in which slow steps take longer, and its largest rows as evidence."""
     extra: defaultdict[Part, list[float]] = defaultdict(list)
     for profile, slow in profiles:
@@ -194,11 +207,13 @@ def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[
         return "steps that were not profiled", ()
     # Medians are used, because unrelated rows also take much longer in some of the steps.
     largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
-    shares = ", ".join(f"{_words(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest)
-    return _words(part or largest[0]), (f"additional time of slow profiled steps: {shares}",)
+    shares = ", ".join(
+        f"{_part_text(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest
+    )
+    return _part_text(part or largest[0]), (f"additional time of slow profiled steps: {shares}",)
 
 
-def _words(part: Part) -> str:
+def _part_text(part: Part) -> str:
     if part.direction == INPUT:
         return "the input pipeline"
     if part == PROGRAM:
@@ -208,12 +223,12 @@ def _words(part: Part) -> str:
     return ", ".join(filter(None, (part.layer, part.direction)))
 
 
-def _computing(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
+def _cpu_time_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
     """Evidence from the CPU time: whether the process computes or waits during pauses."""
     shares = []
     for profile in profiles:
         seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
-        slow = slow_steps(seconds)
+        slow = find_slow_steps(seconds)
         if slow is not None and cpu and len(cpu) == len(seconds):
             shares.append(
                 (fmean(cpu[index] for index in slow.indices) - _mean_of_faster_half(cpu))
@@ -254,7 +269,7 @@ _DIRECTIONS = {
 
 
 @dataclass(frozen=True)
-class Claim:
+class CauseClaim:
     """A cause and the parts (at least one) whose difference it explains; see also `Cause`.
 
     `facts` are flags and facts that differ; the first one leads to the cause. `is_effect` is
@@ -277,14 +292,14 @@ def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
     If there are pauses, the returned sides have a part for them. All other causes are then
     determined from the steps without pauses, so that no cause is reported twice.
     """
-    paused = pauses(sides)
+    paused = find_pauses(sides)
     if paused is None:
-        return sides, causes(sides)
-    claim = Claim("pauses", (PAUSES,), paused.place, paused.text, paused.evidence)
-    return paused.others, causes(paused.others, (lambda _: (claim,), *RECOGNISERS))
+        return sides, find_causes(sides)
+    claim = CauseClaim("pauses", (PAUSES,), paused.place, paused.text, paused.evidence)
+    return paused.others, find_causes(paused.others, (lambda _: (claim,), *RECOGNISERS))
 
 
-def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
+def find_causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
     """The significant causes, sorted by size. Possible consequences of other causes come last.
 
     The time of a cause is the sum of the mean times of its parts. A claim is ignored if the
@@ -298,7 +313,7 @@ def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tup
             if not sides.by_work and mean.difference * sides.together(claim.parts).difference <= 0:
                 continue
             base, new = mean.usual
-            evidence = (*claim.facts, *claim.evidence, *_further(sides, claim))
+            evidence = (*claim.facts, *claim.evidence, *_further_evidence(sides, claim))
             cause = Cause(
                 kind=claim.kind,
                 base=base,
@@ -315,11 +330,11 @@ def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tup
     return tuple(cause for _, cause in found_causes)
 
 
-def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
+def _further_evidence(sides: Sides, claim: CauseClaim) -> tuple[str, ...]:
     """Evidence other than time: the state of the machine, and different kernels of oneDNN."""
     if claim.kind in _ALIKE:
-        kernels = (text_of(primitive.fact) for primitive in sides.primitives)
-        return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
+        kernels = (fact_change_text(primitive.fact) for primitive in sides.primitives)
+        return (*_machine_state_evidence(sides, claim.parts), *kernels)[:_MOST_FURTHER]
     if claim.kind not in _OF_LAYERS or not _have_products(sides, claim.parts):
         return ()
     directions = {part.direction for part in claim.parts}
@@ -328,28 +343,33 @@ def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
         for primitive in sides.primitives
         if primitive.is_product and primitive.is_of(directions)
     )
-    return tuple(map(text_of, own))[:_MOST_FURTHER]
+    return tuple(map(fact_change_text, own))[:_MOST_FURTHER]
 
 
-def _states(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
+def _machine_state_evidence(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
     """Differences in clocks, load and similar states that can make all operations slower."""
     slower = 1 if sides.together(parts).difference > 0 else -1
-    return tuple(map(text_of, measured_changes(sides.a.profiles, sides.b.profiles, slower)))
+    return tuple(
+        map(fact_change_text, measured_quantity_changes(sides.a.profiles, sides.b.profiles, slower))
+    )
 
 
-def input_wait(sides: Sides) -> Iterator[Claim]:
+def recognise_input_wait(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises that the step waits for the input pipeline."""
     parts = tuple(part for part in sides.free if part.direction == INPUT)
     # First all input rows are tested together, then each row. Operations of the pipeline vary a
     # lot, but the wait for input hardly varies.
     for some in (parts, *((part,) for part in parts)):
-        if some and (sides.stands_out(some) or sides.is_settled(some)):
-            text, facts = "the step waits for input", _facts(sides, FACTS_OF["reading"])
-            yield Claim("input", some, "the input pipeline", text, facts=facts)
+        if some and (sides.stands_out(some) or sides.differs_significantly(some)):
+            text, facts = (
+                "the step waits for input",
+                _differing_fact_texts(sides, FACTS_OF["reading"]),
+            )
+            yield CauseClaim("input", some, "the input pipeline", text, facts=facts)
             return
 
 
-def program(sides: Sides) -> Iterator[Claim]:
+def program(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises more time in the program outside the graph."""
     if PROGRAM not in sides.free:
         return
@@ -357,23 +377,25 @@ def program(sides: Sides) -> Iterator[Claim]:
     # shows work in only some of the steps.
     for times in (sides.times[PROGRAM], sides.means[PROGRAM]):
         sides.times[PROGRAM] = times
-        if sides.stands_out([PROGRAM]) or sides.is_settled([PROGRAM]):
+        if sides.stands_out([PROGRAM]) or sides.differs_significantly([PROGRAM]):
             text = "the program takes it before or after the step's operations"
             place = "the training loop, outside the graph"
-            measured = measured_changes(sides.a.profiles, sides.b.profiles)
-            computing = tuple(text_of(change) for change in measured if change.fact == CPU_TIME)
-            facts = _facts(sides, FACTS_OF["looping"])
-            yield Claim("program", (PROGRAM,), place, text, computing, facts)
+            measured = measured_quantity_changes(sides.a.profiles, sides.b.profiles)
+            computing = tuple(
+                fact_change_text(change) for change in measured if change.fact == CPU_TIME
+            )
+            facts = _differing_fact_texts(sides, FACTS_OF["looping"])
+            yield CauseClaim("program", (PROGRAM,), place, text, computing, facts)
             return
 
 
-def network(sides: Sides) -> Iterator[Claim]:
+def network(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises networks that differ too much to be compared by layer."""
     alignment = sides.alignment
     parts = tuple(part for part in sides.operations if part.layer != REST)
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
         return
-    kinds = grouped(parts, lambda part: part.kind)
+    kinds = group_by(parts, lambda part: part.kind)
     times = {kind: sides.mean_of(parts) for kind, parts in kinds.items()}
     largest = sorted(times, key=lambda kind: -abs(times[kind].difference))
     evidence = [
@@ -382,28 +404,30 @@ def network(sides: Sides) -> Iterator[Claim]:
     ]
     sizes = [sum(bool(layer.kind) for layer in side) for side in (alignment.a, alignment.b)]
     text = f"another network, of {sizes[1]} layers instead of {sizes[0]}, compared by kind"
-    yield Claim("network", parts, "the network's layers", text, evidence)
+    yield CauseClaim("network", parts, "the network's layers", text, evidence)
 
 
-def batch(sides: Sides) -> Iterator[Claim]:
+def batch(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises a different batch size: more or less of the same work."""
-    facts = _facts(sides, FACTS_OF["batch"])
+    facts = _differing_fact_texts(sides, FACTS_OF["batch"])
     parts = sides.operations
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
         return
     before, after = sides.total("flops", parts)
     longer = sides.together(parts).difference
     if (after - before) * longer > 0 and _have_one_direction(sides, parts):
-        evidence = [*_ratios(sides, parts, "FLOPs")]
-        yield Claim("batch", parts, "all operations", "batches of another size", evidence, facts)
+        evidence = [*_amount_ratio_texts(sides, parts, "FLOPs")]
+        yield CauseClaim(
+            "batch", parts, "all operations", "batches of another size", evidence, facts
+        )
 
 
-def threads(sides: Sides) -> Iterator[Claim]:
+def threads(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises fewer or slower processors, or a different library, which affect all
     operations.
     """
-    libraries = _facts(sides, FACTS_OF["libraries"])
-    facts = (*libraries, *_facts(sides, FACTS_OF["threads"]))
+    libraries = _differing_fact_texts(sides, FACTS_OF["libraries"])
+    facts = (*libraries, *_differing_fact_texts(sides, FACTS_OF["threads"]))
     parts = sides.operations
     if not facts or not parts or sides.by_work:
         return
@@ -411,11 +435,13 @@ def threads(sides: Sides) -> Iterator[Claim]:
         # The number of threads determines which operations run at the same time.
         if GAPS in sides.free:
             parts = (*parts, GAPS)
-        yield Claim("threads", parts, "all operations", _slower(sides, parts), facts=facts)
+        yield CauseClaim(
+            "threads", parts, "all operations", _slowdown_text(sides, parts), facts=facts
+        )
         return
     # With fewer threads, some operations are slower, and some are faster because threads no longer
     # wait for each other.
-    same = (part for part in parts if libraries or not _differs(sides, part))
+    same = (part for part in parts if libraries or not _work_differs(sides, part))
     single = tuple(part for part in same if sides.stands_out([part]))
     if GAPS in sides.free and sides.stands_out([GAPS]):
         single = (*single, GAPS)
@@ -423,7 +449,7 @@ def threads(sides: Sides) -> Iterator[Claim]:
         size = {part: abs(sides.times[part].difference) for part in single}
         named = sorted(single, key=lambda part: -size[part])
         place = first_few([f"{part.layer}, {part.kind}" for part in named], _MOST, "; ")
-        yield Claim("threads", single, place, _slower(sides, single), facts=facts)
+        yield CauseClaim("threads", single, place, _slowdown_text(sides, single), facts=facts)
 
 
 def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
@@ -432,12 +458,12 @@ def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
 
-def precision(sides: Sides) -> Iterator[Claim]:
+def precision(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises layers that compute in a different number format."""
-    layers = _by_layer(sides)
+    layers = _parts_by_layer(sides)
     layers_of_types: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for layer, parts in layers.items():
-        before, after = map(_types, sides.kernels(parts))
+        before, after = map(_number_formats, sides.kernels(parts))
         if before and after and before != after:
             layers_of_types[", ".join(before), ", ".join(after)].append(layer)
     for types, named in layers_of_types.items():
@@ -450,17 +476,19 @@ def precision(sides: Sides) -> Iterator[Claim]:
             ]
             casts_text = f"casts in a step: {casts[0]} in A, {casts[1]} in B"
             evidence = [casts_text] if casts[0] != casts[1] else []
-            yield Claim("precision", claimed, _layers(sides, named, layers), text, evidence)
+            yield CauseClaim(
+                "precision", claimed, _layers_text(sides, named, layers), text, evidence
+            )
 
 
-def batch_norm(sides: Sides) -> Iterator[Claim]:
+def recognise_unfused_batch_norm(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises batch norm that is fused on only one side, in layers that both sides have.
 
     Batch norm that is not fused consists of several operations of other types.
     """
     before = after = 0
     layers: dict[str, list[Part]] = {}
-    for layer, parts in _by_layer(sides).items():
+    for layer, parts in _parts_by_layer(sides).items():
         both = sides.kernels(parts)
         fused = [sum(n for name, n in kernels.items() if _NORM.search(name)) for kernels in both]
         before, after = before + fused[0], after + fused[1]
@@ -468,58 +496,64 @@ def batch_norm(sides: Sides) -> Iterator[Claim]:
             layers[layer] = [
                 part
                 for part in parts
-                if _differs(sides, part) and not _have_products(sides, [part])
+                if _work_differs(sides, part) and not _have_products(sides, [part])
             ]
     claimed = list(itertools.chain(*layers.values()))
     if before != after and claimed and sides.stands_out(claimed, LIKELY):
         word = "is no longer fused" if after < before else "is fused"
         text = f"it {word}: {before} fused operations in A, {after} in B"
-        place = f"batch norm of {_layers(sides, list(layers), layers)}"
-        evidence = (_changed(sides, claimed),)
-        yield Claim("batch norm", _with_gaps(sides, tuple(claimed)), place, text, evidence)
+        place = f"batch norm of {_layers_text(sides, list(layers), layers)}"
+        evidence = (_operation_count_changes(sides, claimed),)
+        yield CauseClaim("batch norm", _add_gaps(sides, tuple(claimed)), place, text, evidence)
 
 
-def reduction(sides: Sides) -> Iterator[Claim]:
+def reduction(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises a different reduction of gradients."""
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind == REDUCTION)
-    if not parts or _of_parameters(sides):
+    if not parts or _parts_of_parameters(sides):
         return
-    other = any(_differs(sides, part) for part in parts)
+    other = any(_work_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
         text = "gradients are reduced by other operations" if other else "gradients are reduced"
-        evidence, facts = (_changed(sides, parts),), _facts(sides, FACTS_OF["reducing"])
-        parts = _with_gaps(sides, parts)
-        yield Claim("reduction", parts, "the reduction of gradients", text, evidence, facts)
+        evidence, facts = (
+            (_operation_count_changes(sides, parts),),
+            _differing_fact_texts(sides, FACTS_OF["reducing"]),
+        )
+        parts = _add_gaps(sides, parts)
+        yield CauseClaim("reduction", parts, "the reduction of gradients", text, evidence, facts)
 
 
-def copies(sides: Sides) -> Iterator[Claim]:
+def copies(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises that work on variables, such as updates and copies, takes longer."""
-    if not _of_parameters(sides):
-        yield from other_copies(sides)
+    if not _parts_of_parameters(sides):
+        yield from recognise_other_copies(sides)
 
 
-def other_copies(sides: Sides) -> Iterator[Claim]:
+def recognise_other_copies(sides: Sides) -> Iterator[CauseClaim]:
     """Like `copies`, if layers with different parameters do not explain the whole difference."""
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return
-    other = any(_differs(sides, part) for part in parts)
+    other = any(_work_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
         text = "other operations on variables" if other else "the same operations on variables"
-        evidence = (_changed(sides, parts), *_ratios(sides, parts, "bytes"))
+        evidence = (
+            _operation_count_changes(sides, parts),
+            *_amount_ratio_texts(sides, parts, "bytes"),
+        )
         before, after = (
             {name for name in kernels if name.startswith("ResourceApply")}
             for kernels in sides.kernels(parts)
         )
-        updates = before != after or _facts(sides, ("optimizer",))
+        updates = before != after or _differing_fact_texts(sides, ("optimizer",))
         place = "the optimizer's update" if updates else "updates and copies of variables"
-        facts = _facts(sides, FACTS_OF["updating"])
-        yield Claim("copies", _with_gaps(sides, parts), place, text, evidence, facts)
+        facts = _differing_fact_texts(sides, FACTS_OF["updating"])
+        yield CauseClaim("copies", _add_gaps(sides, parts), place, text, evidence, facts)
 
 
-def layers(sides: Sides) -> Iterator[Claim]:
+def layers(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises layers that only one side has."""
-    parts_by_layer = _by_layer(sides)
+    parts_by_layer = _parts_by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
     own = {
         layer: parts
@@ -533,18 +567,18 @@ def layers(sides: Sides) -> Iterator[Claim]:
             only = [layer for layer in own if layer not in names[other]]
             only_texts += [f"only {side} has {first_few(only, _MOST, ', ')}"] if only else []
         text = sides.alignment.text()
-        place = _layers(sides, list(own), own)
-        lacking = sides.alignment.only_b, sides.alignment.only_a
+        place = _layers_text(sides, list(own), own)
+        lacking = sides.alignment.layers_only_in_b, sides.alignment.layers_only_in_a
         more, less = (sum(layer.parameters for layer in side) for side in lacking)
-        parts = (*parts, *_of_parameters(sides, more - less))
-        yield Claim(
+        parts = (*parts, *_parts_of_parameters(sides, more - less))
+        yield CauseClaim(
             "layers", parts, place, text or "; ".join(only_texts), tuple(only_texts) if text else ()
         )
 
 
-def changed_layers(sides: Sides) -> Iterator[Claim]:
+def recognise_changed_layers(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises layers whose variables have different shapes on the two sides."""
-    parts_by_layer = _by_layer(sides)
+    parts_by_layer = _parts_by_layer(sides)
     pairs = [
         (a, b)
         for a, b in sides.alignment.pairs
@@ -554,9 +588,12 @@ def changed_layers(sides: Sides) -> Iterator[Claim]:
     parts = tuple(part for parts_of_layer in own.values() for part in parts_of_layer)
     if not parts:
         return
-    if sides.stands_out(parts, LIKELY) or any(sides.is_special([part]) for part in parts):
+    if sides.stands_out(parts, LIKELY) or any(
+        sides.differs_from_other_parts([part]) for part in parts
+    ):
         evidence = [
-            f"{a.name}: {_sizes(a)} in A, {_sizes(b)} in B" for a, b in pairs[:_MOST_FURTHER]
+            f"{a.name}: {_layer_size_text(a)} in A, {_layer_size_text(b)} in B"
+            for a, b in pairs[:_MOST_FURTHER]
         ]
         more = sum(b.parameters - a.parameters for a, b in pairs)
         changed = [a.name for a, _ in pairs if a.name in own]
@@ -564,23 +601,26 @@ def changed_layers(sides: Sides) -> Iterator[Claim]:
         # product was changed.
         first = next((a.name for a, _ in pairs if a.kind and a.name in own), changed[0])
         place = first_few([first, *(name for name in changed if name != first)], 1)
-        evidence += [_changed(sides, parts), *_ratios(sides, parts, "FLOPs", "bytes")]
-        claimed = (*parts, *_of_parameters(sides, more))
-        yield Claim("layers", claimed, place, "variables of another shape", evidence)
+        evidence += [
+            _operation_count_changes(sides, parts),
+            *_amount_ratio_texts(sides, parts, "FLOPs", "bytes"),
+        ]
+        claimed = (*parts, *_parts_of_parameters(sides, more))
+        yield CauseClaim("layers", claimed, place, "variables of another shape", evidence)
 
 
-def _sizes(layer: ProfiledLayer) -> str:
+def _layer_size_text(layer: ProfiledLayer) -> str:
     shapes = ", ".join("x".join(map(str, shape)) for shape in layer.shapes)
     return shapes or f"{layer.parameters} parameters"
 
 
-def layer_by_layer(sides: Sides) -> Iterator[Claim]:
+def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises layers whose operations changed more than the operations of other layers."""
-    for layer, parts in _by_layer(sides).items():
-        others = tuple(part for part in parts if _differs(sides, part))
+    for layer, parts in _parts_by_layer(sides).items():
+        others = tuple(part for part in parts if _work_differs(sides, part))
         alike = (part for part in parts if part not in others)
-        claimed = tuple(part for part in alike if sides.is_special([part]))
-        if others and sides.is_special(others, LIKELY):
+        claimed = tuple(part for part in alike if sides.differs_from_other_parts([part]))
+        if others and sides.differs_from_other_parts(others, LIKELY):
             claimed = (*others, *claimed)
         if not claimed:
             continue
@@ -590,7 +630,10 @@ def layer_by_layer(sides: Sides) -> Iterator[Claim]:
         largest = max(claimed, key=lambda part: abs(sides.times[part].difference))
         if abs(sides.times[largest].difference) >= _DOMINATES * abs(total):
             place += f", {_DIRECTIONS.get(largest.direction, largest.direction)}"
-        evidence += [_changed(sides, claimed), *_ratios(sides, claimed, "FLOPs", "bytes")]
+        evidence += [
+            _operation_count_changes(sides, claimed),
+            *_amount_ratio_texts(sides, claimed, "FLOPs", "bytes"),
+        ]
         kernels = sides.kernels(claimed)
         flops, moved = (sides.total(name, claimed) for name in ("flops", "bytes"))
         if flops[0] != flops[1]:
@@ -602,42 +645,66 @@ def layer_by_layer(sides: Sides) -> Iterator[Claim]:
         else:
             kind, text = "kernel", "the same operations take another time"
         more = sum(b.parameters - a.parameters for a, b in pairs)
-        claimed = (*claimed, *_of_parameters(sides, more))
-        yield Claim(kind, claimed, place, text, evidence)
+        claimed = (*claimed, *_parts_of_parameters(sides, more))
+        yield CauseClaim(kind, claimed, place, text, evidence)
 
 
-def gaps(sides: Sides) -> Iterator[Claim]:
+def gaps(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises more time in which no operation runs."""
     if GAPS in sides.free and sides.stands_out([GAPS]):
         text = "no operation runs between the first and the last of the step"
-        yield Claim("gaps", (GAPS,), "gaps between operations", text, is_effect=True)
+        yield CauseClaim("gaps", (GAPS,), "gaps between operations", text, is_effect=True)
 
 
-def everything(sides: Sides) -> Iterator[Claim]:
+def everything(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises that all operations are slower, if records do not show a reason."""
     parts = sides.operations
     factors = sides.factors
     least = CERTAIN * factors.error(_LOAD)
-    if parts and factors.separated and abs(factors.difference) > least and sides.stands_out(parts):
-        text = _slower(sides, parts)
-        is_effect = any(_differs(sides, part) for part in sides.times if part not in sides.free)
+    if (
+        parts
+        and factors.sides_are_separated
+        and abs(factors.difference) > least
+        and sides.stands_out(parts)
+    ):
+        text = _slowdown_text(sides, parts)
+        is_effect = any(
+            _work_differs(sides, part) for part in sides.times if part not in sides.free
+        )
         if is_effect:
             text += "; because of the other operations, or of another load or clock"
-        elif not _states(sides, parts):
+        elif not _machine_state_evidence(sides, parts):
             text += "; another load or clock, which records do not show"
-        yield Claim("everything", parts, "all operations", text, is_effect=is_effect)
+        yield CauseClaim("everything", parts, "all operations", text, is_effect=is_effect)
 
 
-Recogniser: TypeAlias = Callable[[Sides], Iterable[Claim]]
+Recogniser: TypeAlias = Callable[[Sides], Iterable[CauseClaim]]
 
 RECOGNISERS: tuple[Recogniser, ...] = (
-    *(input_wait, program, network, batch, threads, precision, batch_norm, reduction, copies),
-    *(layers, changed_layers, layer_by_layer, other_copies, gaps, everything),
+    *(
+        recognise_input_wait,
+        program,
+        network,
+        batch,
+        threads,
+        precision,
+        recognise_unfused_batch_norm,
+        reduction,
+        copies,
+    ),
+    *(
+        layers,
+        recognise_changed_layers,
+        recognise_slower_layers,
+        recognise_other_copies,
+        gaps,
+        everything,
+    ),
 )
 """Recognisers, in the order in which they claim parts."""
 
 
-def _of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
+def _parts_of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
     """Parts outside of towers, if they take longer because of additional parameters.
 
     `own` is the number of additional parameters in one layer, which must be a large share of all
@@ -654,11 +721,11 @@ def _of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
     return parts if sides.together(parts).difference * more > 0 else ()
 
 
-def _by_layer(sides: Sides) -> dict[str, list[Part]]:
+def _parts_by_layer(sides: Sides) -> dict[str, list[Part]]:
     if sides.alignment.is_other_network:
         return {}
     parts = (part for part in sides.operations if part.layer != REST)
-    return grouped(parts, lambda part: part.layer)
+    return group_by(parts, lambda part: part.layer)
 
 
 def _have_products(sides: Sides, parts: Collection[Part]) -> bool:
@@ -666,25 +733,25 @@ def _have_products(sides: Sides, parts: Collection[Part]) -> bool:
     return any(map(_PRODUCT.search, itertools.chain(*sides.kernels(parts))))
 
 
-def _types(kernels: Iterable[str]) -> tuple[str, ...]:
+def _number_formats(kernels: Iterable[str]) -> tuple[str, ...]:
     words = (name.partition(" ") for name in kernels if _PRODUCT.search(name))
     return tuple(sorted({type for _, _, type in words if type}))
 
 
-def _differs(sides: Sides, part: Part) -> bool:
+def _work_differs(sides: Sides, part: Part) -> bool:
     """Whether a part certainly has different operations, FLOPs or bytes on the two sides."""
     works = [side.work(part) for side in (sides.a, sides.b)]
     lacking = any(part not in side.parts for side in (sides.a, sides.b))
     return lacking or (None not in works and works[0] != works[1])
 
 
-def _layers(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
+def _layers_text(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
     """Text with the layer that has the largest difference, and with the number of other layers."""
     size = {name: abs(sides.together(layers[name]).difference) for name in names}
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
-def _changed(sides: Sides, parts: Collection[Part]) -> str:
+def _operation_count_changes(sides: Sides, parts: Collection[Part]) -> str:
     """Text about the differences in numbers of operations by type: "+2 Cast float32, -1 Relu"."""
     before, after = sides.kernels(parts)
     differences = {name: after[name] - before[name] for name in (*before, *after)}
@@ -696,7 +763,7 @@ def _changed(sides: Sides, parts: Collection[Part]) -> str:
     return f"operations of B: {first_few(texts, _MOST, ', ')}" if texts else ""
 
 
-def _with_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _add_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts. The gaps are added if the parts contain most of the additional operations."""
     if GAPS not in sides.free:
         return parts
@@ -709,7 +776,7 @@ def _with_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (*parts, GAPS) if more * sides.times[GAPS].difference > 0 else parts
 
 
-def _ratios(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
+def _amount_ratio_texts(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
     """Text with the FLOPs or bytes of B relative to A, such as "1.500 times the FLOPs"."""
     for name in amounts:
         before, after = sides.total(name.lower(), parts)
@@ -717,11 +784,11 @@ def _ratios(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[st
             yield f"{number(after / before)} times the {name}"
 
 
-def _slower(sides: Sides, parts: Iterable[Part]) -> str:
+def _slowdown_text(sides: Sides, parts: Iterable[Part]) -> str:
     base, new = sides.mean_of(parts).usual
     return f"they take {number(new / base)} times as long"
 
 
-def _facts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
+def _differing_fact_texts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
     """Texts about the given flags and facts that differ, such as "xla: false in A, true in B"."""
-    return reasons_of(sides.a.profiles, sides.b.profiles, names)
+    return possible_reasons(sides.a.profiles, sides.b.profiles, names)

@@ -8,11 +8,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cnnbench.base.charts import Axis, DistributionRow, Rows, key_of
-from cnnbench.base.document import Content, Row, Table, Text, numeric, table, table_lines, text_of
-from cnnbench.base.text import code, count, markdown, number, number_of, percent
-from cnnbench.judge.explain.causes import causes, significant_causes
-from cnnbench.judge.explain.facts import changes_of, measured_changes
+from cnnbench.base.charts import Axis, DistributionRow, Rows, legend_text
+from cnnbench.base.document import (
+    Content,
+    Row,
+    Table,
+    Text,
+    make_table,
+    numeric_cell,
+    table_lines,
+    text_of,
+)
+from cnnbench.base.text import code, count_text, item_count, markdown, number, percent
+from cnnbench.judge.explain.causes import find_causes, significant_causes
+from cnnbench.judge.explain.facts import fact_changes, measured_quantity_changes
 from cnnbench.judge.explain.sides import CERTAIN, Sides
 from cnnbench.records.profiles import Cause, ExplainedRow, Explanation, StepProfile
 
@@ -29,7 +38,7 @@ def explain(
     # With a single process, a difference may be specific to this process.
     if min(len(base), len(new)) > 1:
         sides, significant = significant_causes(sides)
-    work = () if significant else causes(sides.of_work())
+    work = () if significant else find_causes(sides.of_work())
     timed = sides.timed
     document = Explanation(
         answer="",
@@ -45,8 +54,8 @@ def explain(
         causes=significant or work,
         by_work=bool(work),
         facts=(
-            *changes_of(base, new),
-            *measured_changes(base, new),
+            *fact_changes(base, new),
+            *measured_quantity_changes(base, new),
             *(primitive.fact for primitive in sides.primitives),
         ),
         base_processes=len(base),
@@ -58,12 +67,12 @@ def explain(
         for part, times in sides.means.items()
     ]
     rows.sort(key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction))
-    return replace(document, answer=_answer(document), rows=tuple(rows))
+    return replace(document, answer=_answer_sentences(document), rows=tuple(rows))
 
 
-def _answer(explanation: Explanation) -> str:
+def _answer_sentences(explanation: Explanation) -> str:
     """The answer in one sentence; a second sentence if the work differs."""
-    step = f"a step takes {_more(explanation.difference)}"
+    step = f"a step takes {_more_or_less_text(explanation.difference)}"
     if explanation.causes and not explanation.by_work:
         return _answer_of_causes(explanation)
     if min(explanation.base_processes, explanation.new_processes) < 2:
@@ -77,12 +86,13 @@ def _answer(explanation: Explanation) -> str:
         answer = f"Inconclusive: {step}, and more than a whole step can be chance."
     else:
         answer = (
-            f"No significant difference: {step} ({_between(explanation)}), and up to "
-            f"{_ms(explanation.chance)} can be chance."
+            f"No significant difference: {step} ({_from_to_text(explanation)}), and up to "
+            f"{_ms_text(explanation.chance)} can be chance."
         )
     if explanation.by_work:
         work = [
-            f"{cause.text} in {cause.place} ({_more(cause.difference)}, +/- {_ms(cause.spread)})"
+            f"{cause.text} in {cause.place} ({_more_or_less_text(cause.difference)}, +/- "
+            f"{_ms_text(cause.spread)})"
             for cause in explanation.causes[:_MOST_NAMED]
         ]
         answer += f" The work certainly differs: {'; '.join(work)}."
@@ -91,49 +101,60 @@ def _answer(explanation: Explanation) -> str:
 
 def _answer_of_causes(explanation: Explanation) -> str:
     """Text about the difference in step time, its largest causes, and the unexplained rest."""
-    difference, step = explanation.difference, f"a step takes {_more(explanation.difference)}"
+    difference, step = (
+        explanation.difference,
+        f"a step takes {_more_or_less_text(explanation.difference)}",
+    )
     least = _ALSO * max(abs(explanation.causes[0].difference), abs(difference))
     others = [cause for cause in explanation.causes[1:] if abs(cause.difference) >= least]
     named = [explanation.causes[0], *others[: _MOST_NAMED - 1]]
     if abs(difference) <= explanation.spread:
-        text = "; ".join(_named(cause, with_spread=True) for cause in named)
-        step = f"{_more(difference)}, +/- {_ms(explanation.spread)}"
+        text = "; ".join(_cause_answer_text(cause, with_spread=True) for cause in named)
+        step = f"{_more_or_less_text(difference)}, +/- {_ms_text(explanation.spread)}"
         return f"No significant difference in step time ({step}), but a step has {text}."
     like = [
-        _named(cause, with_spread=False) for cause in named if cause.difference * difference > 0
+        _cause_answer_text(cause, with_spread=False)
+        for cause in named
+        if cause.difference * difference > 0
     ]
     opposite = [
-        _named(cause, with_spread=True) for cause in named if cause.difference * difference <= 0
+        _cause_answer_text(cause, with_spread=True)
+        for cause in named
+        if cause.difference * difference <= 0
     ]
     if abs(explanation.unexplained) >= least:
         is_like = explanation.unexplained * difference > 0
-        size = _size(explanation.unexplained) if is_like else _more(explanation.unexplained)
+        size = (
+            _difference_size_text(explanation.unexplained)
+            if is_like
+            else _more_or_less_text(explanation.unexplained)
+        )
         (like if is_like else opposite).append(f"{size} that no cause explains")
     against = f"; although it has {'; '.join(opposite)}" if opposite else ""
     return f"A{step[1:]}: {'; '.join(like)}{against}."
 
 
-def _named(cause: Cause, *, with_spread: bool) -> str:
+def _cause_answer_text(cause: Cause, *, with_spread: bool) -> str:
     """Text about a cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
-    size = _size(cause.difference)
+    size = _difference_size_text(cause.difference)
     if with_spread:
-        size = f"{_more(cause.difference)} (+/- {_ms(cause.spread)})"
-    return f"{size} in {cause.place} ({_between(cause)}): {cause.text}"
+        size = f"{_more_or_less_text(cause.difference)} (+/- {_ms_text(cause.spread)})"
+    return f"{size} in {cause.place} ({_from_to_text(cause)}): {cause.text}"
 
 
-def _between(compared: Cause | Explanation) -> str:
-    return f"{in_ms(compared.base)} to {_ms(compared.new)}"
+def _from_to_text(compared: Cause | Explanation) -> str:
+    return f"{in_ms(compared.base)} to {_ms_text(compared.new)}"
 
 
-def _size(difference: float) -> str:
-    return _ms(abs(difference)) + (" less" if difference < 0 else "")
+def _difference_size_text(difference: float) -> str:
+    return _ms_text(abs(difference)) + (" less" if difference < 0 else "")
 
 
-def _more(difference: float) -> str:
-    return f"{_ms(abs(difference))} {'less' if difference < 0 else 'more'}"
+def _more_or_less_text(difference: float) -> str:
+    return f"{_ms_text(abs(difference))} {'less' if difference < 0 else 'more'}"
 
 
-def _ms(seconds: float) -> str:
+def _ms_text(seconds: float) -> str:
     return f"{in_ms(seconds)} ms"
 
 
@@ -145,7 +166,7 @@ _MOST_FACTS = 12
 _SMALLEST = 1e-6  # shortest time that is shown, in seconds
 
 
-def lines_of(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
+def explanation_rows(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
     """Lines of a table: the largest rows (all if `most` is 0), the sum of other rows, the rest, the
     step.
 
@@ -155,7 +176,7 @@ def lines_of(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
     shown = explanation.rows[:most] if most else explanation.rows
     lines = list(shown)
     if rest := explanation.rows[len(shown) :]:
-        name = count(number_of(explanation.rows) - len(shown), "other row", "other rows")
+        name = count_text(item_count(explanation.rows) - len(shown), "other row", "other rows")
         base, new = (sum(getattr(row, side) for row in rest) for side in ("base", "new"))
         shares = [row.share for row in rest if row.share is not None]
         share = sum(shares) if shares else None
@@ -170,26 +191,30 @@ def lines_of(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
 
 
 def rows_table(explanation: Explanation, most: int = SHOWN, **layout: Any) -> Table | None:
-    """A table of `lines_of`. For `layout`, see `cnnbench.base.document.table`."""
-    return table(map(_cells, lines_of(explanation, most)), **layout)
+    """A table of `explanation_rows`. For `layout`, see `cnnbench.base.document.make_table`."""
+    return make_table(map(_row_cells, explanation_rows(explanation, most)), **layout)
 
 
 def table_text(explanation: Explanation, most: int = SHOWN) -> str:
     """Text for a terminal: answer, causes with evidence, rows, and other differences."""
-    causes, *others = sections(explanation, most)
+    causes, *others = terminal_sections(explanation, most)
     return text_of([[explanation.answer, *causes], *others])
 
 
-def sections(explanation: Explanation, most: int = SHOWN) -> list[list[Content]]:
+def terminal_sections(explanation: Explanation, most: int = SHOWN) -> list[list[Content]]:
     """The contents for a terminal, without the answer: causes, rows, remarks."""
     causes: list[Content] = []
     for cause in explanation.causes:
         causes.append(Text(f"- {cause_text(cause)}", hanging=_INDENT))
         causes += (Text(evidence, indent=_INDENT) for evidence in cause.further)
-    causes += (Text(f"- {text}", hanging=_INDENT) for text in _unexplained(explanation))
-    facts = [Text(fact, indent=_INDENT) for fact in _facts(explanation)]
+    causes += (Text(f"- {text}", hanging=_INDENT) for text in _unexplained_text(explanation))
+    facts = [Text(fact, indent=_INDENT) for fact in _fact_texts(explanation)]
     rows = rows_table(explanation, most, spare=("share", "+/-, ms"))
-    return [causes, [rows], [about(explanation), "Also different:" if facts else None, *facts]]
+    return [
+        causes,
+        [rows],
+        [measurement_sentence(explanation), "Also different:" if facts else None, *facts],
+    ]
 
 
 def to_markdown(explanation: Explanation, most: int = SHOWN) -> str:
@@ -209,29 +234,29 @@ def markdown_body(explanation: Explanation, most: int = SHOWN) -> list[str]:
     causes = [
         f"- {code('; '.join((cause_text(cause), *cause.further)))}" for cause in explanation.causes
     ]
-    causes += (f"- {text}" for text in _unexplained(explanation))
+    causes += (f"- {text}" for text in _unexplained_text(explanation))
     rows = rows_table(explanation, most)
     return [
         *(causes and [*causes, ""]),
         *("<details><summary>Where: milliseconds of a step</summary>", ""),
         *(table_lines(rows, code) if rows else ()),
-        *("", about(explanation), ""),
-        *(f"- also different: {code(text)}" for text in _facts(explanation)),
+        *("", measurement_sentence(explanation), ""),
+        *(f"- also different: {code(text)}" for text in _fact_texts(explanation)),
         *("", "</details>"),
     ]
 
 
-def chart(explanation: Explanation, most: int = SHOWN) -> Rows:
+def differences_chart(explanation: Explanation, most: int = SHOWN) -> Rows:
     """Chart of the differences of the largest rows, with their spread."""
     rows = []
     of = f"the {most} largest of" if 0 < most < len(explanation.rows) else "all"
-    for line in lines_of(explanation, most):
+    for line in explanation_rows(explanation, most):
         difference, spread = line.difference, line.spread
         known, tone = not math.isnan(spread), "bad" if difference > 0 else "good"
         rows.append(
             DistributionRow(
                 label=", ".join(filter(None, (line.layer, line.kind, line.direction))),
-                values=((1e3 * difference, f"{in_ms(line.base)} to {_ms(line.new)}"),),
+                values=((1e3 * difference, f"{in_ms(line.base)} to {_ms_text(line.new)}"),),
                 low=1e3 * (difference - spread) if known else None,
                 high=1e3 * (difference + spread) if known else None,
                 text=f"{signed_ms(difference)} ms",
@@ -239,15 +264,15 @@ def chart(explanation: Explanation, most: int = SHOWN) -> Rows:
             )
         )
     return Rows(
-        title=f"Step time of B minus A: {of} {number_of(explanation.rows)} differences",
+        title=f"Step time of B minus A: {of} {item_count(explanation.rows)} differences",
         x=Axis(label="difference (ms)"),
         rows=tuple(rows),
         limit=(0.0, "no difference"),
-        note=key_of(rows, dot="the difference", band="twice its standard error"),
+        note=legend_text(rows, dot="the difference", band="twice its standard error"),
     )
 
 
-def _unexplained(explanation: Explanation) -> Iterator[str]:
+def _unexplained_text(explanation: Explanation) -> Iterator[str]:
     """Text about the part of the difference that significant causes do not explain."""
     if explanation.causes and not explanation.by_work:
         yield f"{signed_ms(explanation.unexplained)} ms that no cause explains"
@@ -255,40 +280,40 @@ def _unexplained(explanation: Explanation) -> Iterator[str]:
 
 def cause_text(cause: Cause) -> str:
     """A cause as one line with its times."""
-    times = f"{in_ms(cause.base)} to {_ms(cause.new)}, +/- {in_ms(cause.spread)}"
+    times = f"{in_ms(cause.base)} to {_ms_text(cause.new)}, +/- {in_ms(cause.spread)}"
     return f"{signed_ms(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
-def about(explanation: Explanation) -> str:
+def measurement_sentence(explanation: Explanation) -> str:
     """A sentence about how the difference was measured."""
     a, b = explanation.base_processes, explanation.new_processes
     processes = f"{a} and {b}" if a != b else f"{a} + {b}"
-    steps = count(explanation.steps, "profiled step", "profiled steps")
+    steps = count_text(explanation.steps, "profiled step", "profiled steps")
     return (
         f"{processes} processes of {steps}, means "
         "after rare disturbances are removed, as in cnnbench compare; a profiled step takes "
-        f"{_ms(explanation.profiled_base)} of A and {_ms(explanation.profiled_new)} of B."
+        f"{_ms_text(explanation.profiled_base)} of A and {_ms_text(explanation.profiled_new)} of B."
     )
 
 
-def _cells(line: ExplainedRow) -> Row:
+def _row_cells(line: ExplainedRow) -> Row:
     return {
         "layer": line.layer,
         "kind": line.kind,
         "direction": line.direction,
-        "A, ms": numeric(line.base, in_ms),
-        "B, ms": numeric(line.new, in_ms),
-        "difference, ms": numeric(line.difference, signed_ms),
-        "+/-, ms": numeric(None if math.isnan(line.spread) else line.spread, in_ms),
-        "share": numeric(line.share, partial(percent, digits=0)),
+        "A, ms": numeric_cell(line.base, in_ms),
+        "B, ms": numeric_cell(line.new, in_ms),
+        "difference, ms": numeric_cell(line.difference, signed_ms),
+        "+/-, ms": numeric_cell(None if math.isnan(line.spread) else line.spread, in_ms),
+        "share": numeric_cell(line.share, partial(percent, digits=0)),
     }
 
 
-def _facts(explanation: Explanation) -> Iterator[str]:
+def _fact_texts(explanation: Explanation) -> Iterator[str]:
     facts = [f"{fact.fact} is {fact.base} in A and {fact.new} in B" for fact in explanation.facts]
     yield from facts[:_MOST_FACTS]
     if len(facts) > _MOST_FACTS:
-        yield f"and {number_of(explanation.facts) - _MOST_FACTS} more, which JSON has"
+        yield f"and {item_count(explanation.facts) - _MOST_FACTS} more, which JSON has"
 
 
 def in_ms(seconds: float) -> str:

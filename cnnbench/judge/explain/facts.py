@@ -9,10 +9,16 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from cnnbench.base.stats import grouped, median
+from cnnbench.base.stats import group_by, median
 from cnnbench.base.text import NONE, binary, first_few, integer, number, percent
-from cnnbench.judge.compare.comparability import Difference, Group, differences
-from cnnbench.judge.compare.configuration import REDUCING, UPDATING, Configuration, allowed, expand
+from cnnbench.judge.compare.comparability import Difference, MeasurementGroup, fact_differences
+from cnnbench.judge.compare.configuration import (
+    REDUCING,
+    UPDATING,
+    Configuration,
+    expand_fact_names,
+    is_allowed_to_differ,
+)
 from cnnbench.judge.metrics import readable_fact
 from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.profiles import (
@@ -71,19 +77,19 @@ _BUSY = 0.25  # tolerance in numbers of busy CPUs
 _STOLEN = 0.02  # tolerance of the share of CPU time
 
 
-def changes_of(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[FactChange]:
+def fact_changes(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[FactChange]:
     """Flags and facts that differ between the sides. Flags that were given explicitly are first."""
     return [
         FactChange(
             fact=difference.fact,
-            base=_values(difference.fact, difference.base),
-            new=_values(difference.fact, difference.new),
+            base=_values_text(difference.fact, difference.base),
+            new=_values_text(difference.fact, difference.new),
         )
-        for difference in _differences(base, new)
+        for difference in _fact_differences(base, new)
     ]
 
 
-def reasons_of(
+def possible_reasons(
     base: Sequence[StepProfile], new: Sequence[StepProfile], patterns: Iterable[str]
 ) -> tuple[str, ...]:
     """Text about flags and facts with matching names that may be the reason for a difference.
@@ -94,23 +100,29 @@ def reasons_of(
     wanted = tuple(patterns)
     explicit = {flag for profile in (*base, *new) for flag in profile.record.explicit_flags}
     named: list[str] = []
-    for difference in _differences(base, new):
-        follows = difference.fact not in explicit and allowed(difference.fact, expand(tuple(named)))
+    for difference in _fact_differences(base, new):
+        follows = difference.fact not in explicit and is_allowed_to_differ(
+            difference.fact, expand_fact_names(tuple(named))
+        )
         if (
-            allowed(difference.fact, wanted)
+            is_allowed_to_differ(difference.fact, wanted)
             and not follows
             and not {*difference.base} & {*difference.new}
         ):
             named.append(difference.fact)
-    return tuple(text_of(change) for change in changes_of(base, new) if change.fact in named)
+    return tuple(
+        fact_change_text(change) for change in fact_changes(base, new) if change.fact in named
+    )
 
 
-def _differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[Difference]:
+def _fact_differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[Difference]:
     before, after = (
-        Group(Configuration.of(side[0].record), tuple(profile.record for profile in side))
+        MeasurementGroup(
+            Configuration.of(side[0].record), tuple(profile.record for profile in side)
+        )
         for side in (base, new)
     )
-    all_differences = differences(before, after)
+    all_differences = fact_differences(before, after)
     return [
         difference
         for difference in all_differences
@@ -119,7 +131,7 @@ def _differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> lis
     ]
 
 
-class Amount(NamedTuple):
+class MeasuredQuantity(NamedTuple):
     """A measured quantity other than the times of operations.
 
     Attributes:
@@ -136,7 +148,7 @@ class Amount(NamedTuple):
     slows: int = 0
 
 
-def measured_changes(
+def measured_quantity_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile], slower: int = 0
 ) -> Iterator[FactChange]:
     """Quantities of start-up, memory, graph and machine that differ between the sides.
@@ -163,74 +175,102 @@ def measured_changes(
             )
 
 
-def text_of(change: FactChange) -> str:
+def fact_change_text(change: FactChange) -> str:
     """A fact as text: "num_intra_threads: 2 in A, 1 in B"."""
     return f"{change.fact}: {change.base} in A, {change.new} in B"
 
 
-def _values(name: str, values: Iterable[str]) -> str:
+def _values_text(name: str, values: Iterable[str]) -> str:
     return " or ".join(readable_fact(name, value) for value in values) or NONE
 
 
-def _condition(name: str) -> Callable[[StepProfile], float | None]:
+def _condition_reader(name: str) -> Callable[[StepProfile], float | None]:
     return lambda profile: profile.record.condition(name)
 
 
-def _found(name: str, profile: StepProfile) -> Any:
+def _condition_value(name: str, profile: StepProfile) -> Any:
     conditions = profile.record.conditions
     return None if conditions is None else conditions.during.get(name)
 
 
 def _gpu_clock(profile: StepProfile) -> float | None:
     """Clock rate of the slowest GPU in the run, in MHz."""
-    clocks = _found("gpu_clocks_mhz", profile)
+    clocks = _condition_value("gpu_clocks_mhz", profile)
     return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
 
 
-def _slowed(reason: str, profile: StepProfile) -> float | None:
+def _throttled_gpu_count(reason: str, profile: StepProfile) -> float | None:
     if _gpu_clock(profile) is None:
         return None
-    return sum(reason in str(value) for value in _found("gpu_throttle_reasons", profile) or ())
+    return sum(
+        reason in str(value) for value in _condition_value("gpu_throttle_reasons", profile) or ()
+    )
 
 
-def _cpu_time(profile: StepProfile) -> float | None:
+def _cpu_time_ms(profile: StepProfile) -> float | None:
     """CPU time of a step in milliseconds."""
     seconds = profile.record.step_cpu_seconds
     return 1e3 * fmean(seconds) if seconds else None
 
 
-def _sum_of(name: str) -> Callable[[StepProfile], float]:
+def _row_sum_reader(name: str) -> Callable[[StepProfile], float]:
     return lambda profile: sum(getattr(row, name) for row in profile.rows)
 
 
-def _in(unit: str, text: Callable[[float], str] = number) -> Callable[[float], str]:
+def _unit_formatter(unit: str, text: Callable[[float], str] = number) -> Callable[[float], str]:
     return lambda value: f"{text(value)} {unit}"
 
 
-_QUANTITIES: tuple[Amount, ...] = (
-    Amount("time to build", attrgetter("record.startup_seconds.build"), _in("s"), _NOTICEABLE),
-    Amount("first step", attrgetter("record.startup_seconds.first_step"), _in("s"), _NOTICEABLE),
-    Amount("peak memory", attrgetter("record.measured.peak_memory_bytes"), binary, _NOTICEABLE),
-    Amount(CPU_TIME, _cpu_time, _in("ms"), _NOTICEABLE),
-    Amount("CPU clock", _condition("cpu_clock_mhz"), _in("MHz", integer), _CLOCKS, slows=-1),
-    Amount("GPU clock", _gpu_clock, _in("MHz", integer), _CLOCKS, slows=-1),
+_QUANTITIES: tuple[MeasuredQuantity, ...] = (
+    MeasuredQuantity(
+        "time to build",
+        attrgetter("record.startup_seconds.build"),
+        _unit_formatter("s"),
+        _NOTICEABLE,
+    ),
+    MeasuredQuantity(
+        "first step",
+        attrgetter("record.startup_seconds.first_step"),
+        _unit_formatter("s"),
+        _NOTICEABLE,
+    ),
+    MeasuredQuantity(
+        "peak memory", attrgetter("record.measured.peak_memory_bytes"), binary, _NOTICEABLE
+    ),
+    MeasuredQuantity(CPU_TIME, _cpu_time_ms, _unit_formatter("ms"), _NOTICEABLE),
+    MeasuredQuantity(
+        "CPU clock",
+        _condition_reader("cpu_clock_mhz"),
+        _unit_formatter("MHz", integer),
+        _CLOCKS,
+        slows=-1,
+    ),
+    MeasuredQuantity("GPU clock", _gpu_clock, _unit_formatter("MHz", integer), _CLOCKS, slows=-1),
     *(
-        Amount(f"GPUs with {reason}", partial(_slowed, reason), integer, slows=1)
+        MeasuredQuantity(
+            f"GPUs with {reason}", partial(_throttled_gpu_count, reason), integer, slows=1
+        )
         for reason in THROTTLE_REASONS
     ),
-    Amount(_OTHERS, _condition("other_cpus"), "{:.1f}".format, least=_BUSY, slows=1),
-    Amount(_WITHHELD, _condition("steal_fraction"), percent, least=_STOLEN, slows=1),
-    Amount("FLOPs of a step", _sum_of("flops"), number),
-    Amount("bytes moved in a step", _sum_of("bytes"), binary),
-    Amount("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
-    Amount("bytes allocated in a step", attrgetter("allocated_bytes"), binary, _ALLOCATED),
-    Amount(
+    MeasuredQuantity(
+        _OTHERS, _condition_reader("other_cpus"), "{:.1f}".format, least=_BUSY, slows=1
+    ),
+    MeasuredQuantity(
+        _WITHHELD, _condition_reader("steal_fraction"), percent, least=_STOLEN, slows=1
+    ),
+    MeasuredQuantity("FLOPs of a step", _row_sum_reader("flops"), number),
+    MeasuredQuantity("bytes moved in a step", _row_sum_reader("bytes"), binary),
+    MeasuredQuantity("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
+    MeasuredQuantity(
+        "bytes allocated in a step", attrgetter("allocated_bytes"), binary, _ALLOCATED
+    ),
+    MeasuredQuantity(
         "operations that run in a step",
         lambda profile: sum(sum(row.operations.values()) for row in profile.rows),
         integer,
     ),
-    Amount("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
-    Amount(
+    MeasuredQuantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
+    MeasuredQuantity(
         "tensors sent between devices",
         lambda profile: sum(profile.graph.get(name, 0) for name in _SENDING),
         integer,
@@ -266,14 +306,14 @@ def primitive_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile]
 ) -> list[PrimitiveChange]:
     """Primitives that the sides call differently; empty if a side has no oneDNN log."""
-    before, after = map(_logged, (base, new))
+    before, after = map(_logged_primitives, (base, new))
     if before is None or after is None:
         return []
     changed = []
     # Conversions between layouts come last, because they follow from the layouts of other
     # primitives.
     for key in sorted({*before, *after}, key=lambda key: (key[0] == "reorder", key)):
-        texts = _texts(before.get(key, ()), after.get(key, ()))
+        texts = _call_texts(before.get(key, ()), after.get(key, ()))
         if texts is not None:
             name = " ".join(filter(None, ("oneDNN", *key)))
             changed.append(
@@ -282,25 +322,34 @@ def primitive_changes(
     return changed
 
 
-def _logged(profiles: Iterable[StepProfile]) -> dict[tuple[str, str], list[Primitive]] | None:
+def _logged_primitives(
+    profiles: Iterable[StepProfile],
+) -> dict[tuple[str, str], list[Primitive]] | None:
     """Calls in the first process with a log, by name and propagation."""
     log = next((profile.primitives for profile in profiles if profile.primitives), None)
     return (
         None
         if log is None
-        else grouped(log, lambda primitive: (primitive.name, primitive.propagation))
+        else group_by(log, lambda primitive: (primitive.name, primitive.propagation))
     )
 
 
-def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
+def _call_texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
     """The calls of both sides, as texts: by kernel if kernels differ, by layout if only layouts
     differ.
     """
-    for text in (_kernel, lambda primitive: f"{_kernel(primitive)} with {primitive.layouts}"):
+    for text in (
+        _kernel_text,
+        lambda primitive: f"{_kernel_text(primitive)} with {primitive.layouts}",
+    ):
         a, b = (_call_counts(side, text) for side in (before, after))
         if a != b:
             # Only layouts that differ between the sides are shown.
-            return (_text(a), _text(b)) if text is _kernel else (_text(a - b), _text(b - a))
+            return (
+                (_calls_text(a), _calls_text(b))
+                if text is _kernel_text
+                else (_calls_text(a - b), _calls_text(b - a))
+            )
     return None
 
 
@@ -311,13 +360,13 @@ def _call_counts(calls: Iterable[Primitive], text: Callable[[Primitive], str]) -
     return counts
 
 
-def _kernel(primitive: Primitive) -> str:
+def _kernel_text(primitive: Primitive) -> str:
     return " ".join(
         filter(None, (primitive.implementation, f"({primitive.types})" if primitive.types else ""))
     )
 
 
-def _text(calls: Counter[str]) -> str:
+def _calls_text(calls: Counter[str]) -> str:
     """Text about the calls in a step, such as "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
     texts = [f"{times} {name}".rstrip() for name, times in calls.most_common()]
     return first_few(texts, _MOST, ", ") if texts else NONE

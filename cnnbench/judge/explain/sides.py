@@ -26,8 +26,8 @@ from typing import TypeAlias
 
 from cnnbench.base.inference import student_quantile
 from cnnbench.base.slow_steps import step_weights, weighted_mean
-from cnnbench.base.stats import grouped, median
-from cnnbench.base.text import count
+from cnnbench.base.stats import group_by, median
+from cnnbench.base.text import count_text
 from cnnbench.judge.explain.facts import PrimitiveChange, primitive_changes
 from cnnbench.records.profiles import (
     FORWARD,
@@ -70,25 +70,25 @@ class Alignment:
     @classmethod
     def of(cls, base: Layers, new: Layers) -> Alignment:
         """Aligns two networks."""
-        pairs = _align(base, new)
+        pairs = _align_layers(base, new)
         taken = {layer.name for layer, _ in pairs}, {layer.name for _, layer in pairs}
         free = (layer for layer in new if layer.name not in taken[1] and layer.kind)
-        waiting = grouped(free, _signature)
+        waiting = group_by(free, _layer_signature)
         moved = [
-            (layer, waiting[_signature(layer)].pop(0))
+            (layer, waiting[_layer_signature(layer)].pop(0))
             for layer in base
-            if layer.name not in taken[0] and waiting.get(_signature(layer))
+            if layer.name not in taken[0] and waiting.get(_layer_signature(layer))
         ]
         return cls(tuple(base), tuple(new), tuple(pairs), tuple(moved))
 
     @cached_property
-    def only_a(self) -> tuple[ProfiledLayer, ...]:
+    def layers_only_in_a(self) -> tuple[ProfiledLayer, ...]:
         """Layers of A without a counterpart."""
         taken = {layer.name for layer, _ in (*self.pairs, *self.moved)}
         return tuple(layer for layer in self.a if layer.name not in taken)
 
     @cached_property
-    def only_b(self) -> tuple[ProfiledLayer, ...]:
+    def layers_only_in_b(self) -> tuple[ProfiledLayer, ...]:
         """Layers of B without a counterpart."""
         taken = {layer.name for _, layer in (*self.pairs, *self.moved)}
         return tuple(layer for layer in self.b if layer.name not in taken)
@@ -100,7 +100,7 @@ class Alignment:
         if not min(sizes):
             return False
         pairs = [pair for pair in (*self.pairs, *self.moved) if pair[0].kind]
-        equal = sum(_signature(layer) == _signature(other) for layer, other in pairs)
+        equal = sum(_layer_signature(layer) == _layer_signature(other) for layer, other in pairs)
         alike = sum(layer.kind == other.kind for layer, other in pairs)
         return equal < _FEW * min(sizes) and alike < _MOST_ALIKE * max(sizes)
 
@@ -111,7 +111,7 @@ class Alignment:
             return {}
         names_in_a = {other.name: layer.name for layer, other in (*self.pairs, *self.moved)}
         taken = {layer.name for layer in self.a}
-        for layer in self.only_b:
+        for layer in self.layers_only_in_b:
             names_in_a[layer.name] = f"{layer.name} of B" if layer.name in taken else layer.name
         votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for layer, other in self.pairs:
@@ -125,12 +125,14 @@ class Alignment:
     def text(self) -> str:
         """Text about added or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
         parts = [
-            *_layer_count_texts(self.only_b, "more", self.b, self.names),
-            *_layer_count_texts(self.only_a, "less", self.a, {}),
+            *_layer_count_texts(self.layers_only_in_b, "more", self.b, self.names),
+            *_layer_count_texts(self.layers_only_in_a, "less", self.a, {}),
         ]
         if (moved := [pair for pair in self.moved if pair[0].kind]) and not parts:
             first = moved[0]
-            parts = [f"{count(len(moved), 'layer', 'layers')} in another place ({first[0].name})"]
+            parts = [
+                f"{count_text(len(moved), 'layer', 'layers')} in another place ({first[0].name})"
+            ]
         return f"B has {' and '.join(parts)}" if parts else ""
 
 
@@ -148,21 +150,21 @@ def layers_of(profile: StepProfile) -> Layers:
     return tuple(by_name.values())
 
 
-def _signature(layer: ProfiledLayer) -> tuple[object, ...]:
+def _layer_signature(layer: ProfiledLayer) -> tuple[object, ...]:
     """A value that is equal for equal layers. Uses FLOPs if the document contains no shapes."""
     return (layer.kind, layer.shapes or layer.flops, layer.parameters)
 
 
-def _class(layer: ProfiledLayer) -> str:
+def _layer_class(layer: ProfiledLayer) -> str:
     return layer.kind.rpartition(" ")[0] if "convolution" in layer.kind else layer.kind
 
 
 def _match_score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
     """Score of pairing two layers; 0 if they cannot be paired."""
-    if _class(layer) != _class(other):
+    if _layer_class(layer) != _layer_class(other):
         return 0.0
     tie = _TIE * (layer.name == other.name)
-    if _signature(layer) == _signature(other):
+    if _layer_signature(layer) == _layer_signature(other):
         worth = _EQUAL if layer.flops == other.flops else _SAME_SHAPES
     else:
         sizes = [[size for shape in side.shapes for size in shape] for side in (layer, other)]
@@ -171,7 +173,7 @@ def _match_score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
     return (worth if layer.kind else _NO_PRODUCT * worth) + tie
 
 
-def _align(base: Layers, new: Layers) -> list[Pair]:
+def _align_layers(base: Layers, new: Layers) -> list[Pair]:
     same = [row == other for row, other in zip(base, new, strict=False)]
     start = same.index(False) if False in same else len(same)
     common = list(zip(base[:start], new[:start], strict=True))
@@ -201,7 +203,7 @@ def _layer_count_texts(
     """Texts about layers by class, such as "2 convolutions more (3x3, after conv1)"."""
     products = [layer for layer in only if layer.kind] or only
     texts = []
-    for kind, members in grouped(products, _class).items():
+    for kind, members in group_by(products, _layer_class).items():
         noun = {"dense": "dense layer", "": "layer"}.get(kind, kind)
         number = f"a {noun}" if len(members) == 1 else f"{len(members)} {noun}s"
         sizes = dict.fromkeys(
@@ -351,7 +353,7 @@ class Times:
         return max(CERTAIN, student_quantile(CHANCE, freedom)) * self.error_of(math.sqrt(variance))
 
     @property
-    def separated(self) -> bool:
+    def sides_are_separated(self) -> bool:
         """Whether all processes of one side are above all processes of the other side."""
         base, new = self.each
         return min(new) > max(base) or min(base) > max(new)
@@ -396,7 +398,7 @@ class ProfiledSide:
         )
         return first if all(digest == first for digest in others) else None
 
-    def of_first(self, parts: Iterable[Part]) -> list[ProfiledPart]:
+    def rows_of_first_process(self, parts: Iterable[Part]) -> list[ProfiledPart]:
         """The rows of the given parts in the first process."""
         return [self._rows[0][part] for part in parts if part in self._rows[0]]
 
@@ -498,11 +500,11 @@ class Sides:
 
     def together(self, parts: Iterable[Part]) -> Times:
         """The sum of the typical times of one or more parts."""
-        return _sum(self.times[part] for part in parts)
+        return _sum_times(self.times[part] for part in parts)
 
     def mean_of(self, parts: Iterable[Part]) -> Times:
         """The sum of the mean times of one or more parts."""
-        return _sum(self.means[part] for part in parts)
+        return _sum_times(self.means[part] for part in parts)
 
     @property
     def operations(self) -> tuple[Part, ...]:
@@ -511,7 +513,7 @@ class Sides:
 
     def total(self, amount: str, parts: Collection[Part]) -> tuple[int, int]:
         """FLOPs or bytes of the given parts in a step of the first process of A, and of B."""
-        rows = [side.of_first(parts) for side in (self.a, self.b)]
+        rows = [side.rows_of_first_process(parts) for side in (self.a, self.b)]
         base, new = (sum(getattr(row, amount) for row in side) for side in rows)
         return base, new
 
@@ -519,7 +521,7 @@ class Sides:
         """Number of operations of the given parts by kernel, in a step of the first processes."""
         counters = Counter[str](), Counter[str]()
         for kernels, side in zip(counters, (self.a, self.b), strict=True):
-            for row in side.of_first(parts):
+            for row in side.rows_of_first_process(parts):
                 kernels.update(row.operations)
         return counters
 
@@ -528,7 +530,9 @@ class Sides:
         """The common speed factor of all operations in each process. The mean over both sides is
         1.
         """
-        counting = [(times, math.sqrt(math.prod(times.usual))) for times in self._counting()]
+        counting = [
+            (times, math.sqrt(math.prod(times.usual))) for times in self._largest_common_rows()
+        ]
         return Times(
             [
                 [
@@ -553,7 +557,8 @@ class Sides:
         if 1 in (len(self.a.profiles), len(self.b.profiles)):
             return _ONE_PROCESS
         shares = [
-            times.variance / fmean(times.usual) ** 2 for times in map(self._own, self._counting())
+            times.variance / fmean(times.usual) ** 2
+            for times in map(self._without_speed_factors, self._largest_common_rows())
         ]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
@@ -567,9 +572,11 @@ class Sides:
 
         If `errors` is at least `CERTAIN`, the processes of the two sides must also not overlap.
         """
-        return self.is_beyond(self.together(parts), errors, self.noise_of(parts))
+        return self.is_beyond_errors(self.together(parts), errors, self.noise_of(parts))
 
-    def is_beyond(self, times: Times, errors: float = CERTAIN, noise: float | None = None) -> bool:
+    def is_beyond_errors(
+        self, times: Times, errors: float = CERTAIN, noise: float | None = None
+    ) -> bool:
         """Like `stands_out`, for given times and noise. The default is the noise of operations."""
         if self.by_work:
             return errors < CERTAIN
@@ -587,13 +594,15 @@ class Sides:
         scales = [times.logarithms() or times]
         if max(times.usual) > _HARDLY_ANY * min(times.usual):
             scales.append(times)
-        return times.separated and any(abs(scale.difference) > scale.chance for scale in scales)
+        return times.sides_are_separated and any(
+            abs(scale.difference) > scale.chance for scale in scales
+        )
 
     def is_large(self, times: Times) -> bool:
         """Whether the difference is at least the share `SMALLEST` of the step time."""
         return abs(times.difference) >= SMALLEST * self.step.usual[0]
 
-    def is_settled(self, parts: Iterable[Part]) -> bool:
+    def differs_significantly(self, parts: Iterable[Part]) -> bool:
         """Whether some parts differ significantly, even if the difference is too small for
         `is_large`.
 
@@ -609,7 +618,7 @@ class Sides:
             and self.is_beyond_chance(times)
         )
 
-    def is_special(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
+    def differs_from_other_parts(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
         """Whether the given operations differ by more than the other operations of the step."""
         if self.by_work:
             return errors < CERTAIN
@@ -619,25 +628,25 @@ class Sides:
         # The speed of kernels on a GPU does not depend on the host's load, which varies between
         # processes.
         if not any(
-            times.difference * own.difference > 0 and self.is_beyond(own, errors)
-            for own in (self._own(times), of_sides)
+            times.difference * own.difference > 0 and self.is_beyond_errors(own, errors)
+            for own in (self._without_speed_factors(times), of_sides)
         ):
             return False
         # Without other evidence, the unscaled difference must be significant, too.
-        return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
+        return self.is_large(times) if errors < CERTAIN else self.is_beyond_errors(times, LIKELY)
 
-    def _own(self, times: Times) -> Times:
+    def _without_speed_factors(self, times: Times) -> Times:
         """Times divided by the speed factors of their processes."""
         return times.scaled(self.factors.each)
 
-    def _counting(self) -> list[Times]:
+    def _largest_common_rows(self) -> list[Times]:
         """The largest rows that exist in all processes."""
         of_operations = (times for part, times in self.times.items() if _is_operation(part))
         everywhere = (times for times in of_operations if min(map(min, times.each)) > 0)
         return sorted(everywhere, key=lambda times: -sum(times.usual))[:_COMPARED]
 
 
-def _sum(times: Iterable[Times]) -> Times:
+def _sum_times(times: Iterable[Times]) -> Times:
     first, *others = times
     return sum(others, first)
 
@@ -672,5 +681,5 @@ def _sum_parts(
             bytes=sum(row.bytes for row in members),
             operations=sum((Counter(row.operations) for row in members), Counter[str]()),
         )
-        for part, members in grouped(rows, lambda row: named(row.part)).items()
+        for part, members in group_by(rows, lambda row: named(row.part)).items()
     }

@@ -22,16 +22,16 @@ from cnnbench.base.document import (
     Section,
     TableCell,
     Text,
-    numeric,
+    make_table,
+    numeric_cell,
     render_report,
-    table,
     text_of,
 )
 from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import Progress
-from cnnbench.base.text import count, first_few, integer, number_of
-from cnnbench.judge.compare.configuration import IMPORTED, imported_text
+from cnnbench.base.text import count_text, first_few, integer, item_count
+from cnnbench.judge.compare.configuration import IMPORTED, imported_note
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
     LevelChange,
@@ -45,7 +45,7 @@ from cnnbench.judge.metrics import readable_fact
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.machine.repository import Commits
-from cnnbench.records.codec import ABSENT, HIDDEN, Document, computed, part, written
+from cnnbench.records.codec import ABSENT, HIDDEN, Document, computed, computed_path, key_metadata
 from cnnbench.records.files import PICTURES
 from cnnbench.records.metric import Metric
 from cnnbench.records.result_files import SkippedFile
@@ -83,16 +83,16 @@ class HistoryDocument(Document):
     schema: ClassVar[int] = 1
     indented: ClassVar[bool] = True
 
-    metric: Metric = field(metadata=written(value=attrgetter("name"), form=str))
+    metric: Metric = field(metadata=key_metadata(value=attrgetter("name"), form=str))
     series: Sequence[Trend]
     remarks: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
-    fail_on: tuple[str, ...] = field(default=(), metadata={**written(if_any=True), **ABSENT})
+    fail_on: tuple[str, ...] = field(default=(), metadata={**key_metadata(if_any=True), **ABSENT})
     rules: Rules = field(default_factory=Rules, metadata=HIDDEN)
 
-    unit = part("metric.unit", str, before="series")
-    higher_is_better = part("metric.higher_is_better", bool, before="series")
-    relative = part("metric.relative", bool, before="series")
+    unit = computed_path("metric.unit", str, before="series")
+    higher_is_better = computed_path("metric.higher_is_better", bool, before="series")
+    relative = computed_path("metric.relative", bool, before="series")
 
     @cached_property
     @computed(before="remarks")
@@ -104,7 +104,9 @@ class HistoryDocument(Document):
     @computed()
     def regressions(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that were neither undone nor accepted."""
-        return tuple(place for place in self._standing(worse=True) if place not in self.accepted)
+        return tuple(
+            place for place in self._lasting_step_indices(worse=True) if place not in self.accepted
+        )
 
     @cached_property
     @computed(if_any=True, **ABSENT)
@@ -112,7 +114,7 @@ class HistoryDocument(Document):
         """Indices in `shared_steps` of regressions that rules accept in all of their series."""
         return tuple(
             place
-            for place in (self._standing(worse=True) if self.rules.accept else ())
+            for place in (self._lasting_step_indices(worse=True) if self.rules.accept else ())
             if all(self._is_accepted(*pair) for pair in self.shared_steps[place].steps)
         )
 
@@ -124,7 +126,7 @@ class HistoryDocument(Document):
     @property
     def failing_gains(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of gains that have not been undone, if they set exit code 1."""
-        return self._standing(worse=False) if "faster" in self.fail_on else ()
+        return self._lasting_step_indices(worse=False) if "faster" in self.fail_on else ()
 
     @property
     @computed(before="regressions", if_any=True, **ABSENT)
@@ -133,7 +135,7 @@ class HistoryDocument(Document):
         failing = {"faster": self.failing_gains}
         return tuple(word for word in self.fail_on if failing.get(word, self.regressions))
 
-    def _standing(self, worse: bool) -> tuple[int, ...]:
+    def _lasting_step_indices(self, worse: bool) -> tuple[int, ...]:
         shared = enumerate(self.shared_steps)
         return tuple(
             place
@@ -158,49 +160,54 @@ def table_text(document: HistoryDocument, last: int = 0) -> str:
     head = Text(f"{metric.title}; {direction} is better", whole=True)
     shared = [shared_step for shared_step in document.shared_steps if len(shared_step.steps) > 1]
     texts = (
-        Text(f"{_sign(shared_step.steps[0][1])} {shared_text(shared_step, document)}", hanging=2)
+        Text(
+            f"{_change_sign(shared_step.steps[0][1])} {shared_step_text(shared_step, document)}",
+            hanging=2,
+        )
         for shared_step in shared
     )
     ends = [*texts, *(Text(remark, hanging=2) for remark in document.remarks)]
-    blocks = [_section(trend, metric, last) for trend in document.series]
+    blocks = [_series_section(trend, metric, last) for trend in document.series]
     return text_of([[head], *blocks, *([ends] if ends else [])])
 
 
-def _section(trend: Trend, metric: Metric, last: int) -> Section:
+def _series_section(trend: Trend, metric: Metric, last: int) -> Section:
     series = trend.series
     hidden = max(0, len(series.points) - last) if last else 0
-    more = f"... {count(hidden, 'earlier point', 'earlier points')}; --last=0 lists all"
-    rows = (_row(trend, point, metric) for point in series.points[hidden:])
+    more = f"... {count_text(hidden, 'earlier point', 'earlier points')}; --last=0 lists all"
+    rows = (_terminal_row(trend, point, metric) for point in series.points[hidden:])
     contents: list[Content] = [
         Text(more, indent=2) if hidden else None,
-        table(rows, whole=True, missing="", has_head=False, indent=2),
+        make_table(rows, whole=True, missing="", has_head=False, indent=2),
     ]
     for point in series.empty:
         error = point.runs[0].error[:120]
-        runs = count(len(point.runs), "run", "runs")
+        runs = count_text(len(point.runs), "run", "runs")
         text = f"no value: {point.short}, {runs}{': ' if error else ''}{error}"
         contents.append(Text(text, indent=2, whole=True))
     for step in trend.steps:
-        contents.append(Text(f"{_sign(step)} {step_text(step, metric)}", indent=2, hanging=4))
-        if facts := facts_text(step):
+        contents.append(
+            Text(f"{_change_sign(step)} {step_text(step, metric)}", indent=2, hanging=4)
+        )
+        if facts := changed_facts_text(step):
             contents.append(Text(f"changed there too: {facts}", indent=4, hanging=6))
-    if summary := outcome(trend, metric):
+    if summary := series_outcome_text(trend, metric):
         contents.append(Text(f"= {summary}", indent=2, hanging=4))
     return Section.of("", f"{series.configuration} on {series.machine}", contents)
 
 
-def _row(trend: Trend, point: SeriesPoint, metric: Metric) -> Row:
+def _terminal_row(trend: Trend, point: SeriesPoint, metric: Metric) -> Row:
     cells = point_row(trend, point, metric)
     failed = f", {point.failed} failed" if point.failed else ""
     return {
         **{title: cells[title] for title in ("started (UTC)", "point", metric.title, "range")},
-        "processes": f"n={number_of(point.values)}{failed}",
+        "processes": f"n={item_count(point.values)}{failed}",
         "mark": cells["mark"],
     }
 
 
 def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str = "") -> Row:
-    """The table row of a point. For `commit_url`, see `linked`."""
+    """The table row of a point. For `commit_url`, see `linked_name_cell`."""
     value, *ends = (
         metric.value_text(statistic(point.values) if point.values else None, unit=False)
         for statistic in (median, min, max)
@@ -208,13 +215,13 @@ def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str 
     mark = _point_mark(trend, point, metric)
     return {
         "configuration": trend.series.configuration,
-        "point": linked(point, commit_url),
-        metric.title: numeric(point.value if point.values else None, value),
+        "point": linked_name_cell(point, commit_url),
+        metric.title: numeric_cell(point.value if point.values else None, value),
         "mark": TableCell(mark, tone=_TONES.get(mark[:1], "")),
         "started (UTC)": TableCell(time_text(point), kinds="steady"),
         "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
-        "processes": numeric(number_of(point.values), integer),
-        "failed": numeric(point.failed or None, integer),
+        "processes": numeric_cell(item_count(point.values), integer),
+        "failed": numeric_cell(point.failed or None, integer),
         "error": TableCell(point.runs[0].error if point.failed else "", kinds="prose"),
         "machine": trend.series.machine,
     }
@@ -226,7 +233,8 @@ _TONES = {"-": "bad", "+": "good", "?": "unsure"}
 def _point_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
     """The mark of a point that begins a step or is an outlier; otherwise ""."""
     marks = [
-        f"{_sign(step)} {'trend' if step.is_trend else 'step'} {metric.change_text(step.change)}"
+        f"{_change_sign(step)} {'trend' if step.is_trend else 'step'} "
+        f"{metric.change_text(step.change)}"
         for step in trend.steps
         if step.first_bad is point
     ]
@@ -238,7 +246,7 @@ def _point_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
     return ", ".join(marks)
 
 
-def linked(point: SeriesPoint, commit_url: str) -> TableCell:
+def linked_name_cell(point: SeriesPoint, commit_url: str) -> TableCell:
     """Cell with a point's name. A commit is linked to `commit_url` with {commit} replaced."""
     link = commit_url.replace("{commit}", point.name) if is_commit(point) else ""
     return TableCell(point.short, link=link, kinds="code steady")
@@ -288,7 +296,7 @@ def undone_text(step: LevelChange) -> str:
     return f"; undone at {step.undone.short}" if step.undone else "; undone since"
 
 
-def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
+def series_names_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
     """Names some of all series: the only name, "all 5 series", or "3 of 5 series (a; b; c)"."""
     names = [trend.series.configuration for trend in some]
     if len(some) == 1:
@@ -298,32 +306,32 @@ def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
     return "both series" if len(some) == 2 else f"all {len(some)} series"
 
 
-def changes_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
+def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
     """Text with the smallest and the largest change; a single number if they are equal."""
     ends = shared.smallest, shared.largest
     texts = {metric.change_text(end) for end in ends}
     return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
 
 
-def shared_text(shared: SharedStep, of: HistoryDocument) -> str:
+def shared_step_text(shared: SharedStep, of: HistoryDocument) -> str:
     """A sentence about steps that one commit explains, with the names of their series."""
     (trend, step), *others = shared.steps
     if not others:
         return f"{trend.series.configuration}: {step_text(step, of.metric)}"
-    who = series_text([trend for trend, _ in shared.steps], of.series)
+    who = series_names_text([trend for trend, _ in shared.steps], of.series)
     text = f"{'worse' if step.worse else 'better'} in {who} at {shared.first_bad.short}: "
-    text += changes_text(shared, of.metric)
+    text += change_range_text(shared, of.metric)
     last = {change.last_good.short for _, change in shared.steps}
     if len(last) == 1:
         text += f"; {'last good' if step.worse else 'last without'} {last.pop()}"
     return text + undone_text(step)
 
 
-def _sign(step: LevelChange) -> str:
+def _change_sign(step: LevelChange) -> str:
     return "-" if step.worse else "+"
 
 
-def facts_text(step: LevelChange) -> str:
+def changed_facts_text(step: LevelChange) -> str:
     """Text about other facts that changed at a step; "" if there are none."""
     shown = [
         f"{fact.fact} {readable_fact(fact.fact, fact.before)} "
@@ -334,13 +342,13 @@ def facts_text(step: LevelChange) -> str:
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
-def outcome(trend: Trend, metric: Metric) -> str:
+def series_outcome_text(trend: Trend, metric: Metric) -> str:
     """Text that says why a series has no steps, and which noise could hide or imitate steps; or
     "".
     """
     parts = []
     if not trend.enough:
-        points = count(trend.series.points, "point", "points")
+        points = count_text(trend.series.points, "point", "points")
         parts = [points, f"steps are looked for from {MIN_SERIES} on"]
     elif not trend.steps:
         parts = ["no step"]
@@ -382,21 +390,25 @@ def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) ->
             names |= {point.runs[0].commit: None} if point.runs[0].commit else {}
     texts = []
     if len(machines) > 1:
-        shares = (f"{count(len(at), 'point', 'points')} on {name}" for name, at in machines.items())
+        shares = (
+            f"{count_text(len(at), 'point', 'points')} on {name}" for name, at in machines.items()
+        )
         texts.append(
             f"{len(machines)} machines are not compared with each other: {'; '.join(shares)}."
         )
     runs = (run for trend in trends for point in trend.series.points for run in point.runs)
-    if imported := imported_text(run.configuration.flags.get(IMPORTED) for run in runs):
+    if imported := imported_note(run.configuration.flags.get(IMPORTED) for run in runs):
         texts.append(imported)
     if commits is None:
         return texts
     for shared in shared_steps(trends):
-        texts += _branches(*shared.steps[0], metric, commits)
+        texts += _branch_texts(*shared.steps[0], metric, commits)
     return [*texts, *commits.remarks([*names])]
 
 
-def _branches(trend: Trend, step: LevelChange, metric: Metric, commits: Commits) -> Iterator[str]:
+def _branch_texts(
+    trend: Trend, step: LevelChange, metric: Metric, commits: Commits
+) -> Iterator[str]:
     """Text for a step between branches: the measurements of the merged branches, if any."""
     before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
     last = []
@@ -426,11 +438,11 @@ _COLUMNS = (
 
 def csv_text(document: HistoryDocument) -> str:
     """CSV with a header and one row for each point. No cell is a formula."""
-    rows = (row for trend in document.series for row in _rows(trend, document.metric))
+    rows = (row for trend in document.series for row in _csv_rows(trend, document.metric))
     return tables.csv_text(_COLUMNS, rows)
 
 
-def _rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
+def _csv_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
     steps = {step.index: step for step in trend.steps}
     outliers = {outlier.index: outlier for outlier in trend.outliers}
     for index, point in enumerate(trend.series.points):
@@ -446,7 +458,7 @@ def _rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
             point.value,
             min(point.values),
             max(point.values),
-            number_of(point.values),
+            item_count(point.values),
             point.failed,
             trend.fitted[index],
             step is not None,
@@ -509,7 +521,7 @@ def render(
     if suffix in DOCUMENTS:
         text = render_report(page(document, commit_url), DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
-    charts = _charts(document.series, document.metric)
+    charts = _series_charts(document.series, document.metric)
     return draw.render(charts, suffix.lstrip("."), f"history of {document.metric.name}")
 
 
@@ -524,22 +536,22 @@ def page(document: HistoryDocument, commit_url: str = "") -> Report:
     newest = points[::-1][:_MOST_LISTED]
     listed = f"The newest {integer(_MOST_LISTED)} of {integer(len(points))} are listed; "
     return Report(
-        title=f"History of {metric.name}{_period(trends)}",
+        title=f"History of {metric.name}{_period_text(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
         answers=answers(document),
         highlights=(
-            ("series", count(trends, "configuration", "configurations and machines")),
-            ("points", integer(sum(number_of(trend.series.points) for trend in trends))),
+            ("series", count_text(trends, "configuration", "configurations and machines")),
+            ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
         ),
         sections=(
-            Section.of("steps", "Steps", _steps(document, commit_url)),
-            Section.of("series", "Series", _series(trends, metric)),
+            Section.of("steps", "Steps", _steps_contents(document, commit_url)),
+            Section.of("series", "Series", _series_contents(trends, metric)),
             Section.of(
                 "points",
                 "Points",
                 [
                     f"{listed}--format=csv writes all." if len(points) > _MOST_LISTED else None,
-                    table(point_row(*pair, metric, commit_url) for pair in newest),
+                    make_table(point_row(*pair, metric, commit_url) for pair in newest),
                 ],
                 folded=True,
             ),
@@ -551,38 +563,38 @@ def answers(document: HistoryDocument) -> tuple[Answer, ...]:
     """The answer about regressions that have not been undone, and an answer about outliers, if
     any.
     """
-    return (_verdict(document), *_outliers(document))
+    return (_regressions_answer(document), *_outlier_answers(document))
 
 
-def over_commits(document: HistoryDocument) -> Section:
+def history_section(document: HistoryDocument) -> Section:
     """The section of a report with records of several commits: steps, remarks and charts."""
     name = document.metric.name
-    contents = [*_steps(document, ""), *_series(document.series, document.metric)]
+    contents = [*_steps_contents(document, ""), *_series_contents(document.series, document.metric)]
     return Section.of(f"commits_{name}", f"Over commits: {name}", contents)
 
 
-def _series(trends: Sequence[Trend], metric: Metric) -> list[Content]:
-    drawn = _drawn(trends)
+def _series_contents(trends: Sequence[Trend], metric: Metric) -> list[Content]:
+    drawn = _trends_to_draw(trends)
     which = f"Drawn are {len(drawn)} of {integer(len(trends))} series: those with steps, and the "
-    charts = _charts(drawn, metric, _MOST_DRAWN_POINTS)
+    charts = _series_charts(drawn, metric, _MOST_DRAWN_POINTS)
     return [f"{which}newest." if len(drawn) < len(trends) else None, charts]
 
 
-def _period(trends: Sequence[Trend]) -> str:
+def _period_text(trends: Sequence[Trend]) -> str:
     days = sorted(f"{point.started:%Y-%m-%d}" for trend in trends for point in trend.series.points)
     ends = " to ".join(dict.fromkeys((*days[:1], *days[-1:])))
     return f", {ends}" if ends else ""
 
 
-def _verdict(document: HistoryDocument) -> Answer:
+def _regressions_answer(document: HistoryDocument) -> Answer:
     """The answer: regressions that were not undone and, if --fail_on contains `faster`, also
     gains.
     """
     shared = document.shared_steps
     numbers = {"regression": document.regressions, "gain": document.failing_gains}
     if steps := [shared[place] for places in numbers.values() for place in places]:
-        parts = [count(places, *_OPEN[kind]) for kind, places in numbers.items() if places]
-        texts = [shared_text(step, document) for step in steps]
+        parts = [count_text(places, *_OPEN[kind]) for kind, places in numbers.items() if places]
+        texts = [shared_step_text(step, document) for step in steps]
         return Answer("Steps", ", ".join(parts), "bad", _first_texts(texts))
     if not any(trend.enough for trend in document.series):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
@@ -590,19 +602,19 @@ def _verdict(document: HistoryDocument) -> Answer:
     is_undone = any(shared_step.worse for shared_step in shared)
     text = "Every regression was undone" if is_undone else "No regression"
     if document.accepted:
-        text = count(document.accepted, "regression is accepted", "regressions are accepted")
-    texts = [shared_text(step, document) for step in shared]
+        text = count_text(document.accepted, "regression is accepted", "regressions are accepted")
+    texts = [shared_step_text(step, document) for step in shared]
     return Answer("Steps", text, "good", _first_texts(texts))
 
 
-def _outliers(document: HistoryDocument) -> list[Answer]:
+def _outlier_answers(document: HistoryDocument) -> list[Answer]:
     texts = []
     for outlier in document.shared_outliers:
-        who = series_text([document.series[at] for at in outlier.series], document.series)
-        change = changes_text(outlier, document.metric)
+        who = series_names_text([document.series[at] for at in outlier.series], document.series)
+        change = change_range_text(outlier, document.metric)
         place = f"at {outlier.point.short}, {time_text(outlier.point)} UTC"
         texts.append(f"{who}: {change} {place}")
-    text = count(document.shared_outliers, "outlier", "outliers")
+    text = count_text(document.shared_outliers, "outlier", "outliers")
     return [Answer("Outliers", text, "unsure", _first_texts(texts))] if texts else []
 
 
@@ -611,32 +623,34 @@ def _first_texts(texts: Sequence[str]) -> tuple[str, ...]:
     return (*texts[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
 
 
-def _drawn(trends: Sequence[Trend]) -> list[Trend]:
+def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
     """The most important series, in order. They get charts.
 
     Series that became worse are the most important ones, then changed series, then series with the
     newest measurements.
     """
 
-    def importance(trend: Trend) -> tuple[bool, bool, datetime]:
+    def drawing_priority(trend: Trend) -> tuple[bool, bool, datetime]:
         newest = max(point.started for point in trend.series.points)
         return bool(trend.setbacks), bool(trend.steps), newest
 
     there = [trend for trend in trends if trend.series.points]
-    chosen = sorted(there, key=importance, reverse=True)[:_MOST_DRAWN]
+    chosen = sorted(there, key=drawing_priority, reverse=True)[:_MOST_DRAWN]
     return [trend for trend in trends if trend in chosen]
 
 
-def _charts(trends: Sequence[Trend], metric: Metric, most: int | None = None) -> tuple[Lines, ...]:
+def _series_charts(
+    trends: Sequence[Trend], metric: Metric, most: int | None = None
+) -> tuple[Lines, ...]:
     """Charts with about `most` points in total; all points if None."""
     there = [trend for trend in trends if trend.series.points]
-    return tuple(_chart(trend, metric, most and most // len(there)) for trend in there)
+    return tuple(_series_chart(trend, metric, most and most // len(there)) for trend in there)
 
 
-def _chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
+def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
     points = trend.series.points
     scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
-    groups = _groups(trend, most or len(points))
+    groups = _group_points(trend, most or len(points))
     measured = ChartSeries(
         name="median over a point's processes; the stroke is their range"
         if len(groups) == len(points)
@@ -646,7 +660,7 @@ def _chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
             for group in groups
         ),
         hints=tuple(_group_hint(trend, group, metric) for group in groups),
-        spans=tuple(_span(points, group, scale) for group in groups),
+        spans=tuple(_value_range(points, group, scale) for group in groups),
     )
     level = [
         (float(place), trend.fitted[place] * scale)
@@ -655,10 +669,10 @@ def _chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
     ]
     texts = [step_text(step, metric) for step in trend.steps]
     share = metric.unit.startswith("share")
-    axis = _axis(points)
+    axis = _point_axis(points)
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
     if trend.outliers:
-        series.append(_outlying(trend, metric, scale))
+        series.append(_outlier_series(trend, metric, scale))
     return Lines(
         title=f"{trend.series.configuration} on {trend.series.machine}",
         x=axis,
@@ -671,14 +685,14 @@ def _chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
         series=tuple(series),
         labels=axis.tick_texts,
         events=tuple(
-            ChartEvent(x=step.index - 0.5, label=text, mark=_mark(step), gain=not step.worse)
+            ChartEvent(x=step.index - 0.5, label=text, mark=_change_mark(step), gain=not step.worse)
             for step, text in zip(trend.steps, texts, strict=True)
         ),
-        note="; ".join(filter(None, (*texts, outcome(trend, metric)))),
+        note="; ".join(filter(None, (*texts, series_outcome_text(trend, metric)))),
     )
 
 
-def _groups(trend: Trend, most: int) -> list[range]:
+def _group_points(trend: Trend, most: int) -> list[range]:
     """Divides points into about `most` groups within levels. Each group is drawn as one mark."""
     size = math.ceil(len(trend.series.points) / most)
     return [
@@ -688,7 +702,9 @@ def _groups(trend: Trend, most: int) -> list[range]:
     ]
 
 
-def _span(points: Sequence[SeriesPoint], group: range, scale: float) -> tuple[float, float] | None:
+def _value_range(
+    points: Sequence[SeriesPoint], group: range, scale: float
+) -> tuple[float, float] | None:
     """The range of the processes of a point, or the range of the medians of several points."""
     alone = len(group) == 1
     values = points[group[0]].values if alone else [points[i].value for i in group]
@@ -703,23 +719,23 @@ def _group_hint(trend: Trend, group: range, metric: Metric) -> str:
         return f"{ends}: {value}, {len(group)} points"
     # Outliers have different hover texts.
     is_outlier = any(outlier.index == group[0] for outlier in trend.outliers)
-    return "" if is_outlier else _hint(points[group[0]], metric)
+    return "" if is_outlier else _point_hint(points[group[0]], metric)
 
 
-def _outlying(trend: Trend, metric: Metric, scale: float) -> ChartSeries:
+def _outlier_series(trend: Trend, metric: Metric, scale: float) -> ChartSeries:
     points = trend.series.points
     return ChartSeries(
         name="outlier",
         points=tuple((float(o.index), points[o.index].value * scale) for o in trend.outliers),
         hints=tuple(
-            f"{_hint(points[o.index], metric)}; outlier, {metric.change_text(o.change)}"
+            f"{_point_hint(points[o.index], metric)}; outlier, {metric.change_text(o.change)}"
             for o in trend.outliers
         ),
         line=False,
     )
 
 
-def _axis(points: Sequence[SeriesPoint]) -> Axis:
+def _point_axis(points: Sequence[SeriesPoint]) -> Axis:
     """An axis with equal distances between points, and commits or dates as far as they fit."""
     ticks = tuple(float(place) for place in range(len(points)))
     if all(map(is_commit, points)):
@@ -731,13 +747,13 @@ def _axis(points: Sequence[SeriesPoint]) -> Axis:
     return Axis(label="points in order", ticks=ticks, tick_texts=texts)
 
 
-def _hint(point: SeriesPoint, metric: Metric) -> str:
-    values = count(point.values, "process", "processes")
+def _point_hint(point: SeriesPoint, metric: Metric) -> str:
+    values = count_text(point.values, "process", "processes")
     value = metric.value_text(point.value)
     return f"{point.short}, {time_text(point)} UTC: {value}, {values}"
 
 
-def _steps(document: HistoryDocument, commit_url: str) -> list[Content]:
+def _steps_contents(document: HistoryDocument, commit_url: str) -> list[Content]:
     metric = document.metric
     rows = (
         _step_row(trend, step, metric, commit_url)
@@ -752,14 +768,14 @@ def _steps(document: HistoryDocument, commit_url: str) -> list[Content]:
         for noise in noise_texts(trend, metric)
     ]
     return [
-        table(rows) or "No step was found.",
+        make_table(rows) or "No step was found.",
         Text(text, "unsure") if few else None,
         *(Text(noise, "unsure") for noise in _first_texts(noises)),
         *document.remarks,
     ]
 
 
-def _mark(step: LevelChange) -> str:
+def _change_mark(step: LevelChange) -> str:
     return "- worse" if step.worse else "+ better"
 
 
@@ -770,13 +786,13 @@ def _step_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) 
         likely = f"trend from {first.short} to {last.short}"
     return {
         "configuration": trend.series.configuration,
-        "step": TableCell(_mark(step), tone="bad" if step.worse else "good"),
-        "change": numeric(step.change, metric.change_text),
-        "last before": linked(step.last_good, commit_url),
-        "first after": linked(step.first_bad, commit_url),
+        "step": TableCell(_change_mark(step), tone="bad" if step.worse else "good"),
+        "change": numeric_cell(step.change, metric.change_text),
+        "last before": linked_name_cell(step.last_good, commit_url),
+        "first after": linked_name_cell(step.first_bad, commit_url),
         "95 %: between": TableCell(likely, kinds="code steady"),
         "measured (UTC)": TableCell(time_text(step.first_bad), kinds="steady"),
         "since": "stands" if step.stands else undone_text(step).removeprefix("; "),
-        "changed there too": TableCell(facts_text(step), kinds="prose"),
+        "changed there too": TableCell(changed_facts_text(step), kinds="prose"),
         "machine": trend.series.machine,
     }

@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from cnnbench.base.files import read_file
-from cnnbench.base.interrupts import uninterrupted
+from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.slow_steps import SlowSteps
 from cnnbench.base.terminal import Progress, print_notice
 from cnnbench.errors import PathError
@@ -58,7 +58,7 @@ from cnnbench.records import result_files
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.metric import HISTORY
-from cnnbench.records.result_files import SkippedFile, files, load_records
+from cnnbench.records.result_files import SkippedFile, find_files, load_records
 from cnnbench.records.run import RunRecord, Subject
 
 # Serialization of cached measurements.
@@ -105,7 +105,7 @@ class FileRow(NamedTuple):
 
     Attributes:
       path: path of the file in the folder.
-      stamp: size and times of the file, see `stamp_of`.
+      stamp: size and times of the file, see `file_stamp`.
       read_ns: time at which the file was read, in nanoseconds since the epoch.
       digest: digest of the content.
       content: content of the file, encoded (`Encoded`) or decoded (`Decoded`).
@@ -120,10 +120,10 @@ class FileRow(NamedTuple):
     def is_current(self, status: os.stat_result) -> bool:
         """Whether size and times show that the file has not changed since it was read."""
         latest = max(status.st_mtime_ns, status.st_ctime_ns)
-        return self.stamp == stamp_of(status) and latest < self.read_ns - _RACY_NS
+        return self.stamp == file_stamp(status) and latest < self.read_ns - _RACY_NS
 
 
-def stamp_of(status: os.stat_result) -> str:
+def file_stamp(status: os.stat_result) -> str:
     """Size, modification time and change time of a file."""
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
@@ -139,14 +139,14 @@ Decoded: TypeAlias = Process | SkippedFile | None
 """Content of a file, decoded; None if the file contains no measurements."""
 
 
-def digest(data: bytes) -> str:
+def content_digest(data: bytes) -> str:
     """A digest of the content of a file, or of a column."""
     return blake2b(data, digest_size=16).hexdigest()
 
 
 def encoded(path: str, data: bytes) -> Encoded:
     """Reads the content of a file and encodes its measurements."""
-    loaded = result_files.read(path, data)
+    loaded = result_files.read_result(path, data)
     if isinstance(loaded, SkippedFile):
         return loaded.reason, loaded.defect
     if not isinstance(loaded, (RunRecord, AllReduceRecord)):
@@ -165,7 +165,7 @@ def encoded(path: str, data: bytes) -> Encoded:
         sys.intern(json.dumps(source)),
         [
             EncodedEntry(
-                _text_of(entry.configuration),
+                _configuration_json(entry.configuration),
                 entry.status,
                 entry.error,
                 None if entry.slow is None else dataclasses.astuple(entry.slow),
@@ -180,37 +180,37 @@ _CONFIGURATIONS: dict[int, tuple[Configuration, str]] = {}
 """Cached texts of configurations by `id`. Equal configurations are the same object."""
 
 
-def _text_of(configuration: Configuration) -> str:
+def _configuration_json(configuration: Configuration) -> str:
     if id(configuration) not in _CONFIGURATIONS:
         text = json.dumps({**vars(configuration), "given": sorted(configuration.given)})
         _CONFIGURATIONS[id(configuration)] = configuration, text
     return _CONFIGURATIONS[id(configuration)][1]
 
 
-def packed(rows: Iterable[FileRow]) -> dict[str, bytes]:
+def encode_block(rows: Iterable[FileRow]) -> dict[str, bytes]:
     """Encodes files as the columns of a block."""
     texts: dict[str, int] = {}
     values = {name: array("d") for name in HISTORY}
 
-    def place(text: str) -> int:
+    def text_index(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
-    def listed(content: Encoded) -> Sequence[Any] | None:
+    def indexed_entries(content: Encoded) -> Sequence[Any] | None:
         if not isinstance(content, EncodedProcess):
             return content
         entries = []
         for configuration, *about, measured in content.entries:
-            entries.append((place(configuration), *about))
+            entries.append((text_index(configuration), *about))
             for name, column in values.items():
                 column.append(measured.get(name, math.nan))
-        return (*content[:3], place(content.facts), place(content.source), entries)
+        return (*content[:3], text_index(content.facts), text_index(content.source), entries)
 
-    files = [(*row[:-1], listed(row.content)) for row in rows]
+    files = [(*row[:-1], indexed_entries(row.content)) for row in rows]
     text = json.dumps([[*texts], files]).encode()
     return {FILES: text, **{name: column.tobytes() for name, column in values.items()}}
 
 
-def unpacked(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
+def decode_block(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
     """Decodes the files of a block, with the values of the given metric columns."""
     texts, files = json.loads(columns[FILES])
     names = [name for name in columns if name != FILES]
@@ -257,7 +257,7 @@ class Decoder:
                 origin=origin,
                 subject=subject,
                 pair=content.pair and (content.pair[0], content.pair[1]),
-                slow=_slow(entry.slow),
+                slow=_decode_slow_steps(entry.slow),
             )
             for entry in content.entries
         ]
@@ -274,7 +274,7 @@ def _configuration(text: str) -> Configuration:
     return Configuration(**{**decoded, "given": frozenset(decoded["given"])})
 
 
-def _slow(encoded_steps: Sequence[Any] | None) -> SlowSteps | None:
+def _decode_slow_steps(encoded_steps: Sequence[Any] | None) -> SlowSteps | None:
     if encoded_steps is None:
         return None
     steps, indices, extra, cost = encoded_steps
@@ -304,7 +304,7 @@ CREATE TABLE IF NOT EXISTS columns (
 """
 
 
-class ValueTable:
+class MeasurementTable:
     """The table with the cached values of a folder. It is empty if there is no usable table.
 
     Attributes:
@@ -322,14 +322,14 @@ class ValueTable:
         if not self._is_file():
             return
         try:
-            with self._opened("ro") as database:
+            with self._open_database("ro") as database:
                 wanted = FILES, *metrics
                 where = f"name IN ({', '.join('?' * len(wanted))})"
                 for block, columns in _undamaged_blocks(database, where, *wanted):
                     if len(columns) < len(wanted):
                         self._useless.add(block)
                         continue
-                    for row in unpacked(columns):
+                    for row in decode_block(columns):
                         if self._blocks.setdefault(row.path, block) != block:
                             self._useless.add(block)
                             continue
@@ -382,34 +382,38 @@ class ValueTable:
             blocks |= {block for block, size in sizes.items() if 2 * size <= AT_ONCE}
         places = dict.fromkeys(replaced, "")
 
-        def kept() -> Iterator[FileRow]:
-            for old in self._take(database, blocks):
+        def kept_rows() -> Iterator[FileRow]:
+            for old in self._remove_blocks(database, blocks):
                 if old.path not in replaced:
                     yield old
                 elif old.path in fresh and fresh[old.path].content == SAME:
                     yield fresh[old.path]._replace(content=old.content)
 
-        with self._opened("rwc") as database:
+        with self._open_database("rwc") as database:
             database.execute(_COLUMNS)
             database.execute("BEGIN IMMEDIATE")
             with database:
-                left = chain(kept(), (row for row in rows if row.content != SAME))
+                left = chain(kept_rows(), (row for row in rows if row.content != SAME))
                 while part := [*islice(left, AT_ONCE)]:
-                    places |= dict.fromkeys((row.path for row in part), _insert(database, part))
+                    places |= dict.fromkeys(
+                        (row.path for row in part), _insert_block(database, part)
+                    )
         self._blocks |= places
         self._useless.clear()
 
-    def _take(self, database: sqlite3.Connection, blocks: Iterable[str]) -> Iterator[FileRow]:
+    def _remove_blocks(
+        self, database: sqlite3.Connection, blocks: Iterable[str]
+    ) -> Iterator[FileRow]:
         """Removes blocks from the table, and yields their files."""
         for block in blocks:
             for _, columns in [*_undamaged_blocks(database, "block = ?", block)]:
                 if len(columns) > len(HISTORY):
-                    rows = unpacked(columns)
+                    rows = decode_block(columns)
                     yield from (row for row in rows if self._blocks.get(row.path) == block)
             database.execute("DELETE FROM columns WHERE block = ?", (block,))
 
     @contextlib.contextmanager
-    def _opened(self, mode: str) -> Iterator[sqlite3.Connection]:
+    def _open_database(self, mode: str) -> Iterator[sqlite3.Connection]:
         address = f"{self._path.absolute().as_uri()}?mode={mode}"
         database = sqlite3.connect(address, timeout=_PATIENCE, uri=True)
         with contextlib.closing(database):
@@ -442,24 +446,28 @@ def _undamaged_blocks(
     for block, columns in groupby(rows, key=itemgetter(0)):
         yield (
             block,
-            {name: data for _, name, data, seal in columns if seal == _seal(block, name, data)},
+            {
+                name: data
+                for _, name, data, seal in columns
+                if seal == _column_digest(block, name, data)
+            },
         )
 
 
-def _insert(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
+def _insert_block(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
     """Adds a block. Returns its name, which is a digest."""
-    columns = packed(rows)
-    block = digest(columns[FILES])
+    columns = encode_block(rows)
+    block = content_digest(columns[FILES])
     database.executemany(
         "INSERT OR REPLACE INTO columns VALUES (?, ?, ?, ?)",
-        ((block, name, data, _seal(block, name, data)) for name, data in columns.items()),
+        ((block, name, data, _column_digest(block, name, data)) for name, data in columns.items()),
     )
     return block
 
 
-def _seal(block: str, name: str, data: bytes) -> str:
+def _column_digest(block: str, name: str, data: bytes) -> str:
     """Digest of a column and of this version. It shows whether the column is unchanged."""
-    return digest(b"\0".join((_version(), block.encode(), name.encode(), data)))
+    return content_digest(b"\0".join((_code_digest(), block.encode(), name.encode(), data)))
 
 
 _DECIDING = tuple(
@@ -470,7 +478,7 @@ _DECIDING = tuple(
 
 
 @functools.cache
-def _version() -> bytes:
+def _code_digest() -> bytes:
     """Digest of all code that reads values from files, including metrics of plug-ins."""
     folders = [Path(place) for module in _DECIDING for place in import_module(module).__path__]
     files = {file for folder in folders for file in folder.rglob("*.py")}
@@ -510,8 +518,8 @@ def contents(
     """Reads all records in a directory and its subdirectories, except hidden ones.
 
     Entries that started in the same second are sorted by pair, then by run_id, not by file name.
-    The contents of files are stored in a `ValueTable`. Only the values of the given metrics are
-    read from it. `progress` shows how many files that are not in the table have been read.
+    The contents of files are stored in a `MeasurementTable`. Only the values of the given metrics
+    are read from it. `progress` shows how many files that are not in the table have been read.
     """
     content_by_path = _content_by_path(folder, metrics, progress or Progress.silent())
     paths: dict[str, list[str]] = {}
@@ -542,7 +550,7 @@ def contents(
     )
 
 
-class _Unknown(NamedTuple):
+class _FileToRead(NamedTuple):
     """A file that must be read: its path, its stamp, and its row in the table."""
 
     path: str
@@ -556,11 +564,11 @@ def _content_by_path(
     """Contents of all files, and folders that cannot be read, sorted by path."""
     now = time.time_ns()
     decoder = Decoder()
-    table = ValueTable(folder, metrics, decoder)
+    table = MeasurementTable(folder, metrics, decoder)
     top = os.path.join(folder, "")
     content_by_path: dict[str, Decoded] = {}
-    unknown: list[_Unknown] = []
-    for path in files([folder], hidden=False):
+    unknown: list[_FileToRead] = []
+    for path in find_files([folder], hidden=False):
         if isinstance(path, SkippedFile):
             content_by_path[path.path] = path
             continue
@@ -570,12 +578,14 @@ def _content_by_path(
             about = os.stat(path)
             if known is not None and known.is_current(about):
                 continue
-            stamp = stamp_of(about)
-        unknown.append(_Unknown(path, stamp, known))
+            stamp = file_stamp(about)
+        unknown.append(_FileToRead(path, stamp, known))
     table.write((), deleted=table.known)
     progress.start("reading records", len(unknown))
     fresh: list[FileRow] = []
-    readings = _readings([(file.path, file.known.digest if file.known else "") for file in unknown])
+    readings = _read_and_encode_all(
+        [(file.path, file.known.digest if file.known else "") for file in unknown]
+    )
     for number, (file, reading) in enumerate(zip(unknown, readings, strict=True), start=1):
         progress.update(number)
         if isinstance(reading, SkippedFile):
@@ -597,17 +607,20 @@ _Reading: TypeAlias = tuple[str, Encoded] | SkippedFile
 """Digest and content of a file; the content is `SAME` if the digest has not changed."""
 
 
-def _read(path: str, known: str) -> _Reading:
+def _read_and_encode(path: str, known: str) -> _Reading:
     try:
         data = read_file(path)
     except PathError as error:
         return SkippedFile(path, error.reason)
-    name = digest(data)
+    name = content_digest(data)
     return name, SAME if name == known else encoded(path, data)
 
 
-def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
-    """Results of `_read` for paths and known digests. Many files are read by several processes."""
+def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
+    """Results of `_read_and_encode` for paths and known digests.
+
+    Many files are read by several processes.
+    """
     chunks = [jobs[start : start + _CHUNK] for start in range(0, len(jobs), _CHUNK)]
     number = min(_MOST_PROCESSES, len(usable_cpus())) if len(jobs) >= _MANY else 1
     with contextlib.ExitStack() as stack:
@@ -616,11 +629,13 @@ def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
         for place in range(number if number > 1 else 0):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
-                target=_work, args=(receiver, sender, chunks[place::number]), daemon=True
+                target=_run_reader_process,
+                args=(receiver, sender, chunks[place::number]),
+                daemon=True,
             )
             # The child inherits the signal handlers, so signals to the process group do not end it.
             # The limit on processes may be reached.
-            with contextlib.suppress(OSError), uninterrupted():
+            with contextlib.suppress(OSError), delaying_interrupts():
                 process.start()
                 stack.callback(process.join)
                 stack.callback(process.kill)
@@ -631,14 +646,14 @@ def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
                 readings = receivers[place % number].recv() if receivers else None
             except (EOFError, OSError):  # the process was killed
                 readings = None
-            yield from readings or (_read(*job) for job in chunk)
+            yield from readings or (_read_and_encode(*job) for job in chunk)
 
 
-def _work(
+def _run_reader_process(
     receiver: Connection, sender: Connection, chunks: Sequence[Sequence[tuple[str, str]]]
 ) -> None:
     """Reads chunks of files and sends the results, until the parent process has ended."""
     receiver.close()
     with contextlib.suppress(OSError):
         for chunk in chunks:
-            sender.send([_read(*job) for job in chunk])
+            sender.send([_read_and_encode(*job) for job in chunk])

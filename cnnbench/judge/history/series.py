@@ -9,35 +9,49 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from cnnbench.base.slow_steps import SlowSteps, shared_slow_steps, slow_steps
+from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import labels_of, nearest
+from cnnbench.base.text import labels_from_config, nearest_word
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare.comparability import (
     Pair,
     Revision,
-    opponent_text,
-    opponents,
-    pair_of,
-    pairs_of,
-    resolved_match,
+    compared_commit_lookup,
+    compared_commit_text,
+    find_resolved_match,
+    match_complete_pairs,
+    pair_id_of,
     revision_of,
 )
-from cnnbench.judge.compare.configuration import Configuration, Effect, fact, labels, measurements
+from cnnbench.judge.compare.configuration import (
+    Configuration,
+    Effect,
+    fact,
+    measurements_of_sides,
+    unique_configuration_names,
+)
 from cnnbench.judge.metrics import (
     Measurement,
     Origin,
+    complete_origins,
     fact_text,
     kind_of,
     machine_names,
-    resolved,
+    origin_titles,
     short_commit,
-    titles,
 )
-from cnnbench.machine.repository import in_order
+from cnnbench.machine.repository import sort_by_place
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import ABSENT, HIDDEN, TIME, computed, part, started, written
+from cnnbench.records.codec import (
+    ABSENT,
+    HIDDEN,
+    TIME,
+    computed,
+    computed_path,
+    key_metadata,
+    started,
+)
 from cnnbench.records.metric import HISTORY, Metric
 from cnnbench.records.run import ModelInfo, RunRecord, Subject
 
@@ -74,15 +88,15 @@ class HistoryEntry:
         cls, record: RunRecord | AllReduceRecord, metrics: Collection[str] = HISTORY
     ) -> list[HistoryEntry]:
         """One entry for a run, or one for each row of an all-reduce benchmark."""
-        (rows,) = measurements([record])
-        labels = labels_of(record.config)
+        (rows,) = measurements_of_sides([record])
+        labels = labels_from_config(record.config)
         facts = {
             name: fact_text(value, name)
             for name, value in record.environment.items()
             if fact(name).effect is not Effect.IGNORED
         }
         origin = Origin.of(record)
-        pair = pair_of(record) if isinstance(record, RunRecord) else None
+        pair = pair_id_of(record) if isinstance(record, RunRecord) else None
         return [
             cls(
                 run_id=record.run_id,
@@ -92,11 +106,13 @@ class HistoryEntry:
                 configuration=Configuration.of(row),
                 labels=labels,
                 facts=facts,
-                values=_values(row, metrics),
+                values=_metric_values(row, metrics),
                 origin=origin,
                 subject=record.subject,
                 pair=pair,
-                slow=slow_steps(record.step_seconds) if isinstance(record, RunRecord) else None,
+                slow=find_slow_steps(record.step_seconds)
+                if isinstance(record, RunRecord)
+                else None,
             )
             for row in rows
         ]
@@ -125,7 +141,7 @@ class HistoryEntry:
         return self.origin.revision
 
 
-def _values(row: Measurement, metrics: Collection[str]) -> dict[str, float]:
+def _metric_values(row: Measurement, metrics: Collection[str]) -> dict[str, float]:
     kind = kind_of(row)
     values = {name: HISTORY[name].value(row) for name in metrics if kind in HISTORY[name].kinds}
     return {n: value for n, value in values.items() if value is not None and math.isfinite(value)}
@@ -169,8 +185,8 @@ class SeriesPoint:
     newest: bool = field(default=False, metadata=HIDDEN)
     hosts: tuple[str, ...] = field(default=(), metadata=HIDDEN)
 
-    labels = part("_first.labels", Mapping[str, str])
-    subject = part("_first.subject", Subject | None, **ABSENT)
+    unique_configuration_names = computed_path("_first_run.labels", Mapping[str, str])
+    subject = computed_path("_first_run.subject", Subject | None, **ABSENT)
 
     @property
     def value(self) -> float:
@@ -183,7 +199,7 @@ class SeriesPoint:
         return self.value if self.values else None
 
     @property
-    def _first(self) -> HistoryEntry:
+    def _first_run(self) -> HistoryEntry:
         return self.runs[0]
 
     @property
@@ -223,7 +239,7 @@ class SeriesPoint:
     @property
     def slow(self) -> SlowSteps | None:
         """The slow steps that most of the successful runs have in common."""
-        return shared_slow_steps([run.slow for run in self.runs if run.status == "ok"])
+        return median_slow_steps([run.slow for run in self.runs if run.status == "ok"])
 
     @property
     @computed(before="subject")
@@ -255,7 +271,7 @@ class TimeSeries:
     key: str
     machine: str
     points: tuple[SeriesPoint, ...]
-    empty: tuple[SeriesPoint, ...] = field(metadata=written("without_value"))
+    empty: tuple[SeriesPoint, ...] = field(metadata=key_metadata("without_value"))
     before: str = field(default="", metadata=HIDDEN)
 
 
@@ -284,21 +300,21 @@ def all_series(
     `by` is "commit" (day if the commit is unknown), "day", "run", or the name of a label or fact.
     Raises FlagError if no measurement has this label or fact. For `order`, see `Revisions`.
     """
-    resolved = _resolved([entry for entry in entries if entry.kind in metric.kinds])
-    _check_by(by, resolved)
+    resolved = _resolve_entries([entry for entry in entries if entry.kind in metric.kinds])
+    _check_grouping(by, resolved)
     networks: dict[str, list[str]] = {}
     for entry in resolved:
         sizes = networks.setdefault(entry.configuration.key, [])
         sizes += [] if entry.network in sizes else [entry.network]
-    chosen = _chosen(resolved, networks, selection or Selection())
-    pairs = pairs_of(entry for _, entry in chosen)
-    opponent = opponents(pairs)
+    chosen = _selected_entries(resolved, networks, selection or Selection())
+    pairs = match_complete_pairs(entry for _, entry in chosen)
+    opponent = compared_commit_lookup(pairs)
     groups: dict[tuple[str, str], _Points] = {}
     for place, entry in chosen:
-        point = (_point_of(entry, by), entry.origin, opponent(entry))
+        point = (_point_name(entry, by), entry.origin, opponent(entry))
         groups.setdefault(place, {}).setdefault(point, []).append(entry)
     revisions = Revisions([entry for _, entry in chosen], pairs, order)
-    all_points = {place: _points(points, metric) for place, points in groups.items()}
+    all_points = {place: _series_points(points, metric) for place, points in groups.items()}
     measured = (point.runs[0] for made in all_points.values() for point in made if point.values)
     newest = revisions.newest(measured)
     series = []
@@ -327,11 +343,11 @@ def all_series(
     )
 
 
-def _chosen(
+def _selected_entries(
     entries: Sequence[HistoryEntry], networks: Mapping[str, Sequence[str]], wanted: Selection
 ) -> list[tuple[tuple[str, str], HistoryEntry]]:
     """The selected entries, each with the names of its configuration and machine."""
-    configurations = labels(entry.configuration for entry in entries)
+    configurations = unique_configuration_names(entry.configuration for entry in entries)
     machines = machine_names(entry.origin for entry in entries)
     chosen = []
     for entry in entries:
@@ -344,19 +360,21 @@ def _chosen(
     return chosen
 
 
-def _points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
+def _series_points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
     """Points of a series. Equal names are distinguished by parts of their origins."""
     alike: dict[str, list[Origin]] = {}
     others: dict[tuple[str, Origin], list[str]] = {}
     for name, origin, other in runs_by_point:
         alike.setdefault(name, []).append(origin)
         others.setdefault((name, origin), []).append(other)
-    details = {name: titles(origins, without=("machine",)) for name, origins in alike.items()}
+    details = {
+        name: origin_titles(origins, without=("machine",)) for name, origins in alike.items()
+    }
     made = []
     for (name, origin, other), runs in runs_by_point.items():
         parts = [details[name][origin]]
         if len(others[name, origin]) > 1:
-            parts.append(opponent_text(other))
+            parts.append(compared_commit_text(other))
         good = [run for run in runs if run.status == "ok" and metric.name in run.values]
         usable = [run for run in good if run.values[metric.name] > 0 or not metric.relative]
         made.append(
@@ -372,14 +390,14 @@ def _points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
     return made
 
 
-def _check_by(by: str, entries: Sequence[HistoryEntry]) -> None:
+def _check_grouping(by: str, entries: Sequence[HistoryEntry]) -> None:
     if by in POINTS or not entries:
         return
     labels = {name for entry in entries for name in entry.labels}
     known = labels.union(name for entry in entries for name in entry.facts)
     if by in known:
         return
-    close = nearest(by, {*POINTS, *known})
+    close = nearest_word(by, {*POINTS, *known})
     there = f"there are {', '.join(POINTS)}"
     if labels:
         there += f", the labels {', '.join(sorted(labels, key=natural_key))}"
@@ -387,7 +405,7 @@ def _check_by(by: str, entries: Sequence[HistoryEntry]) -> None:
     raise FlagError("by", by, f"no measurement here has a label or fact of that name; {hint}")
 
 
-def _point_of(entry: HistoryEntry, by: str) -> str:
+def _point_name(entry: HistoryEntry, by: str) -> str:
     if by == "run":
         return entry.run_id
     if by == "commit" and entry.commit:
@@ -397,16 +415,16 @@ def _point_of(entry: HistoryEntry, by: str) -> str:
     return entry.labels.get(by) or entry.facts.get(by, "") or "unknown"
 
 
-def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
+def _resolve_entries(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
-    known, origins = tuple(whole.values()), resolved(entry.origin for entry in entries)
+    known, origins = tuple(whole.values()), complete_origins(entry.origin for entry in entries)
     entries_resolved = []
     # A run that ended before its network was known belongs to the series of the previous run.
     last: dict[str, ModelInfo] = {}
     for entry in entries:
         configuration, origin = entry.configuration, origins[entry.origin]
         if not configuration.resolved:
-            configuration = resolved_match(configuration, known)
+            configuration = find_resolved_match(configuration, known)
         if configuration is not entry.configuration or origin is not entry.origin:
             entry = replace(entry, configuration=configuration, origin=origin)
         entries_resolved.append(entry)
@@ -425,14 +443,16 @@ def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
 
 def _is_wanted(entry: HistoryEntry, configuration: str, machine: str, wanted: Selection) -> bool:
     return (
-        _matches(wanted.model, str(entry.configuration.flags.get("model") or ""), part=False)
-        and _matches(wanted.configuration, configuration)
-        and any(_matches(wanted.machine, name) for name in (machine, entry.hostname))
+        _matches_pattern(
+            wanted.model, str(entry.configuration.flags.get("model") or ""), part=False
+        )
+        and _matches_pattern(wanted.configuration, configuration)
+        and any(_matches_pattern(wanted.machine, name) for name in (machine, entry.hostname))
         and (wanted.since is None or entry.started >= wanted.since)
     )
 
 
-def _matches(pattern: str, name: str, part: bool = True) -> bool:
+def _matches_pattern(pattern: str, name: str, part: bool = True) -> bool:
     if not pattern:
         return True
     lower, text = pattern.lower(), name.lower()
@@ -464,9 +484,9 @@ class Revisions:
             else:
                 self._heads[base] = head
                 bases.setdefault(head, []).append(base)
-        placed = _bases_first(dict.fromkeys(map(revision_of, entries)), bases)
+        placed = _order_bases_first(dict.fromkeys(map(revision_of, entries)), bases)
         if order is not None:
-            placed = in_order(placed, lambda revision: order.get(revision[1]))
+            placed = sort_by_place(placed, lambda revision: order.get(revision[1]))
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def place(self, entry: HistoryEntry) -> tuple[int, str]:
@@ -494,7 +514,7 @@ class Revisions:
         return entry.origin.side != "a" or revision not in self._both_sides
 
 
-def _bases_first(
+def _order_bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
     """Revisions in order, except that each revision comes after all its bases (unless in a

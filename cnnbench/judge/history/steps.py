@@ -19,16 +19,16 @@ from cnnbench.base.levels import (
     RecognizedNoise,
     SeriesLevel,
     find_levels,
-    likely_starts,
+    likely_start_interval,
     log_change,
     log_threshold,
 )
-from cnnbench.base.slow_steps import SlowSteps, further_cost, shared_slow_steps
-from cnnbench.base.stats import grouped
+from cnnbench.base.slow_steps import SlowSteps, additional_cost, median_slow_steps
+from cnnbench.base.stats import group_by
 from cnnbench.judge.compare.configuration import Effect, fact
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics import THROUGHPUT, Policy
-from cnnbench.records.codec import HIDDEN, INLINE, written
+from cnnbench.records.codec import HIDDEN, INLINE, key_metadata
 from cnnbench.records.metric import Metric
 
 STEP, TREND, UNDONE, PLATEAU = "step", "trend", "undone", "plateau"
@@ -64,9 +64,9 @@ class ChangedFact:
     after: str
 
 
-_TITLE = written(value=lambda point: point and point.title, form=str)
-_VALUE = written(value=attrgetter("value"), form=float)
-_SLOW = written("slow_steps", lambda slow: slow and slow.text, str | None)
+_TITLE = key_metadata(value=lambda point: point and point.title, form=str)
+_VALUE = key_metadata(value=attrgetter("value"), form=float)
+_SLOW = key_metadata("slow_steps", lambda slow: slow and slow.text, str | None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class Trend:
     """
 
     series: TimeSeries = field(metadata=INLINE)
-    enough: bool = field(metadata=written("enough_points"))
+    enough: bool = field(metadata=key_metadata("enough_points"))
     levels: tuple[SeriesLevel, ...]
     fitted: tuple[float, ...]
     steps: tuple[LevelChange, ...]
@@ -177,14 +177,14 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
             for level in levels
             for place in range(level.start, level.stop)
         ),
-        steps=tuple(_changes(series.points, noisy, levels, metric, floor)),
+        steps=tuple(_level_changes(series.points, noisy, levels, metric, floor)),
         enough=len(runs) >= MIN_SERIES,
         outliers=tuple(Outlier(*outlier) for outlier in noisy.outliers(levels, far)),
         noise=noise,
     )
 
 
-def _changes(
+def _level_changes(
     points: Sequence[SeriesPoint],
     noisy: NoisyPoints,
     levels: Sequence[SeriesLevel],
@@ -201,14 +201,14 @@ def _changes(
         if after.slope:
             after = levels[number + 1]
         else:
-            low, high = likely_starts(noisy, levels, number)
+            low, high = likely_start_interval(noisy, levels, number)
         moved = log_change(before.value, after.value, metric.relative)
         if abs(moved) <= floor:
             continue
         index = levels[number].start
         now = log_change(before.value, levels[-1].value, metric.relative)
         last_good, first_bad = points[index - 1], points[index]
-        hosts = [_hosts(points[level.start : level.stop]) for level in (before, after)]
+        hosts = [_hostnames(points[level.start : level.stop]) for level in (before, after)]
         changed = changed_facts(last_good, first_bad)
         is_step = levels[number] is after
         # If a pool assigns a new host name for each measurement, a level has several names.
@@ -221,7 +221,7 @@ def _changes(
                 index=index,
                 before=before,
                 after=after,
-                change=_change(before.value, after.value, metric),
+                change=_level_difference(before.value, after.value, metric),
                 worse=(moved > 0) != metric.higher_is_better,
                 stands=abs(now) > floor and (now > 0) == (moved > 0),
                 last_good=last_good,
@@ -230,15 +230,17 @@ def _changes(
                 earliest=points[low],
                 latest=points[high],
                 facts=changed,
-                slow=_slow_steps(points, *((before, after) if moved > 0 else (after, before)))
+                slow=_slow_steps_of_slower_level(
+                    points, *((before, after) if moved > 0 else (after, before))
+                )
                 if metric is THROUGHPUT
                 else None,
             )
         )
-    return _with_undone(points, changes, metric, floor)
+    return _mark_undone_changes(points, changes, metric, floor)
 
 
-def _with_undone(
+def _mark_undone_changes(
     points: Sequence[SeriesPoint], changes: Sequence[LevelChange], metric: Metric, floor: float
 ) -> list[LevelChange]:
     """Adds to each change the point at which it was undone. Both changes get the same kind."""
@@ -262,24 +264,24 @@ def _with_undone(
     return changed
 
 
-def _hosts(points: Sequence[SeriesPoint]) -> set[str]:
+def _hostnames(points: Sequence[SeriesPoint]) -> set[str]:
     return {host for point in points for host in point.hosts}
 
 
-def _slow_steps(
+def _slow_steps_of_slower_level(
     points: Sequence[SeriesPoint], slower: SeriesLevel, faster: SeriesLevel
 ) -> SlowSteps | None:
     """The slow steps in the slower of two levels, if the faster level does not have them."""
     before, after = (
-        shared_slow_steps([point.slow for point in points[level.start : level.stop]])
+        median_slow_steps([point.slow for point in points[level.start : level.stop]])
         for level in (faster, slower)
     )
-    return after if further_cost(before, after) > Policy.threshold else None
+    return after if additional_cost(before, after) > Policy.threshold else None
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:
     """Facts that differ between two points. Facts that affect speed are first."""
-    sides = (_facts(before), _facts(after))
+    sides = (_fact_texts(before), _fact_texts(after))
     names = [
         name
         for name in sorted({*sides[0], *sides[1]})
@@ -292,7 +294,7 @@ def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact,
     )
 
 
-def _facts(point: SeriesPoint) -> Mapping[str, str]:
+def _fact_texts(point: SeriesPoint) -> Mapping[str, str]:
     values_by_fact: dict[str, set[str]] = {}
     for run in point.runs:
         for name, value in run.facts.items():
@@ -300,7 +302,7 @@ def _facts(point: SeriesPoint) -> Mapping[str, str]:
     return {name: " or ".join(sorted(values)) for name, values in values_by_fact.items()}
 
 
-def _change(before: float, after: float, metric: Metric) -> float:
+def _level_difference(before: float, after: float, metric: Metric) -> float:
     return after / before - 1 if metric.relative else after - before
 
 
@@ -320,7 +322,7 @@ class SharedStep:
 
     first_bad: SeriesPoint = field(metadata=_TITLE)
     series: tuple[int, ...]
-    places: tuple[int, ...] = field(metadata=written("steps"))
+    places: tuple[int, ...] = field(metadata=key_metadata("steps"))
     worse: bool
     stands: bool
     smallest: float
@@ -340,16 +342,16 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
     places = {id(step): place for place, (_, step) in enumerate(left)}
     shared = []
     while left:
-        kinds = Counter(_kind(step, step.first_bad.name) for _, step in left)
+        kinds = Counter(_step_group_key(step, step.first_bad.name) for _, step in left)
         (kind, _), *_ = kinds.most_common(1)
         members: dict[int, tuple[Trend, LevelChange]] = {}
         exact = [
             candidate
             for candidate in left
-            if _kind(candidate[1], candidate[1].first_bad.name) == kind
+            if _step_group_key(candidate[1], candidate[1].first_bad.name) == kind
         ]
         for trend, step in [*exact, *left]:
-            if _kind(step, kind[0]) == kind and kind[0] in _candidates(trend, step):
+            if _step_group_key(step, kind[0]) == kind and kind[0] in _candidate_points(trend, step):
                 members.setdefault(id(trend), (trend, step))
         steps = sorted(members.values(), key=lambda member: places[id(member[1])])
         changes = [step.change for _, step in steps]
@@ -394,17 +396,17 @@ def shared_outliers(trends: Sequence[Trend]) -> list[SharedOutlier]:
         for outlier in trend.outliers
     ]
     shared = []
-    for alike in grouped(outliers, lambda outlier: outlier[1].name).values():
+    for alike in group_by(outliers, lambda outlier: outlier[1].name).values():
         numbers, points, changes = zip(*alike, strict=True)
         shared.append(SharedOutlier(points[0], numbers, min(changes), max(changes)))
     return shared
 
 
-def _kind(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
+def _step_group_key(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
     return name, step.worse, step.stands, step.is_trend
 
 
-def _candidates(trend: Trend, step: LevelChange) -> set[str]:
+def _candidate_points(trend: Trend, step: LevelChange) -> set[str]:
     """Names of the points at which the new level after a step may begin."""
     points = trend.series.points
     ends = (points.index(step.earliest), step.index, points.index(step.latest))

@@ -14,10 +14,10 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 from cnnbench.base.files import parse_json
-from cnnbench.base.slow_steps import FEWEST, SlowSteps, shared_slow_steps, slow_steps
+from cnnbench.base.slow_steps import FEWEST, SlowSteps, find_slow_steps, median_slow_steps
 from cnnbench.base.stats import median
-from cnnbench.base.text import binary, counted, integer, number
-from cnnbench.machine.facts import without_places
+from cnnbench.base.text import binary, counted_names, integer, number
+from cnnbench.machine.facts import comparable_fact
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import HIDDEN, OPTIONAL
 from cnnbench.records.metric import (
@@ -31,15 +31,22 @@ from cnnbench.records.metric import (
     register_metric,
 )
 from cnnbench.records.metrics.figures import throughputs
-from cnnbench.records.run import BENCHMARKS, ErrorInfo, ModelInfo, RunRecord, Subject, subject_of
+from cnnbench.records.run import (
+    BENCHMARKS,
+    ErrorInfo,
+    ModelInfo,
+    RunRecord,
+    Subject,
+    subject_of_record,
+)
 
 # Metrics of records, their measurements, and the policy of decisions.
 #
 # The rules for a single metric are in its declaration; see `cnnbench.records.metric.Metric`.
 #
-# `slow_steps_of` finds the slow steps that the runs of a side have in common. `median_step_text`
-# describes slow steps that the median step time does not show. `cnnbench.base.slow_steps` explains
-# both. docs/methodology.md contains the error rates.
+# `common_slow_steps` finds the slow steps that the runs of a side have in common.
+# `median_step_text` describes slow steps that the median step time does not show.
+# `cnnbench.base.slow_steps` explains both. docs/methodology.md contains the error rates.
 
 # Measurements (one process of one configuration each), and their origins.
 
@@ -109,9 +116,9 @@ def kind_of(measured: Measurement) -> str:
 
 def fact_text(value: Any, name: str = "") -> str:
     """A fact as text. Strings are unchanged; other values are written as JSON. See
-    `without_places`.
+    `comparable_fact`.
     """
-    value = without_places(name, value)
+    value = comparable_fact(name, value)
     if isinstance(value, str):
         return value
     return str(value) if type(value) is int else json.dumps(value)
@@ -183,7 +190,7 @@ class Origin:
     def of(cls, measured: Measurement | AllReduceRecord) -> Origin:
         """The origin of a measurement."""
         ab = measured.ab if isinstance(measured, RunRecord) else None
-        subject = subject_of(measured.subject, measured.config, ab)
+        subject = subject_of_record(measured.subject, measured.config, ab)
         facts = measured.environment
         commit = facts.get("git_commit")
         if subject.revision is None and not subject.unknown and isinstance(commit, str):
@@ -246,7 +253,7 @@ class Origin:
         }
 
 
-def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
+def complete_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
     """Completes origins with facts from other origins.
 
     An abbreviated commit is completed if exactly one of the other commits begins with it. A run
@@ -277,7 +284,7 @@ def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
     }
 
 
-def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
+def varying_parts(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
     """The parts that differ between origins, with their values in the order of appearance."""
     texts_by_name: dict[str, dict[str, None]] = {}
     distinct = tuple(dict.fromkeys(origins))
@@ -290,18 +297,18 @@ def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
     return differ
 
 
-def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
+def origin_titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
     """Names of origins, made of the parts that vary, except `without`; "" for a single origin."""
     distinct = tuple(dict.fromkeys(origins))
     if len(distinct) == 1:
         return {distinct[0]: ""}
-    names = [name for name in varying(distinct) if name not in (*without, "machine")]
+    names = [name for name in varying_parts(distinct) if name not in (*without, "machine")]
     machines = machine_names(distinct)
     named: dict[Origin, str] = {}
     taken: set[str] = set()
     for origin in distinct:
         parts = origin.parts()
-        words = [part_text(name, parts[name]) for name in names]
+        words = [origin_part_text(name, parts[name]) for name in names]
         if "machine" not in without and len(set(machines.values())) > 1:
             words.append(machines[origin])
         text, number = ", ".join(words), 1
@@ -332,7 +339,7 @@ def machine_name(facts: Mapping[str, str]) -> str:
     gpus = facts.get("gpu_names", "")
     with contextlib.suppress(ValueError):
         names = parse_json(gpus)
-        gpus = counted(names) if isinstance(names, list) else gpus
+        gpus = counted_names(names) if isinstance(names, list) else gpus
     if gpus:
         return gpus
     cpus, limit = facts.get("usable_cpus"), facts.get("cgroup_cpu_limit")
@@ -342,7 +349,7 @@ def machine_name(facts: Mapping[str, str]) -> str:
     return ", ".join(parts)
 
 
-def part_text(part: str, text: str) -> str:
+def origin_part_text(part: str, text: str) -> str:
     """The text of a part of `Origin.parts`, for names with several parts."""
     if not text:
         return f"unknown {part}"
@@ -356,40 +363,40 @@ THROUGHPUT, STARTUP, CPU_TIME = (METRICS[name] for name in ("throughput", "start
 _GIGA = 1e9
 
 
-def _bandwidth(row: MeasuredReduction) -> float | None:
+def _bus_bandwidth(row: MeasuredReduction) -> float | None:
     """Bus bandwidth in GB/s. For a copy: the bytes per second that all devices write together."""
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
-def _speed(name: str, about: str, of: str, *others: str, **rules: Any) -> Metric:
+def _register_bandwidth(name: str, about: str, of: str, *others: str, **rules: Any) -> Metric:
     """Registers a bandwidth that is judged as the throughput of a kind of measurement."""
     rules |= {"about": about, "kinds": (of, *others), "judged": {of: THROUGHPUT.name}, **FASTER}
-    register_metric("GB/s", name=name, **rules)(_bandwidth)
+    register_metric("GB/s", name=name, **rules)(_bus_bandwidth)
     return ALL[name]
 
 
-def _build(unit: str, **rules: Any) -> None:
+def _register_build_time(unit: str, **rules: Any) -> None:
     rules |= {"about": "Tracing of the reduction and its first call", **QUICKER}
     register_metric(unit, threshold=STARTUP.threshold, **rules)(attrgetter("build_seconds"))
 
 
-BUS_BANDWIDTH = _speed(
+BUS_BANDWIDTH = _register_bandwidth(
     "bus_bandwidth", "Bus bandwidth of the median reduction", ALL_REDUCE, PEER, gates=True
 )
 _BOTH: dict[str, Any] = {"kinds": (ALL_REDUCE, PEER), "judged": {}, **QUICKER}
 register_metric("s", name="reduction_seconds", about="The median reduction", **_BOTH)(
     attrgetter("seconds")
 )
-_build("s", name="build_seconds", kinds=(ALL_REDUCE, BUILD, PEER), judged={})
-_build(
+_register_build_time("s", name="build_seconds", kinds=(ALL_REDUCE, BUILD, PEER), judged={})
+_register_build_time(
     "seconds",
     name="build",
     kinds=(ALL_REDUCE, BUILD),
     judged=dict.fromkeys((ALL_REDUCE, BUILD), STARTUP.name),
     followed=False,
 )
-_speed("peer_bandwidth", "Bus bandwidth of another library", PEER, followed=False)
-_speed("copy_bandwidth", "Bytes that all devices write together", COPY)
+_register_bandwidth("peer_bandwidth", "Bus bandwidth of another library", PEER, followed=False)
+_register_bandwidth("copy_bandwidth", "Bytes that all devices write together", COPY)
 
 for _kind, _unit in BENCHMARKS.items():
     register_metric(
@@ -409,7 +416,7 @@ DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if metric.by_de
 """The default of --metrics."""
 
 
-def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
+def metrics_to_judge(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
     """The metrics in --metrics that are used to judge measurements of these kinds.
 
     They are in the order of `METRICS`. The order of the names has no effect.
@@ -527,9 +534,11 @@ class Policy:
 # Slow steps of runs as text.
 
 
-def slow_steps_of(runs: Iterable[RunRecord]) -> SlowSteps | None:
+def common_slow_steps(runs: Iterable[RunRecord]) -> SlowSteps | None:
     """The slow steps that most successful runs of a side have in common; None if there are none."""
-    return shared_slow_steps([slow_steps(run.step_seconds) for run in runs if run.status == "ok"])
+    return median_slow_steps(
+        [find_slow_steps(run.step_seconds) for run in runs if run.status == "ok"]
+    )
 
 
 def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
@@ -547,6 +556,6 @@ def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
     )
     if at_median <= (1 + threshold) * median(judged):
         return ""
-    slow = slow_steps_of(good)
+    slow = common_slow_steps(good)
     text = "" if slow is None else f"{slow.text}; "
     return f"{text}{number(at_median)} images/sec at the median step"

@@ -25,11 +25,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from cnnbench.base.text import unknown_key
+from cnnbench.base.text import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import Policy
 from cnnbench.machine.repository import GitError, commit_of, git
-from cnnbench.records.codec import ABSENT, OPTIONAL, decode, written
+from cnnbench.records.codec import ABSENT, OPTIONAL, decode, key_metadata
 from cnnbench.records.metric import METRICS, Metric
 
 FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
@@ -42,7 +42,7 @@ FAILURES = ("slower", "faster", "changed")
 """Words of `fail_on`, except "never"."""
 
 _COMMIT = re.compile("[0-9a-f]{7,64}")
-_LIST: Mapping[str, Any] = {**written(if_any=True), **ABSENT}
+_LIST: Mapping[str, Any] = {**key_metadata(if_any=True), **ABSENT}
 _ALL = ("*",)
 
 _T = TypeVar("_T")
@@ -114,10 +114,10 @@ class AcceptedCommit:
         """Whether the last day of the acceptance is over."""
         return datetime.now(timezone.utc).date() > date.fromisoformat(self.until)
 
-    def concerns(self, configuration: str, metric: Metric) -> bool:
+    def applies_to(self, configuration: str, metric: Metric) -> bool:
         """Whether the acceptance applies to a metric of a configuration."""
-        is_named = not self.metrics or not _names(metric).isdisjoint(self.metrics)
-        return is_named and _fits(self.configurations, configuration)
+        is_named = not self.metrics or not _metric_names(metric).isdisjoint(self.metrics)
+        return is_named and _matches_any(self.configurations, configuration)
 
     def is_between(self, base: str, new: str) -> bool:
         """Whether the commit is `new`, or an ancestor of it and not of `base`.
@@ -158,7 +158,9 @@ class Rules:
         matches.
         """
         rules = enumerate(self.rules, 1)
-        fitting = ((n, rule) for n, rule in rules if _fits(rule.configurations, configuration))
+        fitting = (
+            (n, rule) for n, rule in rules if _matches_any(rule.configurations, configuration)
+        )
         return next(fitting, (0, ConfigurationRule()))
 
     def title(self, number: int) -> str:
@@ -242,7 +244,7 @@ class Rules:
         if len({*new}) != 1 or len({*base}) != 1:
             return None
         meant = [
-            acceptance for acceptance in self.accept if acceptance.concerns(configuration, metric)
+            acceptance for acceptance in self.accept if acceptance.applies_to(configuration, metric)
         ]
         ordered = sorted(meant, key=lambda acceptance: acceptance.has_ended)
         return next(
@@ -250,18 +252,19 @@ class Rules:
         )
 
 
-def _names(metric: Metric) -> set[str]:
+def _metric_names(metric: Metric) -> set[str]:
     """The names of a metric in --metrics."""
     return {metric.name, *metric.judged.values()}
 
 
 def _rule_metric(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
     return next(
-        (rule_metric for rule_metric in rule.metrics if rule_metric.name in _names(metric)), None
+        (rule_metric for rule_metric in rule.metrics if rule_metric.name in _metric_names(metric)),
+        None,
     )
 
 
-def _fits(patterns: Sequence[str], name: str) -> bool:
+def _matches_any(patterns: Sequence[str], name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -278,15 +281,15 @@ def load_rules(flag_value: str | None) -> Rules:
     for name in (FILE, PROJECT) if flag_value is None else (flag_value,):
         if flag_value is None and not Path(name).is_file():
             continue
-        table = _parsed(name)
+        table = _read_rules_table(name)
         if table is not None:
-            return _rules(name, table)
+            return _rules_from_table(name, table)
         if flag_value is not None:
             raise FlagError("rules", flag_value, "has no section [tool.cnnbench]")
     return Rules()
 
 
-def rules_at(commit: str, flag_value: str | None) -> str:
+def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
     """The value of --rules that selects the current folder's rules in a commit.
 
     A file of the repository is read from the commit; other values are returned as they are.
@@ -307,7 +310,7 @@ def rules_at(commit: str, flag_value: str | None) -> str:
         place = f"{commit}:{Path(path).as_posix()}"
         with contextlib.suppress(GitError):
             git("cat-file", "-e", place)
-            if flag_value is not None or _parsed(place) is not None:
+            if flag_value is not None or _read_rules_table(place) is not None:
                 return place
     if flag_value is not None:
         raise FlagError("rules", flag_value, f"is not in the merge base, commit {commit}")
@@ -319,7 +322,7 @@ def _is_in_commit(name: str) -> bool:
     return ":" in name and not Path(name).exists()
 
 
-def _parsed(name: str) -> Any:
+def _read_rules_table(name: str) -> Any:
     """The content of a file as JSON values. For pyproject.toml, the section for cnnbench; None
     without it.
     """
@@ -344,7 +347,7 @@ def _parsed(name: str) -> Any:
     return table.get("tool", {}).get("cnnbench") if name.endswith(PROJECT) else table
 
 
-def _rules(source: str, table: Any) -> Rules:
+def _rules_from_table(source: str, table: Any) -> Rules:
     digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]
     try:
         _check_keys(table, ("rules", "accept"), source)
@@ -355,9 +358,12 @@ def _rules(source: str, table: Any) -> Rules:
         return Rules(
             source=source,
             digest=digest,
-            rules=tuple(_rule(table, f"{source}: rule {number}") for number, table in rules),
+            rules=tuple(
+                _rule_from_table(table, f"{source}: rule {number}") for number, table in rules
+            ),
             accept=tuple(
-                _accepted(table, f"{source}: accept {number}") for number, table in accept
+                _acceptance_from_table(table, f"{source}: accept {number}")
+                for number, table in accept
             ),
         )
     except ValueError as error:
@@ -369,10 +375,10 @@ def _check_keys(table: Any, known: Collection[str], where: str) -> None:
         raise ValueError(f"{where}: must be a table")
     for key in table:
         if key not in known:
-            raise ValueError(f"{where}: {unknown_key(key, known)}")
+            raise ValueError(f"{where}: {unknown_key_message(key, known)}")
 
 
-def _read(cls: type[_T], table: Any, where: str) -> _T:
+def _dataclass_from_table(cls: type[_T], table: Any, where: str) -> _T:
     """Creates a dataclass of this module from a TOML table. A text means a list with this text."""
     _check_keys(table, [key.name for key in fields(cast("Any", cls))], where)
     lists = ("configurations", "metrics", "fail_on")
@@ -392,13 +398,13 @@ def _read(cls: type[_T], table: Any, where: str) -> _T:
             raise ValueError(
                 f"{unknown[0]}: must be one or more of {', '.join(FAILURES)}, or never"
             )
-        replaced: _T = replace(cast("Any", rule), fail_on=failing(words))
+        replaced: _T = replace(cast("Any", rule), fail_on=exit_code_words(words))
     except ValueError as error:
         raise ValueError(f"{where}: fail_on: {error}") from None
     return replaced
 
 
-def failing(words: Sequence[str]) -> tuple[str, ...]:
+def exit_code_words(words: Sequence[str]) -> tuple[str, ...]:
     """The words of `fail_on` that set exit code 1; () for "never". ValueError for invalid words."""
     never = {"never", "nothing"}.intersection(words)
     if not words or (never and len({*words}) > 1):
@@ -406,7 +412,7 @@ def failing(words: Sequence[str]) -> tuple[str, ...]:
     return () if never else tuple(dict.fromkeys(words))
 
 
-def _rule(table: Any, where: str) -> ConfigurationRule:
+def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
     metrics = table.get("metrics", {}) if isinstance(table, dict) else {}
     names = [metrics] if isinstance(metrics, str) else metrics
     if isinstance(names, list):
@@ -417,8 +423,10 @@ def _rule(table: Any, where: str) -> ConfigurationRule:
     for name, value in metrics.items():
         place = f"{where}: metrics.{name}"
         _check_keys(value, ("threshold", "share", "fail_on"), place)
-        own.append(_read(MetricRule, {**value, "name": name}, place))
-    rule = _read(ConfigurationRule, {**table, "metrics": []} if own else table, where)
+        own.append(_dataclass_from_table(MetricRule, {**value, "name": name}, place))
+    rule = _dataclass_from_table(
+        ConfigurationRule, {**table, "metrics": []} if own else table, where
+    )
     rule = replace(rule, metrics=tuple(own))
     shares = rule.shares().values()
     if own and (min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6)):
@@ -431,11 +439,11 @@ def _check_metrics(names: Any, where: str) -> None:
         raise ValueError(f"{where}: metrics: must be names, or tables by name")
     for name in names:
         if name not in METRICS:
-            raise ValueError(f"{where}: metrics: {unknown_key(str(name), METRICS)}")
+            raise ValueError(f"{where}: metrics: {unknown_key_message(str(name), METRICS)}")
 
 
-def _accepted(table: Any, where: str) -> AcceptedCommit:
-    acceptance = _read(AcceptedCommit, table, where)
+def _acceptance_from_table(table: Any, where: str) -> AcceptedCommit:
+    acceptance = _dataclass_from_table(AcceptedCommit, table, where)
     _check_metrics([*acceptance.metrics], where)
     if not _COMMIT.fullmatch(acceptance.commit):
         raise ValueError(f"{where}: commit: {acceptance.commit}: must be a hash of 7 to 64 digits")

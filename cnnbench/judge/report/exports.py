@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from cnnbench.base.stats import ProcessValues, grouped
+from cnnbench.base.stats import ProcessValues, group_by
 from cnnbench.base.terminal import csv_text
-from cnnbench.base.text import count, labels_of, one_line, plain, truth
-from cnnbench.judge.compare.comparability import Group
+from cnnbench.base.text import boolean_text, count_text, labels_from_config, plain, to_terminal_line
+from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration, label
 from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
-from cnnbench.judge.metrics import Measurement, Origin, fact_text, part_text
+from cnnbench.judge.metrics import Measurement, Origin, fact_text, origin_part_text
 from cnnbench.judge.report.results import ReportSubject, RunGroup
 from cnnbench.records.codec import started
-from cnnbench.records.files import recognise
+from cnnbench.records.files import register_file_kind
 from cnnbench.records.metric import BOUNDS, HISTORY, Metric
 from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
 from cnnbench.records.run import run_steady_state
@@ -66,20 +66,24 @@ _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 def configurations(results: ReportSubject) -> list[dict[str, Any]]:
     """A row for each configuration: medians over processes with intervals and ranges."""
     # Imported late, because the formats of `cnnbench compare` need no sections of reports.
-    from cnnbench.judge.report.sections.scaling import curves
+    from cnnbench.judge.report.sections.scaling import scaling_curves
 
     efficiencies = {
         member.name: curve.efficiency(member)
-        for curve in curves(results.configured)
+        for curve in scaling_curves(results.configured)
         for member in curve.members
     }
     return [
-        {**_facts(group), **_statistics(group), "scaling_efficiency": efficiencies.get(group.name)}
+        {
+            **_configuration_facts(group),
+            **_configuration_statistics(group),
+            "scaling_efficiency": efficiencies.get(group.name),
+        }
         for group in results.configured
     ]
 
 
-def _statistics(group: RunGroup) -> dict[str, float | None]:
+def _configuration_statistics(group: RunGroup) -> dict[str, float | None]:
     statistics: dict[str, float | None] = {}
     others = {name: name for name in BOUNDS if name not in _MEDIANS.values()}
     for name, metric in {**_MEDIANS, **others}.items():
@@ -93,7 +97,7 @@ def _statistics(group: RunGroup) -> dict[str, float | None]:
     return statistics
 
 
-def _facts(group: RunGroup) -> dict[str, Any]:
+def _configuration_facts(group: RunGroup) -> dict[str, Any]:
     batch = next((r.batch for r in group.records if r.batch is not None), None)
     model = next((r.model for r in group.records if r.model is not None), None)
     statuses = [record.status for record in group.records]
@@ -136,7 +140,7 @@ def runs(results: ReportSubject) -> list[dict[str, Any]]:
     return rows
 
 
-def all_reduce(results: ReportSubject) -> list[dict[str, Any]]:
+def all_reduce_rows(results: ReportSubject) -> list[dict[str, Any]]:
     """A row for each reduction, with the columns of `cnnbench allreduce --result_csv`."""
     return [all_reduce_row(record, point) for record in results.allreduces for point in record.rows]
 
@@ -166,7 +170,7 @@ def comparison(results: ReportSubject) -> list[dict[str, Any]]:
 TABLES: Mapping[str, Callable[[ReportSubject], list[dict[str, Any]]]] = {
     "configurations": configurations,
     "runs": runs,
-    "allreduce": all_reduce,
+    "allreduce": all_reduce_rows,
     "comparison": comparison,
 }
 """Functions that return a table's rows, by name of the table."""
@@ -179,7 +183,7 @@ def frame(results: ReportSubject, table: str) -> DataFrame:
     return pandas.DataFrame(TABLES[table](results))
 
 
-def csv(results: ReportSubject, table: str) -> str:
+def to_csv(results: ReportSubject, table: str) -> str:
     """A table of `TABLES` as CSV with a header. No cell is a formula."""
     rows = TABLES[table](results)
     header = list(dict.fromkeys(name for row in rows for name in row)) or [""]
@@ -232,10 +236,14 @@ class Figure:
         these, all flags and the repository.
         """
         origin, parts = self.origin, self.origin.parts()
-        shown = (part_text(name, parts[name]) for name in ("side", "TensorFlow") if parts[name])
+        shown = (
+            origin_part_text(name, parts[name]) for name in ("side", "TensorFlow") if parts[name]
+        )
         words = ", ".join((label(self.configuration), *shown))
         subject = (origin.side, origin.repository, origin.tensorflow, origin.machine)
-        return plain(f"{words} on {parts['machine']} [{_digest(self.configuration.key, *subject)}]")
+        return plain(
+            f"{words} on {parts['machine']} [{_short_digest(self.configuration.key, *subject)}]"
+        )
 
     def statistics(self) -> dict[str, float]:
         """The known numbers by name: the median (""), its interval, the number of processes, and
@@ -263,17 +271,17 @@ class Figure:
             "point": "" if self.point == origin.revision else self.point,
             "repository": origin.repository,
             "revision": origin.revision,
-            "dirty": "" if origin.dirty is None else truth(origin.dirty),
+            "dirty": "" if origin.dirty is None else boolean_text(origin.dirty),
             "changes": origin.changes,
             "side": origin.side,
             "tensorflow_version": origin.tensorflow,
             "machine": origin.parts()["machine"],
-            "machine_key": _digest(origin.machine),
+            "machine_key": _short_digest(origin.machine),
         }
         return {name: text for name, value in values.items() if (text := plain(value))}
 
 
-def _digest(*parts: object) -> str:
+def _short_digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
@@ -287,7 +295,7 @@ def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-def of_comparison(comparison: Comparison) -> list[Figure]:
+def figures_of_comparison(comparison: Comparison) -> list[Figure]:
     """Values of both sides, by configuration and origin. Values of NEW have verdicts."""
     return [
         figure
@@ -300,7 +308,7 @@ def of_comparison(comparison: Comparison) -> list[Figure]:
 def _side_figures(
     entry: ComparedConfiguration, role: str, records: tuple[Measurement, ...]
 ) -> Iterable[Figure]:
-    origins = Group(entry.configuration, records).origins()
+    origins = MeasurementGroup(entry.configuration, records).origins()
     for origin, members in origins.items():
         good = [record for record in members if record.status == "ok"]
         for result in entry.results:
@@ -314,34 +322,34 @@ def _side_figures(
                 origin=origin,
                 started=min(started(record.started_at) for record in good),
                 role=role,
-                labels=shared_labels(labels_of(record.config) for record in good),
+                labels=shared_labels(labels_from_config(record.config) for record in good),
                 current=role == NEW,
                 judgement=result.judgement if role == NEW and len(origins) == 1 else None,
             )
 
 
-def newest(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
+def newest_figures(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
     """The figures of the newest subject, and a sentence about other figures, or "".
 
     Only the last of repeated measurements is used. The base of a comparison is not mentioned.
     """
     last = {
-        _key(figure): figure
+        _figure_key(figure): figure
         for figure in sorted(figures, key=lambda figure: figure.started)
         if figure.current
     }
-    wanted = [figure for figure in figures if last.get(_key(figure)) is figure]
+    wanted = [figure for figure in figures if last.get(_figure_key(figure)) is figure]
     others = sum(figure.role != BASE for figure in figures) - len(wanted)
     if not others:
         return wanted, ""
-    values = count(others, "other value", "other values")
+    values = count_text(others, "other value", "other values")
     if not wanted:
         return wanted, f"the newest commit has no value; {values} left out"
     revision = wanted[0].origin.short or "an unknown revision"
     return wanted, f"the format holds one commit, here {revision}; {values} left out"
 
 
-def _key(figure: Figure) -> tuple[str, str]:
+def _figure_key(figure: Figure) -> tuple[str, str]:
     return figure.title, figure.metric.name
 
 
@@ -359,12 +367,12 @@ def export_format(name: str, beginning: bytes) -> Callable[[_Export], _Export]:
     replace.
     """
 
-    def registered(export: _Export) -> _Export:
+    def register(export: _Export) -> _Export:
         FORMATS[name] = export
-        recognise(name, beginning)
+        register_file_kind(name, beginning)
         return export
 
-    return registered
+    return register
 
 
 _LONGEST_NAME = 1024
@@ -402,14 +410,14 @@ def bencher(figures: Sequence[Figure]) -> Exported:
     `bencher`, so only the newest subject is written. Names of measures have the unit, because
     Bencher has its own measure "throughput", in operations per second.
     """
-    wanted, left_out = newest(figures)
+    wanted, left_out = newest_figures(figures)
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for figure in wanted:
         name = figure.title.encode()[:_LONGEST_NAME].decode(errors="ignore")
         measure = f"{figure.metric.name} ({figure.metric.unit})"
         ends = zip(("lower_value", "upper_value"), figure.sample.interval or (), strict=False)
         benchmarks.setdefault(name, {})[measure] = {"value": figure.value, **dict(ends)}
-    return _json(benchmarks), left_out
+    return _to_json(benchmarks), left_out
 
 
 @export_format("github-action-benchmark", rb'\[(\s*\{\s*"name": |\]\s*$)')
@@ -422,7 +430,7 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
     customBiggerIsBetter`` or ``customSmallerIsBetter``), that of the first metric; metrics of the
     other direction are left out.
     """
-    wanted, left_out = newest(figures)
+    wanted, left_out = newest_figures(figures)
     bigger = not wanted or wanted[0].metric.higher_is_better
     entries: list[dict[str, object]] = []
     others: dict[str, None] = {}
@@ -437,7 +445,7 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
             low, high = (metric.value_text(end, unit=False) for end in figure.sample.interval)
             entry["range"] = f"95 % interval {low} to {high} {metric.unit_text}"
         lines = [f"{name}: {text}" for name, text in {**figure.subject(), **figure.labels}.items()]
-        lines.append(f"median of {count(len(figure.sample.values), 'process', 'processes')}")
+        lines.append(f"median of {count_text(len(figure.sample.values), 'process', 'processes')}")
         judgement = figure.judgement
         if judgement is not None and judgement.change is not None:
             change = metric.change_text(judgement.change)
@@ -449,7 +457,7 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
             f"one file supports one direction, here {'bigger' if bigger else 'smaller'} is better; "
             f"{', '.join(others)} omitted (--metrics={','.join(others)} writes them)"
         )
-    return _json(entries), "; ".join(remarks)
+    return _to_json(entries), "; ".join(remarks)
 
 
 @export_format("mlflow", rb'\{\s*"runs": \[')
@@ -462,10 +470,10 @@ def mlflow(figures: Sequence[Figure]) -> Exported:
     ``run_id``, ``update`` that of ``runs/update``; docs/integrations.md has a loop that sends them.
     Units, which MLflow lacks, are tags; ends of intervals are metrics.
     """
-    runs = grouped(
+    runs = group_by(
         figures, lambda figure: (figure.configuration.key, figure.role, figure.point, figure.origin)
     )
-    return _json({"runs": [_mlflow_run(members) for members in runs.values()]}), ""
+    return _to_json({"runs": [_mlflow_run(members) for members in runs.values()]}), ""
 
 
 def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
@@ -492,11 +500,13 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
         for figure in figures
         for part, value in figure.statistics().items()
     ]
-    flags = first.configuration.not_default()
-    params = _pairs({name: one_line(fact_text(value)) for name, value in flags.items()})
+    flags = first.configuration.non_default_flags()
+    params = _mlflow_pairs(
+        {name: to_terminal_line(fact_text(value)) for name, value in flags.items()}
+    )
     further = range(_PARAMS, len(params), _PARAMS)
     return {
-        "create": {"run_name": name, "start_time": time, "tags": _pairs(tags)},
+        "create": {"run_name": name, "start_time": time, "tags": _mlflow_pairs(tags)},
         "log_batch": [
             {"metrics": metrics, "params": params[:_PARAMS]},
             *({"params": params[start : start + _PARAMS]} for start in further),
@@ -505,7 +515,7 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
     }
 
 
-def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+def _mlflow_pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": name, "value": text[:_LONGEST]} for name, text in values.items()]
 
 
@@ -523,11 +533,11 @@ def openmetrics(figures: Sequence[Figure]) -> Exported:
     process. The families are gauges: median, interval, number of processes, and change.
     """
     metrics = {figure.metric.name: figure.metric for figure in figures}
-    lines = [line for metric in metrics.values() for line in _families(metric, figures)]
+    lines = [line for metric in metrics.values() for line in _metric_families(metric, figures)]
     return "\n".join([*lines, "# EOF"]) + "\n", ""
 
 
-def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
+def _metric_families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
     own = [(figure, figure.statistics()) for figure in figures if figure.metric is metric]
     base, factor = _UNITS.get(metric.unit, ("", 1.0))
     name, better = metric.name, "higher" if metric.higher_is_better else "lower"
@@ -552,12 +562,15 @@ def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
         if unit:
             yield f"# UNIT {full} {unit}"
         yield f"# HELP {full} {about.translate(_ESCAPES)}"
-        rows = ((_labels(figure), figure.started.timestamp(), value) for figure, value in samples)
+        rows = (
+            (_openmetrics_labels(figure), figure.started.timestamp(), value)
+            for figure, value in samples
+        )
         for labels, time, value in sorted(rows):
             yield f"{full}{{{labels}}} {value!r} {time:.3f}"
 
 
-def _labels(figure: Figure) -> str:
+def _openmetrics_labels(figure: Figure) -> str:
     """Labels of a figure. User labels are named label_NAME."""
     labels = {
         f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)
@@ -570,5 +583,5 @@ def _labels(figure: Figure) -> str:
     return ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
 
 
-def _json(document: object) -> str:
+def _to_json(document: object) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"

@@ -19,14 +19,14 @@ from cnnbench.base.document import (
     Section,
     TableCell,
     Text,
+    make_table,
     markdown_row,
-    numeric,
-    table,
+    numeric_cell,
     text_of,
 )
 from cnnbench.base.terminal import is_terminal
-from cnnbench.base.text import NONE, code, count, markdown, number_of, plain
-from cnnbench.judge.compare.comparability import unlike_text
+from cnnbench.base.text import NONE, code, count_text, item_count, markdown, plain
+from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.compare.configuration import label
 from cnnbench.judge.compare.estimate import Level, Verdict
 from cnnbench.judge.compare.result import (
@@ -76,7 +76,7 @@ _SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
 _SPREAD = "and so are changes within the A/A spread"
 
 
-def ending(comparison: Comparison) -> str:
+def exit_code_meaning(comparison: Comparison) -> str:
     """Text with the meaning of the exit code."""
     code = comparison.exit_code
     if code == 0 and replace(comparison, ends_with=None).exit_code:
@@ -94,7 +94,7 @@ def ending(comparison: Comparison) -> str:
     return _ENDINGS[code]
 
 
-def confidence(comparison: Comparison) -> str:
+def confidence_text(comparison: Comparison) -> str:
     """Confidence of the intervals as text: "96 %", or "96 to 98 %" if rules divide the level."""
     usual = comparison.policy.confidence
     own = (result.confidence for entry in comparison.entries for result in entry.results)
@@ -103,7 +103,7 @@ def confidence(comparison: Comparison) -> str:
     return f"{' to '.join(dict.fromkeys(f'{100 * level:.4g}' for level in levels))} %"
 
 
-def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
+def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
     """The tone of a verdict in a table cell. Verdicts without a tone of their own have that of
     their level.
     """
@@ -113,13 +113,13 @@ def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricRes
     return _OWN_TONES.get(result.verdict) or _TONES.get(level, "")
 
 
-def explained(result: MetricResult) -> str:
+def verdict_with_reason(result: MetricResult) -> str:
     """The word for a verdict, and its reason. The word is omitted if the reason contains it."""
     reason = result.judgement.reason
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
 
 
-def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
+def metric_tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
     """A table for each leading metric with the worst rows first, then other metrics and context.
 
     Tables of further metrics contain only results that are neither inconclusive nor the same.
@@ -141,16 +141,16 @@ def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
     ]
 
 
-def titles(comparison: Comparison) -> tuple[str, str]:
+def change_column_titles(comparison: Comparison) -> tuple[str, str]:
     """Titles of the columns with the change and its interval.
 
     A change within pairs differs from the change of the medians in the same row.
     """
     change = "paired change" if comparison.paired else "change"
-    return change, f"{confidence(comparison)} interval"
+    return change, f"{confidence_text(comparison)} interval"
 
 
-def row(
+def result_cells(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> dict[str, TableCell]:
     """The cells of a row. Base and new are medians over processes; p is adjusted by Holm's method.
@@ -160,21 +160,21 @@ def row(
     """
     decisive = entry.decided_by(result)
     judgement, metric = decisive.judgement, decisive.metric
-    change, interval = titles(comparison)
+    change, interval = change_column_titles(comparison)
     low, high = judgement.low, judgement.high
     ends = NONE if low is None or high is None else metric.range_text(low, high)
     value = partial(result.metric.value_text, unit=False)
     of = "" if decisive is result else "CPU time "
-    runs = f"{number_of(entry.base_runs)}+{number_of(entry.new_runs)}"
+    runs = f"{item_count(entry.base_runs)}+{item_count(entry.new_runs)}"
     return {
         "verdict": verdict(comparison, entry, result),
         "configuration": TableCell(entry.name),
-        "base": numeric(result.judgement.base_median, value),
-        "new": numeric(result.judgement.new_median, value),
-        change: numeric(judgement.change, lambda value: of + metric.change_text(value)),
-        interval: numeric(low, ends),
-        "p": numeric(judgement.p_adjusted, "{:.2g}".format),
-        "runs": numeric(len(entry.runs), runs),
+        "base": numeric_cell(result.judgement.base_median, value),
+        "new": numeric_cell(result.judgement.new_median, value),
+        change: numeric_cell(judgement.change, lambda value: of + metric.change_text(value)),
+        interval: numeric_cell(low, ends),
+        "p": numeric_cell(judgement.p_adjusted, "{:.2g}".format),
+        "runs": numeric_cell(len(entry.runs), runs),
     }
 
 
@@ -183,10 +183,10 @@ def verdict(
 ) -> TableCell:
     """Mark and word of a verdict, as in "- slower"."""
     mark = _MARKS[result.verdict]
-    return TableCell(f"{mark} {result.word}", tone=tone(comparison, entry, result))
+    return TableCell(f"{mark} {result.word}", tone=verdict_tone(comparison, entry, result))
 
 
-def tally(comparison: Comparison, metric: Metric) -> str:
+def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
     """Number of configurations for each verdict, worst first: "1 slower, 2 same"."""
     tallies = (
         verdicts for verdicts in comparison.summary.tallies if verdicts.metric == metric.name
@@ -196,15 +196,15 @@ def tally(comparison: Comparison, metric: Metric) -> str:
     )
 
 
-def outcome(comparison: Comparison) -> str:
+def outcome_text(comparison: Comparison) -> str:
     """The number of verdicts for each requested metric."""
-    tallies = {metric.name: tally(comparison, metric) for metric in comparison.asked}
+    tallies = {metric.name: verdict_counts_text(comparison, metric) for metric in comparison.asked}
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"
     return "; ".join(f"{name} {text}" for name, text in tallies.items())
 
 
-def conditions(comparison: Comparison) -> str:
+def conditions_sentence(comparison: Comparison) -> str:
     """A sentence about how the sides were compared."""
     text = "Compared by one value per process"
     if comparison.paired:
@@ -213,7 +213,7 @@ def conditions(comparison: Comparison) -> str:
             "the medians"
         )
     for floors in dict.fromkeys(
-        filter(None, map(partial(_floors, comparison), comparison.leading))
+        filter(None, map(partial(_floor_range, comparison), comparison.leading))
     ):
         text += f"; changes under {_floors_text(*floors)} are ignored"
     judged = [entry.main.judgement for entry in comparison.deciding]
@@ -221,7 +221,7 @@ def conditions(comparison: Comparison) -> str:
     return f"{text}, {_SPREAD}." if measured else f"{text}."
 
 
-def _floors(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
+def _floor_range(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
     """The arguments of `_floors_text` for a leading metric; None if it has no floors."""
     judged = [result.judgement for _, result in comparison.about(metric)]
     floors = [judgement.floor for judgement in judged if judgement.floor is not None]
@@ -245,12 +245,12 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
     for metric in SPEEDS:
         mean = comparison.means.get(metric.name)
         if mean is not None and mean.configurations > 1:
-            of = count(mean.of, "configuration", "configurations")
+            of = count_text(mean.of, "configuration", "configurations")
             of = of if mean.configurations == mean.of else f"{mean.configurations} of {of}"
             yield f"{metric.name} {metric.change_text(mean.change)} in the geometric mean of {of}"
 
 
-def mentions(comparison: Comparison) -> list[str]:
+def mentioned_differences(comparison: Comparison) -> list[str]:
     """Facts that differ in a configuration but do not block a verdict."""
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
@@ -263,7 +263,7 @@ def mentions(comparison: Comparison) -> list[str]:
     # differs, too.
     revision = values.get("subject_revision")
     return [
-        unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))
+        differing_values_text(fact, tuple(sorted(base)), tuple(sorted(new)))
         for fact, (base, new) in values.items()
         if not fact.startswith("subject_") and (fact != "git_commit" or (base, new) != revision)
     ]
@@ -288,10 +288,10 @@ def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Conte
     yield comparison.answer, comparison.why, comparison.advice
     labels = (f"BASE {comparison.base_label}", f"NEW  {comparison.new_label}")
     yield (Text(label, whole=True) for label in labels)
-    for metric, pairs in tables(comparison):
+    for metric, pairs in metric_tables(comparison):
         yield (
-            table(
-                (row(comparison, *pair) for pair in pairs),
+            make_table(
+                (result_cells(comparison, *pair) for pair in pairs),
                 title=f"{metric.name}, median {metric.unit_text}",
                 whole=True,
                 notes=tuple(
@@ -301,24 +301,24 @@ def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Conte
             ),
         )
     if comparison.explanation is not None:
-        causes, *others = explanation.sections(comparison.explanation)
+        causes, *others = explanation.terminal_sections(comparison.explanation)
         yield from (["Why, milliseconds of a step:", *causes], *others)
-    yield _summary(comparison)
+    yield _summary_contents(comparison)
 
 
-def _summary(comparison: Comparison) -> Iterator[Content]:
+def _summary_contents(comparison: Comparison) -> Iterator[Content]:
     for metric in comparison.metrics:
-        if text := tally(comparison, metric):
+        if text := verdict_counts_text(comparison, metric):
             yield Text(f"{metric.name}: {text}", whole=True)
     notes = (f"note: {note}" for note in comparison.notes)
-    for sentence in (*mean_sentences(comparison), conditions(comparison), *notes):
+    for sentence in (*mean_sentences(comparison), conditions_sentence(comparison), *notes):
         yield Text(sentence, hanging=_HANGING)
-    if facts := mentions(comparison):
+    if facts := mentioned_differences(comparison):
         yield "Also different:"
         yield from (Text(fact, indent=_HANGING) for fact in facts)
     if comparison.skipped:
-        yield f"skipped: {count(len(comparison.skipped), 'file', 'files')}"
-    yield f"exit code {int(comparison.exit_code)}: {ending(comparison)}"
+        yield f"skipped: {count_text(len(comparison.skipped), 'file', 'files')}"
+    yield f"exit code {int(comparison.exit_code)}: {exit_code_meaning(comparison)}"
 
 
 # Markdown for a pull request. Untrusted text (from records, paths) is formatted as code.
@@ -343,11 +343,12 @@ def comment(comparison: Comparison) -> str:
     ]
     lines_shown += [f"Next: {code(comparison.next_step)}"] if comparison.next_step else []
     lines = [
-        f"### cnnbench: {ending(comparison)}",
+        f"### cnnbench: {exit_code_meaning(comparison)}",
         "",
         "\n\n".join(lines_shown),
         "",
-        f"{code(comparison.base_label)} → {code(comparison.new_label)}: {outcome(comparison)}.",
+        f"{code(comparison.base_label)} → {code(comparison.new_label)}: "
+        f"{outcome_text(comparison)}.",
         "",
     ]
     answers = [
@@ -356,32 +357,32 @@ def comment(comparison: Comparison) -> str:
         if entry.main.verdict is Verdict.CHANGED_WORK
     ]
     lines += [*answers[:_MOST_ANSWERS], ""] if answers else []
-    for metric, pairs in tables(comparison):
+    for metric, pairs in metric_tables(comparison):
         if not pairs:
             continue
         rows = []
         for entry, result in pairs:
-            _, _, *numbers = row(comparison, entry, result).values()
-            symbol = _SYMBOLS[tone(comparison, entry, result)]
+            _, _, *numbers = result_cells(comparison, entry, result).values()
+            symbol = _SYMBOLS[verdict_tone(comparison, entry, result)]
             symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
             verdict = f"{symbol} {result.word}"
             rows.append(markdown_row((verdict, code(entry.name), *(cell.text for cell in numbers))))
-        _, *heads = row(comparison, *pairs[0])
+        _, *heads = result_cells(comparison, *pairs[0])
         head = markdown_row((f"{metric.name}, median {metric.unit_text}", *heads))
-        rows = _fitting(
+        rows = _lines_that_fit(
             rows, _TABLES - _characters(lines), markdown_row(("…", "{} more", *[""] * 6))
         )
         lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
     if comparison.explanation is not None:
         lines += [*markdown_body(comparison.explanation), ""]
-    details = _details(comparison, LIMIT - _characters(lines))
+    details = _folded_details(comparison, LIMIT - _characters(lines))
     return "\n".join([*lines, *details]) + "\n"
 
 
-def _details(comparison: Comparison, room: int) -> list[str]:
+def _folded_details(comparison: Comparison, room: int) -> list[str]:
     reasons = [
-        f"- {code(entry.name)}: {_reason(result)}"
-        for _, rows in tables(comparison)
+        f"- {code(entry.name)}: {_reason_markdown(result)}"
+        for _, rows in metric_tables(comparison)
         for entry, result in rows
         if result.verdict is not Verdict.SAME
     ]
@@ -390,30 +391,30 @@ def _details(comparison: Comparison, room: int) -> list[str]:
     lines += [
         f"- {metric.name}: {text}"
         for metric in comparison.metrics
-        if metric not in comparison.leading and (text := tally(comparison, metric))
+        if metric not in comparison.leading and (text := verdict_counts_text(comparison, metric))
     ]
-    lines.append(f"- {conditions(comparison)}")
+    lines.append(f"- {conditions_sentence(comparison)}")
     lines += [f"- note: {code(note)}" for note in comparison.notes]
-    lines += [f"- also different: {code(mention)}" for mention in mentions(comparison)]
+    lines += [f"- also different: {code(mention)}" for mention in mentioned_differences(comparison)]
     lines += [f"- skipped: {code(str(file))}" for file in comparison.skipped]
-    remarks = _fitting(lines, _REMARKS, "- … and {} lines more")
-    reasons = _fitting(
+    remarks = _lines_that_fit(lines, _REMARKS, "- … and {} lines more")
+    reasons = _lines_that_fit(
         reasons, room - _characters([*head, *remarks]) - 100, "- … and {} reasons more"
     )
     return [*head, *reasons, *remarks, "", "</details>"]
 
 
-def _reason(result: MetricResult) -> str:
+def _reason_markdown(result: MetricResult) -> str:
     if result.judgement.p is None:
         return f"{result.word}: {code(result.judgement.reason)}"
-    return explained(result)
+    return verdict_with_reason(result)
 
 
 def _characters(lines: Sequence[str]) -> int:
     return sum(len(line) + 1 for line in lines)
 
 
-def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
+def _lines_that_fit(lines: Sequence[str], room: int, more: str) -> list[str]:
     """The lines that fit into `room` characters, and a line with the number of omitted lines."""
     for index, line in enumerate(lines):
         room -= len(line) + 1
@@ -430,7 +431,11 @@ _MOST_ANNOTATIONS = 10
 def workflow_commands(comparison: Comparison) -> str:
     """One command in each line: errors, then warnings, then notices."""
     annotations = [
-        (comparison.level(entry, result), f"{entry.name}: {result.metric.name}", _message(result))
+        (
+            comparison.level(entry, result),
+            f"{entry.name}: {result.metric.name}",
+            _annotation_message(result),
+        )
         for entry in comparison.by_severity()
         for result in entry.results
     ]
@@ -444,16 +449,16 @@ def workflow_commands(comparison: Comparison) -> str:
             (plain(title), plain(message)) for of, title, message in annotations if of is level
         ]
         shown = items if len(items) <= _MOST_ANNOTATIONS else items[: _MOST_ANNOTATIONS - 1]
-        lines += [_command(level, *item) for item in shown]
+        lines += [_workflow_command(level, *item) for item in shown]
         if rest := items[len(shown) :]:
             others = "\n".join(map(": ".join, rest))
-            lines.append(_command(level, f"{len(rest)} more", others))
+            lines.append(_workflow_command(level, f"{len(rest)} more", others))
     text = "\n".join(map(plain, comparison.opening))
-    lines.append(_command(Level.NOTICE, "cnnbench compare", text))
+    lines.append(_workflow_command(Level.NOTICE, "cnnbench compare", text))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _message(result: MetricResult) -> str:
+def _annotation_message(result: MetricResult) -> str:
     judgement = result.judgement
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason
@@ -464,11 +469,11 @@ def _message(result: MetricResult) -> str:
     return f"{result.word}{values}: {judgement.reason}"
 
 
-def _command(level: Level, title: str, message: str) -> str:
-    return f"::{level.value} title={_escape(title, ':,')}::{_escape(message)}"
+def _workflow_command(level: Level, title: str, message: str) -> str:
+    return f"::{level.value} title={_escape_command(title, ':,')}::{_escape_command(message)}"
 
 
-def _escape(text: str, further: str = "") -> str:
+def _escape_command(text: str, further: str = "") -> str:
     for character in ("%", "\r", "\n", *further):
         text = text.replace(character, f"%{ord(character):02X}")
     return text
@@ -492,7 +497,7 @@ def junit_xml(comparison: Comparison) -> str:
                 value = str(comparison.repeated_pairs)
                 xml.SubElement(properties, "property", name="repeated_pairs", value=value)
             for entry, result in own:
-                _add(suite, comparison, entry, result)
+                _add_result(suite, comparison, entry, result)
     if len(suites):
         xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, comparison.opening))
     if comparison.skipped:
@@ -512,7 +517,7 @@ def _test_case(suite: xml.Element, classname: str, name: str) -> xml.Element:
     return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
 
 
-def _add(
+def _add_result(
     suite: xml.Element, comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> None:
     # The name does not depend on other compared configurations, because programs track cases by
@@ -524,15 +529,17 @@ def _add(
     if level is Level.ERROR:
         tag = "error" if failed else "failure"
     if tag:
-        xml.SubElement(case, tag, message=plain(explained(result)), type=result.word)
-    xml.SubElement(case, "system-out").text = plain(_numbers(comparison, entry, result))
+        xml.SubElement(case, tag, message=plain(verdict_with_reason(result)), type=result.word)
+    xml.SubElement(case, "system-out").text = plain(_numbers_text(comparison, entry, result))
 
 
-def _numbers(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
+def _numbers_text(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> str:
     judgement, metric = result.judgement, result.metric
     base, new = map(metric.value_text, (judgement.base_median, judgement.new_median))
-    cells = {title: cell.text for title, cell in row(comparison, entry, result).items()}
-    change, interval = (cells[title] for title in titles(comparison))
+    cells = {title: cell.text for title, cell in result_cells(comparison, entry, result).items()}
+    change, interval = (cells[title] for title in change_column_titles(comparison))
     return (
         f"base {base}, new {new}, change {change} ({interval}), p {cells['p']}, "
         f"runs {cells['runs']}: {judgement.reason}"

@@ -11,27 +11,27 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from cnnbench.base.document import TableCell, interval
-from cnnbench.base.stats import ProcessValues, grouped
+from cnnbench.base.document import TableCell, interval_cell
+from cnnbench.base.stats import ProcessValues, group_by
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import integer
-from cnnbench.base.time_series import Shape, SteadyState
+from cnnbench.base.time_series import SeriesShape, SteadyState
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records
 from cnnbench.judge.compare.comparability import (
+    compared_commit_lookup,
+    compared_commit_text,
     group_by_configuration,
-    opponent_text,
-    opponents,
-    pair_of,
-    pairs_of,
+    match_complete_pairs,
+    pair_id_of,
 )
 from cnnbench.judge.compare.compare import PlanOf
-from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.metrics import Machine, Measurement, Origin, titles
+from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.metrics import Machine, Measurement, Origin, origin_titles
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.machine.repository import in_order
+from cnnbench.machine.repository import sort_by_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
-from cnnbench.records.codec import from_sources, started
+from cnnbench.records.codec import dataclass_from_sources, started
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
@@ -54,7 +54,7 @@ S = TypeVar("S", Roofline, StrategiesDocument)
 
 def interval_cells(values: ProcessValues) -> dict[str, TableCell]:
     """The cells with the interval and the range of values."""
-    return {values.INTERVAL: interval(values.interval), "range": interval(values.range)}
+    return {values.INTERVAL: interval_cell(values.interval), "range": interval_cell(values.range)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class RunGroup:
     def steady_states(self) -> tuple[SteadyState, ...]:
         """Steady states of the runs with enough steps."""
         states = map(run_steady_state, self.good)
-        return tuple(state for state in states if state.shape is not Shape.TOO_SHORT)
+        return tuple(state for state in states if state.shape is not SeriesShape.TOO_SHORT)
 
     @property
     def is_unsteady(self) -> bool:
@@ -151,7 +151,7 @@ class RunGroup:
         return str(self.flag("device"))
 
 
-def configurations(
+def group_configurations(
     records: Iterable[RunRecord],
     beside: Iterable[RunRecord] = (),
     order: Mapping[str, int] | None = None,
@@ -167,29 +167,29 @@ def configurations(
         time.
     """
     (grouped_runs,) = group_by_configuration(with_highest_peaks([*records], beside))
-    names = labels(group.configuration for group in grouped_runs)
+    names = unique_configuration_names(group.configuration for group in grouped_runs)
     measured = {
         group.configuration.key: [
-            _PairedRecord(record, origin, started(record.started_at), pair_of(record))
+            _PairedRecord(record, origin, started(record.started_at), pair_id_of(record))
             for origin, members in group.origins().items()
             for record in members
         ]
         for group in grouped_runs
     }
     in_time = sorted((record for members in measured.values() for record in members), key=_START)
-    opponent = opponents(pairs_of(in_time))
+    opponent = compared_commit_lookup(match_complete_pairs(in_time))
     origins = dict.fromkeys(record.origin for record in in_time)
-    ordered = in_order([*origins], lambda origin: (order or {}).get(origin.revision))
+    ordered = sort_by_place([*origins], lambda origin: (order or {}).get(origin.revision))
     places = {origin: place for place, origin in enumerate(ordered)}
     configured = []
     for group in grouped_runs:
         members = measured[group.configuration.key]
         name = names[group.configuration.key]
-        details = titles(record.origin for record in members)
-        pooled = grouped(members, lambda record: (record.origin, opponent(record)))
+        details = origin_titles(record.origin for record in members)
+        pooled = group_by(members, lambda record: (record.origin, opponent(record)))
         several = Counter(origin for origin, _ in pooled)
         for (origin, other), paired in pooled.items():
-            detail = opponent_text(other) if several[origin] > 1 else ""
+            detail = compared_commit_text(other) if several[origin] > 1 else ""
             first = min(map(_START, paired))
             configured.append(
                 RunGroup(
@@ -232,7 +232,7 @@ def with_highest_peaks(
         known = peak(run) and (run.measured.peak_flops_source or "").startswith("measured")
         return (Origin.of(run).machine, str(run.config.get("precision"))) if known else None
 
-    chosen, alike = [], grouped((*runs, *beside), place)
+    chosen, alike = [], group_by((*runs, *beside), place)
     for run in runs:
         if (where := place(run)) and (others := alike[where])[1:]:
             best = max(peak(run) or 0.0 for run in others)
@@ -265,14 +265,16 @@ def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
     return split_names(parts)
 
 
-def newest(configured: Sequence[RunGroup], most: int, first: Container[str] = ()) -> list[RunGroup]:
+def newest_groups(
+    configured: Sequence[RunGroup], most: int, first: Container[str] = ()
+) -> list[RunGroup]:
     """At most `most` groups, in order. Keys in `first` have priority, then the newest groups."""
     order = sorted(configured, key=lambda group: (group.configuration.key in first, group.latest))
     chosen = {*order[-most:]}
     return [group for group in configured if group in chosen]
 
 
-def newest_text(shown: int, total: int) -> str:
+def shown_count_text(shown: int, total: int) -> str:
     """Text that says how many items are shown: ", the newest 24 of 60"; "" if all are shown."""
     return f", the newest {shown} of {integer(total)}" if shown < total else ""
 
@@ -300,7 +302,7 @@ class ReportSubject(Loaded):
         changed = {
             entry.configuration.key for entry in entries if entry.main.verdict is not Verdict.SAME
         }
-        shown = newest(self.configured, MOST_SHOWN, changed)
+        shown = newest_groups(self.configured, MOST_SHOWN, changed)
         earlier = tuple(group for group in self.configured if group not in {*shown})
         return replace(self, configured=tuple(shown), earlier=earlier)
 
@@ -312,7 +314,7 @@ class ReportSubject(Loaded):
             if isinstance(study, Roofline):
                 group = self.profiled[study.run.run_id]
                 highest = max(group.sample(peak).values, default=study.machine.flops_per_sec)
-                studies.append(study.at_peak(highest, group.peak_source))
+                studies.append(study.with_peak_rate(highest, group.peak_source))
         return tuple(studies)
 
     @property
@@ -328,7 +330,7 @@ class ReportSubject(Loaded):
     @cached_property
     def profiled(self) -> Mapping[str, RunGroup]:
         """The group of each profiled process by run_id. Groups contain only profiled runs."""
-        profiled_groups = configurations(profiled_runs(self.studies), self.runs)
+        profiled_groups = group_configurations(profiled_runs(self.studies), self.runs)
         return {record.run_id: group for group in profiled_groups for record in group.records}
 
     @property
@@ -374,7 +376,7 @@ def gather(
 
     `plan` says how further pairs are judged, and `rules` how configurations are. `comparison` is
     that of the experiment that the records belong to, instead of a baseline. For `order` see
-    `configurations`.
+    `group_configurations`.
     """
     if baseline is not None:
         # All-reduces are compared only if the baseline contains all-reduces.
@@ -390,25 +392,25 @@ def gather(
             new_label=labels[1],
             skipped=baseline.skipped,
         )
-    return from_sources(
+    return dataclass_from_sources(
         ReportSubject,
         loaded,
         allreduces=tuple(sorted(loaded.allreduces, key=lambda record: started(record.started_at))),
-        configured=configurations(loaded.records, profiled_runs(loaded.studies), order),
+        configured=group_configurations(loaded.records, profiled_runs(loaded.studies), order),
         comparison=comparison,
     )
 
 
-def timed_names(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
+def add_start_times(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
     """Adds the start time to names that occur more than once."""
     named = list(named)
     taken = Counter(name for name, _ in named)
     return [
-        (f"{name}, {time_text(document.started_at)}" if taken[name] > 1 else name, document)
+        (f"{name}, {start_time_text(document.started_at)}" if taken[name] > 1 else name, document)
         for name, document in named
     ]
 
 
-def time_text(started_at: str) -> str:
+def start_time_text(started_at: str) -> str:
     """A start time for people: UTC without the offset."""
     return started(started_at).strftime("%Y-%m-%d %H:%M:%S")

@@ -28,7 +28,7 @@ from cnnbench.base.job import Job
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, words
+from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_words
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
@@ -41,10 +41,22 @@ from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import RunPlan
 from cnnbench.plan import make_plan as plan_run
 from cnnbench.plan.notices import idle_reductions
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, declared, idle
-from cnnbench.plan.setup import check_all_reduce, model_gradients
+from cnnbench.plan.place import (
+    OF_A_PROCESS,
+    FlagRule,
+    JobFlagNames,
+    always,
+    no_effect_rule,
+    rules_from_declarations,
+)
+from cnnbench.plan.setup import check_all_reduce, model_and_gradient_shapes
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, single
-from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, groups_of, process_of
+from cnnbench.variable_mgr.all_reduce.spec import (
+    DTYPE_BYTES,
+    create,
+    group_devices,
+    process_of_device,
+)
 from cnnbench.variable_mgr.modes import CrossDeviceSpec, Packing
 
 if TYPE_CHECKING:
@@ -64,7 +76,7 @@ _OPS = {
 NAMES = tuple(_OPS)
 
 
-def reduction_of(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
+def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
     """A reduction of tf.distribute as a function of tensors [tower][i] that returns [tower][i].
 
     It is called while a tf.function is traced, with tensors on each device. It adds the operations
@@ -84,7 +96,9 @@ def reduction_of(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], 
 
     from cnnbench.variable_mgr import strategies
 
-    strategy: Any = strategies.mirrored(tuple(devices), CrossDeviceSpec(ops=_OPS[name]))
+    strategy: Any = strategies.make_mirrored_strategy(
+        tuple(devices), CrossDeviceSpec(ops=_OPS[name])
+    )
 
     def reduce(tower_tensors: TowerTensors) -> list[list[tf.Tensor]]:
         def replica() -> Any:
@@ -102,7 +116,7 @@ def reduction_of(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], 
 
 def check_peer(name: str, devices: Sequence[str]) -> None:
     """Raises an error if a peer does not work on the devices, or returns wrong sums."""
-    if len({process_of(device) for device in devices}) > 1:
+    if len({process_of_device(device) for device in devices}) > 1:
         raise ValueError("a MirroredStrategy reduces between the devices of one process")
     if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
         # Observed in TensorFlow 2.21: the sum of 1, 10 and 100 on three devices is 11.
@@ -210,11 +224,11 @@ def make_plan(
     params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
 ) -> AllReducePlan:
     """Makes the plan, with all checks that need no device. For `names`, see `plan_run`."""
-    plugins.load_all(vars(params))
+    plugins.load_plugins_of_flags(vars(params))
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
         raise FlagError("num_gpus", "", "must name at least one number of devices")
-    named = words(params.peers)
+    named = split_words(params.peers)
     for peer in named:
         if peer not in NAMES:
             reason = f"there is no {peer!r}; must be of {', '.join(NAMES)}"
@@ -222,7 +236,7 @@ def make_plan(
     specs = parse_specs(params.all_reduce_spec)
     run = run_plan(params, max(counts), specs, names)
     job = run.place.job
-    _check_places(job, counts, specs)
+    _check_device_counts(job, counts, specs)
     for spec, count in itertools.product(specs or (), counts):
         check_all_reduce(
             spec,
@@ -233,8 +247,8 @@ def make_plan(
             shared_cards=params.gpus_per_card > 1,
         )
     return AllReducePlan(
-        params=_with_length(params, explicit),
-        workloads=_workloads(params),
+        params=_resolve_repetitions(params, explicit),
+        workloads=_gradient_or_size_workloads(params),
         counts=counts,
         specs=specs,
         packings=parse_packings(params),
@@ -243,18 +257,18 @@ def make_plan(
     )
 
 
-def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
+def _gradient_or_size_workloads(params: AllReduceParams) -> tuple[Workload, ...]:
     if params.model is None:
         if params.model_plugin is not None:
             reason = "needs --model, whose gradients are reduced"
             raise FlagError("model_plugin", params.model_plugin, reason)
         return parse_sizes(params.sizes or _DEFAULT_SIZES, params.dtype)
     named = () if params.sizes is None else parse_sizes(params.sizes, params.dtype)
-    _, shapes = model_gradients(params.model, params.data_name)
+    _, shapes = model_and_gradient_shapes(params.model, params.data_name)
     return (*named, Workload(params.model, shapes))
 
 
-def _with_length(params: AllReduceParams, explicit: Sequence[str]) -> AllReduceParams:
+def _resolve_repetitions(params: AllReduceParams, explicit: Sequence[str]) -> AllReduceParams:
     rounds = params.num_batches
     if params.iterations is not None:
         if "num_batches" in explicit and rounds != params.iterations:
@@ -285,7 +299,9 @@ def run_plan(
     return plan_run(Params(**{**shared, "num_gpus": devices}), {}, names=names, data=False)
 
 
-def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None) -> None:
+def _check_device_counts(
+    job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None
+) -> None:
     if min(counts) * job.num_workers < 2:
         raise FlagError("num_gpus", counts, "must be at least 2: one device has nothing to reduce")
     for spec in specs or ():
@@ -308,7 +324,7 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
                 reason = "* must be followed by a number of tensors, 1 to 999999"
                 raise ValueError(f"{item!r}: {reason}")
             count = int(tail) if star else 1
-            for size in _range(head):
+            for size in _expand_size_range(head):
                 if size % item_bytes:
                     reason = f"are no whole number of {dtype} elements of {item_bytes} bytes"
                     raise ValueError(f"{item!r}: {size} bytes {reason}")
@@ -321,18 +337,18 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
     return tuple(workloads)
 
 
-def _range(item: str) -> Iterable[int]:
+def _expand_size_range(item: str) -> Iterable[int]:
     pieces = item.split(":")
-    first = _size(pieces[0])
+    first = _parse_size(pieces[0])
     if len(pieces) == 1:
         return [first]
     if len(pieces) != 3:
         raise ValueError(f"{item!r}: a range needs three parts, as in 1K:256M:x4")
-    last, step = _size(pieces[1]), pieces[2].strip()
+    last, step = _parse_size(pieces[1]), pieces[2].strip()
     if last < first:
         raise ValueError(f"{item!r}: a range must not end below its beginning")
     if step[:1] == "+":
-        by = _size(step[1:])
+        by = _parse_size(step[1:])
         if (last - first) // by >= _MOST_SIZES:
             raise ValueError(f"{item!r}: is more than {_MOST_SIZES} sizes")
         return range(first, last + 1, by)
@@ -344,7 +360,7 @@ def _range(item: str) -> Iterable[int]:
     return itertools.takewhile(lambda size: size <= last, sizes)
 
 
-def _size(piece: str) -> int:
+def _parse_size(piece: str) -> int:
     size = parse_bytes(piece.strip())
     if not size:
         raise ValueError(
@@ -354,7 +370,7 @@ def _size(piece: str) -> int:
     return size
 
 
-def _lacks(algorithm: str, plan: AllReducePlan) -> bool:
+def _is_not_measured(algorithm: str, plan: AllReducePlan) -> bool:
     used = _used_algorithms(plan)
     return used is not None and algorithm not in used
 
@@ -367,24 +383,26 @@ def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:
         name
         for spec in plan.specs
         for count in plan.counts
-        for name in spec.running(_groups(plan, count)).names
+        for name in spec.running(_device_groups(plan, count)).names
     )
 
 
-def _groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
+def _device_groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
     devices = replace(plan.job, towers_per_worker=count).tower_devices
-    return groups_of(devices, plan.params.all_reduce_group_size)
+    return group_devices(devices, plan.params.all_reduce_group_size)
 
 
-UNUSED: tuple[Rule[AllReducePlan], ...] = (
-    idle(
+UNUSED: tuple[FlagRule[AllReducePlan], ...] = (
+    no_effect_rule(
         tuple(spec.name for spec in WITHOUT_EFFECT if spec.name in SPECS),
         always,
         "in cnnbench allreduce, which runs no network",
     ),
-    *declared(ALL_REDUCE_FLAGS).values(),
+    *rules_from_declarations(ALL_REDUCE_FLAGS).values(),
     *(
-        idle(flag, partial(_lacks, algorithm), f"without {algorithm} in --all_reduce_spec")
+        no_effect_rule(
+            flag, partial(_is_not_measured, algorithm), f"without {algorithm} in --all_reduce_spec"
+        )
         for flag, algorithm in (
             ("network_topology", "hierarchical_copy"),
             ("local_parameter_device", "copy"),
@@ -393,16 +411,16 @@ UNUSED: tuple[Rule[AllReducePlan], ...] = (
     *idle_reductions(
         _used_algorithms,
         lambda plan: any(spec.has_two_levels for spec in plan.specs or ()),
-        lambda plan: [len(_groups(plan, count)) for count in plan.counts],
+        lambda plan: [len(_device_groups(plan, count)) for count in plan.counts],
         lambda plan: plan.params.all_reduce_group_size == 1,
     ),
-    idle(
+    no_effect_rule(
         "allreduce_merge_scope",
         lambda plan: plan.params.allreduce_merge_scope > 1,
         "as profiles show them: --gradient_repacking joins tensors",
         says="changes only the names of operations",
     ),
-    idle(
+    no_effect_rule(
         "agg_small_grads_max_bytes",
         lambda plan: (
             plan.params.agg_small_grads_max_group == 1

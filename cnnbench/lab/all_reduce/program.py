@@ -43,7 +43,7 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import obey, restored
+from cnnbench.base.interrupts import raise_if_interrupted, restoring_interrupts
 from cnnbench.base.terminal import Progress
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
@@ -52,10 +52,10 @@ from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
 from cnnbench.records.all_reduce import Copying, Point
 from cnnbench.run.runtime.loading import without_garbage_collection
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, single
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, groups_of
+from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
+from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, group_devices
 from cnnbench.variable_mgr.base import WorkerGroup
-from cnnbench.variable_mgr.gradients import make_stages, run_through, transposed
+from cnnbench.variable_mgr.gradients import make_stages, run_through, transpose_lists
 from cnnbench.variable_mgr.modes import AggregationSpec, Packing
 
 # The data to reduce, and the check of the sums.
@@ -69,12 +69,12 @@ _MAGNITUDES = (-4.0, 4.0)
 _LARGEST_INTEGER = 100
 
 
-def _eps(dtype: str) -> float:
+def _machine_epsilon(dtype: str) -> float:
     """Distance from 1 to the next larger number in float32, float16 or bfloat16."""
     return float(ml_dtypes.finfo(np.dtype(dtype)).eps)  # type: ignore[no-untyped-call]
 
 
-class DataSet(NamedTuple):
+class ReductionData(NamedTuple):
     """One period of the values of every device and of the sums. Values have the dtype of the
     tensors.
 
@@ -100,7 +100,7 @@ class DataSet(NamedTuple):
         this dtype.
         """
         roundings = len(self.values) - 1 + int(cast)
-        tolerance = roundings * _eps(added_in) * self.magnitude
+        tolerance = roundings * _machine_epsilon(added_in) * self.magnitude
         if self.name == "integers":
             tolerance = np.zeros_like(self.total)
         total, tolerance = (np.roll(x, -(begin % PERIOD)) for x in (self.total, tolerance))
@@ -114,14 +114,16 @@ class DataSet(NamedTuple):
         return wrong
 
 
-def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int) -> DataSet:
+def make_reduction_data(
+    name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int
+) -> ReductionData:
     """Draws one of `SETS`. Integers are small enough that sums in `added_in` are exact."""
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":
         # Integers with at most as many bits as the significand are exact.
-        exact = min(round(2 / _eps(name)) for name in (dtype, *added_in))
-        values = [_integers(g, d, devices, exact) for d, g in enumerate(generators)]
+        exact = min(round(2 / _machine_epsilon(name)) for name in (dtype, *added_in))
+        values = [_draw_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
         values = [
             g.choice([-1.0, 1.0], PERIOD) * np.exp2(g.uniform(*_MAGNITUDES, PERIOD))
@@ -129,10 +131,10 @@ def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed
         ]
     rounded = [value.astype(np.dtype(dtype)) for value in values]
     exactly = np.stack([value.astype(np.float64) for value in rounded])
-    return DataSet(name, tuple(rounded), exactly.sum(axis=0), np.abs(exactly).sum(axis=0))
+    return ReductionData(name, tuple(rounded), exactly.sum(axis=0), np.abs(exactly).sum(axis=0))
 
 
-def _integers(generator: np.random.Generator, device: int, devices: int, exact: int) -> Array:
+def _draw_integers(generator: np.random.Generator, device: int, devices: int, exact: int) -> Array:
     """Values of one device, small enough that the sum of all devices is at most `exact`."""
     largest = min(_LARGEST_INTEGER, max(1, exact // devices))
     values = generator.integers(-largest, largest, PERIOD, endpoint=True)
@@ -153,7 +155,7 @@ Reduction: TypeAlias = "Callable[[DeviceTensors], DeviceTensors]"
 _numbers = itertools.count()
 
 
-class Buffers:
+class DeviceBuffers:
     """Tensors with equal shapes on several devices, and storage for the sums on each device.
 
     `first` is the number of the first device here among all devices that reduce.
@@ -176,9 +178,9 @@ class Buffers:
         self._inputs = [f"allreduce-{number}-in-{i}" for i in range(len(self.devices))]
         self._sums = [f"allreduce-{number}-out-{i}" for i in range(len(self.devices))]
 
-    def load(self, data: DataSet) -> None:
+    def load(self, data: ReductionData) -> None:
         """Copies the values of a data set into the tensors of every device."""
-        self._clear(self._inputs)
+        self._clear_areas(self._inputs)
         for number, device in enumerate(self.devices):
             with tf.device(device):
                 values = [
@@ -186,7 +188,7 @@ class Buffers:
                     for begin, shape in zip(self._begins, self.shapes, strict=True)
                 ]
                 tf.raw_ops.Stage(values=values, shared_name=self._inputs[number])
-        self._sizes(self._inputs)
+        self._wait_and_count(self._inputs)
 
     def read(self) -> DeviceTensors:
         """Reads the tensors of every device, in a traced function.
@@ -222,10 +224,10 @@ class Buffers:
                     tokens.append(tf.reduce_sum(tf.cast(last, tf.float32)))
         return tokens
 
-    def count_wrong(self, data: DataSet, added_in: str, cast: bool) -> int:
+    def count_wrong(self, data: ReductionData, added_in: str, cast: bool) -> int:
         """Number of wrong elements in the last sums, on all devices; see `DataSet.count_wrong`."""
         wrong = 0
-        sizes = self._sizes(self._sums)
+        sizes = self._wait_and_count(self._sums)
         for device, name, size in zip(self.devices, self._sums, sizes, strict=True):
             if size != 1:
                 wrong += sum(math.prod(shape) for shape in self.shapes)
@@ -242,24 +244,24 @@ class Buffers:
 
     def clear_sums(self) -> None:
         """Clears the sums, so that they cannot be mistaken for sums of a later reduction."""
-        self._clear(self._sums)
+        self._clear_areas(self._sums)
 
     def close(self) -> None:
         """Frees the memory."""
-        self._clear(self._inputs)
-        self._clear(self._sums)
+        self._clear_areas(self._inputs)
+        self._clear_areas(self._sums)
 
     @property
     def _dtypes(self) -> list[tf.DType]:
         return [self.dtype] * len(self.shapes)
 
-    def _clear(self, names: Sequence[str]) -> None:
+    def _clear_areas(self, names: Sequence[str]) -> None:
         for device, name in zip(self.devices, names, strict=True):
             with tf.device(device):
                 tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=name)
-        self._sizes(names)
+        self._wait_and_count(names)
 
-    def _sizes(self, names: Sequence[str]) -> list[int]:
+    def _wait_and_count(self, names: Sequence[str]) -> list[int]:
         """Waits for all previous operations; returns the number of tensor lists in each area.
 
         When the call of an operation on another process returns, the operation may only have been
@@ -273,7 +275,7 @@ class Buffers:
         return sizes
 
 
-class Program:
+class ReductionProgram:
     """A traced function that reduces the tensors in buffers, one or several times in sequence.
 
     Args:
@@ -289,12 +291,14 @@ class Program:
     """
 
     def __init__(
-        self, buffers: Buffers, make_reduction: Callable[[], Reduction], chain: int
+        self, buffers: DeviceBuffers, make_reduction: Callable[[], Reduction], chain: int
     ) -> None:
         self.chain = chain
         self.build_seconds: float | None = None
         begin = time.perf_counter()
-        function = tf.function(lambda: _chained(buffers, make_reduction, chain), autograph=False)
+        function = tf.function(
+            lambda: _chain_reductions(buffers, make_reduction, chain), autograph=False
+        )
         self._call = function.get_concrete_function()
         self.trace_seconds = time.perf_counter() - begin
         self.operations = len(self._call.graph.get_operations())
@@ -318,7 +322,9 @@ def copy_all(tensors: DeviceTensors) -> DeviceTensors:
     return copies
 
 
-def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: int) -> tf.Tensor:
+def _chain_reductions(
+    buffers: DeviceBuffers, make_reduction: Callable[[], Reduction], chain: int
+) -> tf.Tensor:
     first = buffers.devices[0]
     finished: list[tf.Operation] = []
     for _ in range(chain):
@@ -331,7 +337,9 @@ def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: i
     return done
 
 
-def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Callable[[], Reduction]:
+def reduction_factory(
+    case: ReductionCase, place: ReduceContext, group_size: int
+) -> Callable[[], Reduction]:
     """Returns a function that creates the reduction of a case. It is called for each reduction in a
     chain.
 
@@ -339,29 +347,29 @@ def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Calla
     """
     if case.peer is not None:
         # Created outside the trace, because a strategy cannot be created in it. It has no state.
-        reduction = plan.reduction_of(case.peer, place.devices)
+        reduction = plan.tf_distribute_reduction(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
-    groups = groups_of(place.devices, group_size)
-    Reducer(spec, place, groups)
+    groups = group_devices(place.devices, group_size)
+    AllReducer(spec, place, groups)
     aggregation = AggregationSpec(all_reduce=spec, **dataclasses.asdict(case.packing))
 
     def make() -> Reduction:
         stages = make_stages(aggregation, place.own_devices, None)
-        reducer = Reducer(spec, place, groups, aggregation.allreduce_merge_scope)
+        reducer = AllReducer(spec, place, groups, aggregation.allreduce_merge_scope)
 
         def reduce(tensors: DeviceTensors) -> DeviceTensors:
-            return transposed(run_through(stages, transposed(tensors), reducer))
+            return transpose_lists(run_through(stages, transpose_lists(tensors), reducer))
 
         return reduce
 
     return make
 
 
-def _described(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Type and first line of an error. For an error in a plug-in, also the location."""
     try:
-        with plugins.reported(BenchmarkError):
+        with plugins.reporting_plugin_errors(BenchmarkError):
             raise error
     except BenchmarkError as of_plugin:
         return first_line(of_plugin)
@@ -369,27 +377,27 @@ def _described(error: Exception) -> str:
         return f"{type(error).__name__}: {first_line(error)}"
 
 
-def usable(
+def usable_algorithms(
     place: ReduceContext, in_cluster: bool
 ) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
     """The algorithms that work on these devices, and why the other algorithms do not."""
     specs, reasons = [], {}
     for name in names():
         try:
-            with restored():
+            with restoring_interrupts():
                 create(name, place)
             if name == "collective" and in_cluster:
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:
             reasons[name] = first_line(error)
         except Exception as error:  # The other algorithms are still measured.
-            reasons[name] = _described(error)
+            reasons[name] = _error_text(error)
         else:
             specs.append(single(name))
     return tuple(specs), reasons
 
 
-def check(
+def check_algorithms(
     specs: Sequence[AllReduceSpec] | None,
     peer_names: Sequence[str],
     place: ReduceContext,
@@ -399,7 +407,7 @@ def check(
     specs.
     """
     for spec in specs or ():
-        Reducer(spec, place, groups_of(place.devices, group_size))
+        AllReducer(spec, place, group_devices(place.devices, group_size))
     for name in peer_names:
         try:
             plan.check_peer(name, place.devices)
@@ -413,21 +421,21 @@ _COPIED = "float32"
 
 
 @dataclass
-class _Trial:
+class _CaseTrial:
     """State of one case, or of the memory copy: the row so far, and the seconds of the timed
     calls.
     """
 
     case: ReductionCase
     point: Point
-    program: Program | None = None
+    program: ReductionProgram | None = None
     seconds: list[float] = field(default_factory=list)
 
     def note(self, **parts: Any) -> None:
         self.point = replace(self.point, **parts)
 
 
-class SizeBench:
+class WorkloadBenchmark:
     """Measures every case with one workload.
 
     In each round, all cases and a memory copy are called once, in random order, so that
@@ -457,20 +465,22 @@ class SizeBench:
             elements=workload.elements,
             devices=len(place.devices),
         )
-        self._trials = [_Trial(case, row(spec=str(case), packing=case.packing)) for case in cases]
-        self._copy = _Trial(ReductionCase(), row(spec="memory copy", packing=Packing()))
+        self._trials = [
+            _CaseTrial(case, row(spec=str(case), packing=case.packing)) for case in cases
+        ]
+        self._copy = _CaseTrial(ReductionCase(), row(spec="memory copy", packing=Packing()))
 
     def run(self, progress: Progress) -> None:
         """Runs the measurement. Results remain available after an interrupt."""
         own = self._place.own_devices
         first = self._place.devices.index(own[0])
-        buffers = copied = Buffers(own, self._workload.shapes, self._dtype, first)
+        buffers = copied = DeviceBuffers(own, self._workload.shapes, self._dtype, first)
         if len(self._workload.shapes) > 1 or self._dtype != _COPIED:
             # One tensor with all bytes, because a single large copy is fastest.
             elements = -(-self._bytes // DTYPE_BYTES[_COPIED])
-            copied = Buffers(own, [(elements,)], _COPIED, first)
+            copied = DeviceBuffers(own, [(elements,)], _COPIED, first)
         try:
-            self._measure(buffers, copied, progress)
+            self._measure_rounds(buffers, copied, progress)
         finally:
             progress.finish()
             for trial in (*self._trials, self._copy):
@@ -503,41 +513,47 @@ class SizeBench:
         """The error of the memory copy that is measured for comparison; None without error."""
         return self._copy.point.error
 
-    def _measure(self, buffers: Buffers, copied: Buffers, progress: Progress) -> None:
-        integers, floats = (self._data(name) for name in SETS)
+    def _measure_rounds(
+        self, buffers: DeviceBuffers, copied: DeviceBuffers, progress: Progress
+    ) -> None:
+        integers, floats = (self._make_data_set(name) for name in SETS)
         buffers.load(integers)
         label = f"{self._workload.name} on {len(self._place.devices)} devices"
         progress.start(f"{label}: building", len(self._trials))
         for number, trial in enumerate(self._trials, start=1):
-            self._build(trial, buffers)
+            self._build_program(trial, buffers)
             progress.update(number)
         if self._params.build_only:
             return
-        self._check(integers, buffers)
+        self._check_sums(integers, buffers)
         buffers.load(floats)
-        self._check(floats, buffers)
+        self._check_sums(floats, buffers)
         if copied is not buffers:
-            copied.load(floats if self._dtype == _COPIED else self._data("floats", _COPIED))
-        with self._attempt(self._copy):
-            self._copy.program = Program(copied, lambda: copy_all, self._params.iters_per_step)
+            copied.load(
+                floats if self._dtype == _COPIED else self._make_data_set("floats", _COPIED)
+            )
+        with self._storing_errors(self._copy):
+            self._copy.program = ReductionProgram(
+                copied, lambda: copy_all, self._params.iters_per_step
+            )
         progress.start(label, self._params.num_warmup_batches + self._params.num_batches)
-        self._time(progress)
+        self._time_rounds(progress)
 
-    def _build(self, trial: _Trial, buffers: Buffers) -> None:
-        with self._attempt(trial):
-            make = factory(trial.case, self._place, self._params.all_reduce_group_size)
-            program = Program(buffers, make, self._params.iters_per_step)
+    def _build_program(self, trial: _CaseTrial, buffers: DeviceBuffers) -> None:
+        with self._storing_errors(trial):
+            make = reduction_factory(trial.case, self._place, self._params.all_reduce_group_size)
+            program = ReductionProgram(buffers, make, self._params.iters_per_step)
             trial.note(trace_seconds=program.trace_seconds, operations=program.operations)
             program.run()
             trial.note(build_seconds=program.build_seconds)
             trial.program = program
 
-    def _check(self, data: DataSet, buffers: Buffers) -> None:
+    def _check_sums(self, data: ReductionData, buffers: DeviceBuffers) -> None:
         for trial in self._trials:
             if trial.program is None:
                 continue
             packing = trial.case.packing
-            with self._attempt(trial):
+            with self._storing_errors(trial):
                 # The first call reduces the tensors that have already been loaded.
                 for _ in range(2 if packing.relaxed else 1):
                     buffers.clear_sums()
@@ -550,7 +566,7 @@ class SizeBench:
                 so_far = trial.point
                 trial.note(wrong=so_far.wrong + wrong, checked=so_far.checked + checked)
 
-    def _time(self, progress: Progress) -> None:
+    def _time_rounds(self, progress: Progress) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
         # The order is the same in all processes.
         where = self._place.devices
@@ -562,35 +578,37 @@ class SizeBench:
                 for trial in order:
                     if trial.program is None:
                         continue
-                    with self._attempt(trial):
+                    with self._storing_errors(trial):
                         seconds = trial.program.run() / trial.program.chain
                         if number >= self._params.num_warmup_batches:
                             trial.seconds.append(seconds)
-                obey()
+                raise_if_interrupted()
                 progress.update(number + 1)
 
     @contextlib.contextmanager
-    def _attempt(self, trial: _Trial) -> Iterator[None]:
+    def _storing_errors(self, trial: _CaseTrial) -> Iterator[None]:
         """Stores an error in the row. Raises it if workers wait for each other."""
         try:
-            with restored():
+            with restoring_interrupts():
                 yield
         except Exception as error:  # An algorithm may raise any exception.
             if self._workers is not None:
                 raise
-            trial.note(error=_described(error))
+            trial.note(error=_error_text(error))
             trial.program = None
 
-    def _data(self, name: str, dtype: str | None = None) -> DataSet:
+    def _make_data_set(self, name: str, dtype: str | None = None) -> ReductionData:
         wires = (trial.case.packing.compact_dtype for trial in self._trials)
         added_in = [wire for wire in wires if wire is not None]
         devices = len(self._place.devices)
-        return make_data(name, devices, dtype or self._dtype, added_in, self._params.tf_random_seed)
+        return make_reduction_data(
+            name, devices, dtype or self._dtype, added_in, self._params.tf_random_seed
+        )
 
 
-def warm_up(place: ReduceContext) -> None:
+def warm_up_devices(place: ReduceContext) -> None:
     """Traces and runs a copy, so that no case includes the process's one-time costs."""
-    buffers = Buffers(place.own_devices, [(1,)], _COPIED)
-    buffers.load(make_data("integers", len(place.devices), _COPIED, (), 0))
-    Program(buffers, lambda: copy_all, 1).run()
+    buffers = DeviceBuffers(place.own_devices, [(1,)], _COPIED)
+    buffers.load(make_reduction_data("integers", len(place.devices), _COPIED, (), 0))
+    ReductionProgram(buffers, lambda: copy_all, 1).run()
     buffers.close()

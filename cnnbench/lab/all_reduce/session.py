@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cnnbench.base.interrupts import obey, restored, uninterrupted
+from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted, restoring_interrupts
 from cnnbench.base.stats import FEWEST_FOR_P99
-from cnnbench.base.terminal import LineWriter, Messages, Progress, silence
-from cnnbench.base.text import NONE, labels_of
+from cnnbench.base.terminal import LineWriter, Messages, Progress, silence_warnings
+from cnnbench.base.text import NONE, labels_from_config
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
 from cnnbench.machine import facts, repository
-from cnnbench.machine.checks import parse_quiet
+from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
-from cnnbench.plan.place import notices
+from cnnbench.plan.place import no_effect_notices
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_written
@@ -35,14 +35,14 @@ from cnnbench.records.run import (
     RingDevices,
     recorded_device,
 )
-from cnnbench.run.driver.describe import run_flags
+from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, adding_cpus, groups_of
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, cpus_for_additions, group_devices
 
 if TYPE_CHECKING:
     from cnnbench.base.job import Job
-    from cnnbench.lab.all_reduce.program import SizeBench
+    from cnnbench.lab.all_reduce.program import WorkloadBenchmark
     from cnnbench.run.driver.membership import Membership
     from cnnbench.variable_mgr.all_reduce import AllReduceSpec
     from cnnbench.variable_mgr.base import WorkerGroup
@@ -88,14 +88,14 @@ class RowFormat:
             ("devices", "", ">7", lambda p, s: p.devices),
             ("spec", "", f"<{max(specs, 4)}", lambda p, s: p.spec),
             ("packing", "", f"<{max(packings, 7)}", lambda p, s: p.packing),
-            *(_BUILD if build_only else _times(calls)),
+            *(_BUILD if build_only else _time_columns(calls)),
         )
 
     def header(self) -> list[str]:
         """The lines with titles and units."""
         return [
-            self._line("#", [title for title, *_ in self._columns]),
-            self._line("#", [unit for _, unit, *_ in self._columns]),
+            self._format_line("#", [title for title, *_ in self._columns]),
+            self._format_line("#", [unit for _, unit, *_ in self._columns]),
         ]
 
     def lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
@@ -103,17 +103,18 @@ class RowFormat:
         `verbose` the build time.
         """
         case = f"{point.spec} {point.packing}:"
-        lines = [self._line(" ", [str(cell(point, share)) for *_, cell in self._columns])]
+        lines = [self._format_line(" ", [str(cell(point, share)) for *_, cell in self._columns])]
         if point.error is not None:
             lines.append(f"# {case} {point.error}")
         if verbose:
             lines.append(
-                f"# build: {case} traced in {_fixed(point.trace_seconds, 3)} s, "
-                f"built in {_fixed(point.build_seconds, 3)} s, {point.operations or 0} operations"
+                f"# build: {case} traced in {_fixed_point_text(point.trace_seconds, 3)} s, "
+                f"built in {_fixed_point_text(point.build_seconds, 3)} s, {point.operations or 0} "
+                "operations"
             )
         return lines
 
-    def _line(self, mark: str, cells: Sequence[str]) -> str:
+    def _format_line(self, mark: str, cells: Sequence[str]) -> str:
         pairs = zip(self._columns, cells, strict=True)
         texts = (format(cell, alignment) for (*_, alignment, _), cell in pairs)
         return f"{mark} {'  '.join(texts)}".rstrip()
@@ -128,11 +129,11 @@ def copy_line(copy: Copying) -> str:
     )
 
 
-def footer(record: AllReduceRecord) -> list[str]:
+def footer_lines(record: AllReduceRecord) -> list[str]:
     """The fastest spec for each size, totals, and an explanation of the last column."""
     wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
     errors = sum(p.error is not None for p in record.rows)
-    lines = fastest(record)
+    lines = fastest_spec_lines(record)
     if checked:
         lines.append(f"# Wrong values: {wrong} of {checked} {'FAILED' if wrong else 'OK'}")
     if errors:
@@ -146,7 +147,7 @@ def footer(record: AllReduceRecord) -> list[str]:
     return lines
 
 
-def fastest(record: AllReduceRecord) -> list[str]:
+def fastest_spec_lines(record: AllReduceRecord) -> list[str]:
     """Lines with the fastest spec for each size and number of devices that has several rows."""
     alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
     for point in record.rows:
@@ -159,19 +160,20 @@ def fastest(record: AllReduceRecord) -> list[str]:
             continue
         (best, first), (second, next_one), *_ = sorted(timed, key=lambda pair: pair[0])
         lines.append(
-            f"# Fastest of {size} B on {devices} devices: {_case(first)}, "
-            f"{_fixed(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, {second / best:.2f} times as "
-            f"fast as the next, {_case(next_one)}"
+            f"# Fastest of {size} B on {devices} devices: {_case_text(first)}, "
+            f"{_fixed_point_text(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, {second / best:.2f} "
+            "times as "
+            f"fast as the next, {_case_text(next_one)}"
         )
     return lines
 
 
-def _case(point: Point) -> str:
+def _case_text(point: Point) -> str:
     packing = str(point.packing)
     return point.spec if packing == NONE else f"{point.spec} {packing}"
 
 
-def implausible(point: Point, share: float | None) -> str | None:
+def implausible_time_warning(point: Point, share: float | None) -> str | None:
     """A warning if a time is too short for a reduction; otherwise None."""
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
@@ -181,41 +183,46 @@ def implausible(point: Point, share: float | None) -> str | None:
     )
 
 
-def _fixed(value: float | None, digits: int, unit: float = 1.0) -> str:
+def _fixed_point_text(value: float | None, digits: int, unit: float = 1.0) -> str:
     return NONE if value is None else f"{value / unit:.{digits}f}"
 
 
-def _wrong(point: Point) -> object:
+def _wrong_elements_cell(point: Point) -> object:
     if point.error is not None:
         return "error"
     return point.wrong if point.checked else NONE
 
 
-def _pieces(point: Point) -> int:
+def _tensors_on_all_devices(point: Point) -> int:
     return point.devices * point.tensors
 
 
-def _times(calls: int) -> tuple[Column, ...]:
+def _time_columns(calls: int) -> tuple[Column, ...]:
     return (
-        ("time", "(us)", ">11", lambda p, s: _fixed(p.median, 1, _MICRO)),
+        ("time", "(us)", ">11", lambda p, s: _fixed_point_text(p.median, 1, _MICRO)),
         (
-            ("p99", "(us)", ">11", lambda p, s: _fixed(p.p99, 1, _MICRO))
+            ("p99", "(us)", ">11", lambda p, s: _fixed_point_text(p.p99, 1, _MICRO))
             if calls >= FEWEST_FOR_P99
-            else ("max", "(us)", ">11", lambda p, s: _fixed(p.longest, 1, _MICRO))
+            else ("max", "(us)", ">11", lambda p, s: _fixed_point_text(p.longest, 1, _MICRO))
         ),
-        ("algbw", "(GB/s)", ">7", lambda p, s: _fixed(p.algorithm_bandwidth, 2, _GIGA)),
-        ("busbw", "(GB/s)", ">7", lambda p, s: _fixed(p.bus_bandwidth, 2, _GIGA)),
-        ("#wrong", "", ">6", lambda p, s: _wrong(p)),
-        ("of copy", "estimate", ">8", lambda p, s: _fixed(s, 3)),
+        ("algbw", "(GB/s)", ">7", lambda p, s: _fixed_point_text(p.algorithm_bandwidth, 2, _GIGA)),
+        ("busbw", "(GB/s)", ">7", lambda p, s: _fixed_point_text(p.bus_bandwidth, 2, _GIGA)),
+        ("#wrong", "", ">6", lambda p, s: _wrong_elements_cell(p)),
+        ("of copy", "estimate", ">8", lambda p, s: _fixed_point_text(s, 3)),
     )
 
 
 _BUILD: tuple[Column, ...] = (
-    ("pieces", "(devices x tensors)", ">19", lambda p, s: _pieces(p)),
+    ("pieces", "(devices x tensors)", ">19", lambda p, s: _tensors_on_all_devices(p)),
     ("operations", "", ">10", lambda p, s: NONE if p.operations is None else p.operations),
-    ("trace", "(s)", ">8", lambda p, s: _fixed(p.trace_seconds, 3)),
-    ("build", "(s)", ">8", lambda p, s: _fixed(p.build_seconds, 3)),
-    ("build/piece", "(us)", ">11", lambda p, s: _fixed(p.build_seconds, 1, _pieces(p) * _MICRO)),
+    ("trace", "(s)", ">8", lambda p, s: _fixed_point_text(p.trace_seconds, 3)),
+    ("build", "(s)", ">8", lambda p, s: _fixed_point_text(p.build_seconds, 3)),
+    (
+        "build/piece",
+        "(us)",
+        ">11",
+        lambda p, s: _fixed_point_text(p.build_seconds, 1, _tensors_on_all_devices(p) * _MICRO),
+    ),
 )
 
 
@@ -240,7 +247,7 @@ def complete_record(
 # One run of `cnnbench allreduce`, from flags to record.
 
 
-class AllReduceBench:
+class AllReduceBenchmark:
     """Measures the cases in a plan."""
 
     def __init__(
@@ -272,9 +279,11 @@ class AllReduceBench:
             command=tuple(command),
             config={name: encode(value) for name, value in config.items()},
             explicit_flags=tuple(explicit_flags),
-            subject=repository.of_work(params.as_dict()).labelled(labels_of(config)),
+            subject=repository.measured_code(params.as_dict()).with_labels(
+                labels_from_config(config)
+            ),
         )
-        silence(parse_quiet(params.quiet_conditions))
+        silence_warnings(parse_silenced_conditions(params.quiet_conditions))
         self._conditions: Callable[[], Conditions | None] = lambda: None
 
     def run(self) -> AllReduceRecord:
@@ -289,33 +298,33 @@ class AllReduceBench:
         # A thread imports a module. A fork during the import would leave the import lock locked.
         self._watch = Watch(gpus=self.params.device != "cpu")
         self._conditions = self._watch.record
-        for notice in notices(UNUSED, self.plan, self._so_far.explicit_flags):
+        for notice in no_effect_notices(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
         if self._so_far.subject is not None and self._so_far.subject.warning:
             self._messages.warning(self._so_far.subject.warning, "commit")
         continued = self._results.prepare()
         if continued is not None:
             self._messages.notice(continued)
-        with self._membership.reporting_end(self._write):
-            with restored():
-                places = self._start()
-                self._measure(places, self._specs(places))
+        with self._membership.reporting_end(self._write_record):
+            with restoring_interrupts():
+                places = self._start_tensorflow()
+                self._measure_cases(places, self._usable_specs(places))
             if self._workers is not None:
                 self._workers.total(0)  # Waits until the chief has finished its measurements.
             failed = [point for point in self._so_far.rows if point.failed]
             if failed:
-                self._writer.lines(footer(self._so_far))
-                raise BenchmarkError(_failure(failed))
-            obey()
+                self._writer.lines(footer_lines(self._so_far))
+                raise BenchmarkError(_failure_message(failed))
+            raise_if_interrupted()
             # The record is written before this process waits for the other processes.
-            record = self._write("ok")
-        self._writer.lines(footer(record))
+            record = self._write_record("ok")
+        self._writer.lines(footer_lines(record))
         check_written()
         return record
 
-    def _write(self, status: str, error: BaseException | None = None) -> AllReduceRecord:
+    def _write_record(self, status: str, error: BaseException | None = None) -> AllReduceRecord:
         record = self.record(status, None if error is None else ErrorInfo.of(error))
-        with uninterrupted():
+        with delaying_interrupts():
             self._results.write(record, list)
         return record
 
@@ -330,79 +339,83 @@ class AllReduceBench:
         conditions = self._conditions()
         return dataclasses.replace(self._so_far, status=status, error=error, conditions=conditions)
 
-    def _add(self, **parts: Any) -> None:
+    def _update_record(self, **parts: Any) -> None:
         self._so_far = dataclasses.replace(self._so_far, **parts)
 
-    def _start(self) -> dict[int, ReduceContext]:
+    def _start_tensorflow(self) -> dict[int, ReduceContext]:
         """Loads and configures TensorFlow.
 
         Returns the devices for each number of devices per worker.
         """
         settings = self.plan.run.machine.of_task(self.plan.job)
-        self._watch.add_peers(self._membership.connect())
+        self._watch.add_peer_processes(self._membership.connect())
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():
             load_tensorflow()
             devices = self._membership.connect_tensorflow(
-                runtime.configure(settings, self.plan.job)
+                runtime.configure_devices(settings, self.plan.job)
             )
             # TensorFlow creates the devices when the first operation runs.
-            self._add(environment=facts.collect())
+            self._update_record(environment=facts.collect())
         for notice in devices.notices:
             self._messages.notice(notice)
-        flags = run_flags(self.plan.run, devices)
-        self._warn(self._watch.before(self._so_far.environment, flags))
+        flags = machine_check_flags(self.plan.run, devices)
+        self._print_warnings(self._watch.before(self._so_far.environment, flags))
         job = devices.job
         device = recorded_device(devices.kind, self._so_far.environment)
         if device == EMULATED_GPU:
             self._messages.notice(EMULATED_NOTICE)
-        self._add(placement=RingDevices(device=device, devices=job.tower_devices))
+        self._update_record(placement=RingDevices(device=device, devices=job.tower_devices))
         if job.client_per_worker and job.num_workers > 1:
             from cnnbench.variable_mgr.base import WorkerGroup
 
             self._workers = WorkerGroup(job.cpu_devices, job.cpu_device)
-        return {count: self._place(job, count) for count in self.plan.counts}
+        return {count: self._reduce_context(job, count) for count in self.plan.counts}
 
-    def _place(self, job: Job, count: int) -> ReduceContext:
-        def first(devices: Sequence[str]) -> tuple[str, ...]:
+    def _reduce_context(self, job: Job, count: int) -> ReduceContext:
+        def first_devices(devices: Sequence[str]) -> tuple[str, ...]:
             per_worker = job.towers_per_worker
             return tuple(device for i, device in enumerate(devices) if i % per_worker < count)
 
-        devices = first(job.tower_devices)
+        devices = first_devices(job.tower_devices)
         cpus = job.cpu_devices if job.in_cluster else ()
         on_cpu = self.params.local_parameter_device == "cpu"
         return ReduceContext(
             devices=devices,
-            cpu_devices=adding_cpus(devices, cpus, job.cpu_device),
+            cpu_devices=cpus_for_additions(devices, cpus, job.cpu_device),
             cpu_device=job.cpu_device if on_cpu else None,
-            own=None if self._workers is None else first(job.own_tower_devices),
+            own=None if self._workers is None else first_devices(job.own_tower_devices),
             network_topology=self.params.network_topology,
             share_memory=self.params.all_reduce_share_memory,
             communication_hint=self.params.communication_hint,
             shared_cards=self.params.gpus_per_card > 1,
         )
 
-    def _warn(self, conditions: Iterable[ConditionNote]) -> None:
+    def _print_warnings(self, conditions: Iterable[ConditionNote]) -> None:
         for condition in conditions:
             self._messages.warning(str(condition), condition.id)
 
-    def _specs(self, places: Mapping[int, ReduceContext]) -> dict[int, tuple[AllReduceSpec, ...]]:
-        from cnnbench.lab.all_reduce.program import check, usable
+    def _usable_specs(
+        self, places: Mapping[int, ReduceContext]
+    ) -> dict[int, tuple[AllReduceSpec, ...]]:
+        from cnnbench.lab.all_reduce.program import check_algorithms, usable_algorithms
 
         group_size = self.params.all_reduce_group_size
         for place in places.values():
-            check(self.plan.specs, self.plan.peers, place, group_size)
+            check_algorithms(self.plan.specs, self.plan.peers, place, group_size)
         if self.plan.specs is not None:
             self._writer.lines(
                 f"# {spec} is {running} on {len(place.devices)} devices: there is no other level"
                 for spec in self.plan.specs
                 for place in places.values()
-                if (running := spec.running(groups_of(place.devices, group_size))) != spec
+                if (running := spec.running(group_devices(place.devices, group_size))) != spec
             )
             return dict.fromkeys(places, self.plan.specs)
         in_cluster = self.plan.job.in_cluster
-        usable_specs = {count: usable(place, in_cluster) for count, place in places.items()}
+        usable_specs = {
+            count: usable_algorithms(place, in_cluster) for count, place in places.items()
+        }
         left_out: dict[tuple[str, str], list[str]] = {}
         for count, (_, reasons) in usable_specs.items():
             for name, reason in reasons.items():
@@ -412,10 +425,10 @@ class AllReduceBench:
             self._writer.lines([f"# left out on {' and '.join(counts)} devices: {name}: {reason}"])
         return {count: specs for count, (specs, _) in usable_specs.items()}
 
-    def _measure(
+    def _measure_cases(
         self, places: Mapping[int, ReduceContext], specs: Mapping[int, tuple[AllReduceSpec, ...]]
     ) -> None:
-        from cnnbench.lab.all_reduce.program import SizeBench, warm_up
+        from cnnbench.lab.all_reduce.program import WorkloadBenchmark, warm_up_devices
 
         cases = {count: self.plan.cases(specs[count]) for count in places}
         names = [
@@ -424,43 +437,47 @@ class AllReduceBench:
             for case in cases_of_count
         ]
         rows = RowFormat(names, self.params.build_only, self.params.num_batches)
-        self._writer.lines([*self._head(), "#", *rows.header()])
+        self._writer.lines([*self._header_lines(), "#", *rows.header()])
         with without_info_lines():
-            warm_up(places[self.plan.counts[0]])
+            warm_up_devices(places[self.plan.counts[0]])
         with self._watch:
             for count, place in places.items():
                 for workload in self.plan.workloads:
-                    bench = SizeBench(place, workload, cases[count], self.params, self._workers)
+                    bench = WorkloadBenchmark(
+                        place, workload, cases[count], self.params, self._workers
+                    )
                     try:
                         bench.run(self._progress)
                     finally:
-                        with uninterrupted():
-                            self._take(bench, rows)
-        self._warn(self._watch.during())
+                        with delaying_interrupts():
+                            self._add_and_print_results(bench, rows)
+        self._print_warnings(self._watch.during())
 
-    def _take(self, bench: SizeBench, rows: RowFormat) -> None:
-        self._add(environment=facts.with_loaded_libraries(self._so_far.environment))
+    def _add_and_print_results(self, bench: WorkloadBenchmark, rows: RowFormat) -> None:
+        self._update_record(environment=facts.with_loaded_libraries(self._so_far.environment))
         copying, points = bench.copying, bench.points
         if copying is not None:
-            self._add(copies=(*self._so_far.copies, copying))
+            self._update_record(copies=(*self._so_far.copies, copying))
             self._writer.lines([copy_line(copying)])
         elif bench.copy_error is not None:
             self._writer.lines([f"# memory copy: {bench.copy_error}"])
         peers = [point for point in points if point.spec in self.plan.peers]
         own = [point for point in points if point.spec not in self.plan.peers]
-        self._add(points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers))
+        self._update_record(
+            points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers)
+        )
         # This record is replaced after the next size, or at the end of the run.
         record = self.record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:
             share = record.share_of_estimate(point)
             self._writer.lines(rows.lines(point, share, verbose))
-            warning = implausible(point, share)
+            warning = implausible_time_warning(point, share)
             if warning is not None:
                 self._messages.warning(warning, "implausible")
         self._results.write(record, lambda: [all_reduce_row(record, point) for point in points])
 
-    def _head(self) -> list[str]:
+    def _header_lines(self) -> list[str]:
         version = self._so_far.environment.get("tensorflow_version", "unknown")
         assert self._so_far.placement is not None
         params = self.params
@@ -477,7 +494,7 @@ class AllReduceBench:
         ]
 
 
-def _failure(failed: Sequence[Point]) -> str:
+def _failure_message(failed: Sequence[Point]) -> str:
     first = failed[0]
     where = f"{first.spec} on {first.devices} devices, {first.bytes} bytes"
     what = first.error or f"{first.wrong} of {first.checked} elements are wrong"

@@ -19,7 +19,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
     AllReduceParams,
-    params_of,
+    params_from_values,
     parse_packings,
     parse_specs,
 )
@@ -31,15 +31,15 @@ from cnnbench.lab.predict.predict import (
     NotPredictedError,
     PredictionDocument,
     TrainingStep,
-    fastest,
     fastest_by_size,
+    fastest_predictions,
     formulas,
     gradient_tensors,
     packing_text,
     parse_link,
-    predict,
+    predict_all,
 )
-from cnnbench.plan.setup import model_gradients
+from cnnbench.plan.setup import model_and_gradient_shapes
 from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, Output, write_plot
 from cnnbench.records.result_files import CsvTable, ResultFiles, load_run
@@ -126,8 +126,8 @@ def main(values: Mapping[str, Any]) -> int:
     tensors and packing (at most one).
     """
     params = PredictParams(**{s.name: values[s.name] for s in PREDICT_FLAGS if s.name in values})
-    sent = params_of(values)
-    plugins.load_all(vars(sent))
+    sent = params_from_values(values)
+    plugins.load_plugins_of_flags(vars(sent))
     for spec in PREDICT_FLAGS:
         for condition in spec.conditions:
             others = condition.split(",")
@@ -137,16 +137,16 @@ def main(values: Mapping[str, Any]) -> int:
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
     files.prepare([Output("plot", params.plot, suffixes=PICTURES)], [params.record])
-    step = _step(params, sent)
-    model = _model(params)
+    step = _make_training_step(params, sent)
+    model = _make_interconnect(params)
     if params.inter_link is None:
-        _warn_of_domain(params.link, device_counts[-1])
+        _warn_of_link_domain(params.link, device_counts[-1])
     every = (*formulas(), *(_TWO_LEVELS if model.inter_link is not None else ()))
     specs = parse_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
     result = PredictionDocument(
         model=step.model,
         parameters=model,
-        rows=tuple(predict(model, step, specs, device_counts)),
+        rows=tuple(predict_all(model, step, specs, device_counts)),
         fastest=tuple(
             FastestByDevices(devices=count, ranges=fastest_by_size(model, specs, count))
             for count in device_counts
@@ -156,12 +156,12 @@ def main(values: Mapping[str, Any]) -> int:
     files.write(result, lambda: map(asdict, result.rows))
     if params.plot is not None:
         devices = params.plot_devices or max(2, device_counts[-1])
-        draw(params.plot, model, specs, step, result.rows, devices)
-    _print(model, step, result)
+        draw_predictions(params.plot, model, specs, step, result.rows, devices)
+    _print_predictions(model, step, result)
     return ExitCode.OK
 
 
-def _warn_of_domain(link: str | None, devices: int) -> None:
+def _warn_of_link_domain(link: str | None, devices: int) -> None:
     largest = LARGEST_DOMAIN.get((link or "").split(",")[0].strip())
     if largest is not None and devices > largest:
         print_warning(
@@ -197,7 +197,7 @@ def parse_device_counts(text: str) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-def _model(params: PredictParams) -> Interconnect:
+def _make_interconnect(params: PredictParams) -> Interconnect:
     if params.link is None:
         raise UsageError("--predict needs parameters: --link=PRESET (such as nvlink3 or roce100)")
     link = parse_link("link", params.link)
@@ -206,26 +206,26 @@ def _model(params: PredictParams) -> Interconnect:
     return Interconnect(link, parse_link("inter_link", params.inter_link), params.devices_per_node)
 
 
-def _step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
+def _make_training_step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
     name = sent.model or _DEFAULT_MODEL
-    model, shapes = model_gradients(name, sent.data_name)
+    model, shapes = model_and_gradient_shapes(name, sent.data_name)
     seconds, batch = params.step_seconds, params.batch_size
     if params.record is not None:
         if seconds is not None:
             raise FlagError("step_seconds", seconds, "contradicts --record; give one of the two")
-        seconds, recorded = _recorded(params.record)
+        seconds, recorded = _recorded_step_time(params.record)
         batch = batch or recorded
     return TrainingStep(
         name,
         gradient_tensors(shapes, DTYPE_BYTES[sent.dtype]),
-        _packing(sent),
+        _selected_packing(sent),
         sent.dtype,
         seconds,
         batch or model.batch_size,
     )
 
 
-def _recorded(path: str) -> tuple[float, int]:
+def _recorded_step_time(path: str) -> tuple[float, int]:
     try:
         record = load_run(path)
     except UsageError as error:
@@ -240,7 +240,7 @@ def _recorded(path: str) -> tuple[float, int]:
     return sum(record.step_seconds) / len(record.step_seconds), record.batch.per_device
 
 
-def _packing(sent: AllReduceParams) -> Packing:
+def _selected_packing(sent: AllReduceParams) -> Packing:
     """The packing that the flags select. FlagError if they select several."""
     texts = {
         "gradient_repacking": ",".join(map(str, sent.gradient_repacking)),
@@ -254,7 +254,7 @@ def _packing(sent: AllReduceParams) -> Packing:
     return parse_packings(sent)[0]
 
 
-def _print(model: Interconnect, step: TrainingStep, result: PredictionDocument) -> None:
+def _print_predictions(model: Interconnect, step: TrainingStep, result: PredictionDocument) -> None:
     links = (Text(line, whole=True) for line in model_lines(model))
     sections: list[Iterable[Content]] = [
         (*links, Text(step_line(step), hanging=2)),
@@ -270,7 +270,7 @@ _POINTS_PER_CURVE = 41
 _TIME = Axis(label="time of the reduction (s)", log=True, better=LOWER)
 
 
-def draw(
+def draw_predictions(
     path: str,
     model: Interconnect,
     specs: Sequence[AllReduceSpec],
@@ -283,12 +283,12 @@ def draw(
 
     Writes an .svg, .png or .pdf file. A spec has the same colour and mark in both charts.
     """
-    charts = (_over_size(model, specs, devices), _over_devices(step, predictions))
+    charts = (_time_by_size_chart(model, specs, devices), _time_by_devices_chart(step, predictions))
     write_plot(path, charts, f"All-reduce of {step.model}: cost model of cnnbench")
 
 
-def _over_size(model: Interconnect, specs: Sequence[AllReduceSpec], devices: int) -> Lines:
-    curves = [_curve(model, spec, devices) for spec in specs]
+def _time_by_size_chart(model: Interconnect, specs: Sequence[AllReduceSpec], devices: int) -> Lines:
+    curves = [_time_by_size_curve(model, spec, devices) for spec in specs]
     return Lines(
         title=f"Prediction of one tensor on {devices} devices",
         x=Axis(label="size of one tensor", format="bytes", log=True, base=2),
@@ -301,7 +301,9 @@ def _over_size(model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
     )
 
 
-def _curve(model: Interconnect, spec: AllReduceSpec, devices: int) -> list[tuple[float, float]]:
+def _time_by_size_curve(
+    model: Interconnect, spec: AllReduceSpec, devices: int
+) -> list[tuple[float, float]]:
     curve: list[tuple[float, float]] = []
     for index in range(_POINTS_PER_CURVE):
         size = _SMALLEST * (_LARGEST / _SMALLEST) ** (index / (_POINTS_PER_CURVE - 1))
@@ -315,7 +317,7 @@ def _curve(model: Interconnect, spec: AllReduceSpec, devices: int) -> list[tuple
     return curve
 
 
-def _over_devices(step: TrainingStep, predictions: Sequence[Prediction]) -> Lines:
+def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]) -> Lines:
     efficiency = step.step_seconds is not None
     series = []
     for style, spec in enumerate(dict.fromkeys(p.spec for p in predictions)):
@@ -365,16 +367,16 @@ def step_line(step: TrainingStep) -> str:
 def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
     """Table of reduction times in milliseconds by devices and spec, with the fastest spec."""
     specs = list(dict.fromkeys(p.spec for p in predictions))
-    cells = {(p.devices, p.spec): _ms(p.allreduce_seconds) for p in predictions}
-    best = fastest(predictions)
+    cells = {(p.devices, p.spec): _ms_text(p.allreduce_seconds) for p in predictions}
+    best = fastest_predictions(predictions)
     table = [["devices", *specs, "fastest"]]
     for devices in dict.fromkeys(p.devices for p in predictions):
         name = best[devices].spec if devices in best and devices > 1 else NONE
         table.append([str(devices), *(cells[devices, spec] for spec in specs), name])
     yield Text("predicted time of the reduction, ms", whole=True)
     for part in split_table(table, indent=2):
-        yield _table(part, "fastest")
-    yield from (Text(reason, whole=True) for reason in _reasons(predictions))
+        yield _text_table(part, "fastest")
+    yield from (Text(reason, whole=True) for reason in _not_predicted_lines(predictions))
 
 
 def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
@@ -385,19 +387,19 @@ def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
         [
             str(devices),
             p.spec if devices > 1 else NONE,
-            _ms(p.allreduce_seconds),
-            _ms(p.step_seconds),
+            _ms_text(p.allreduce_seconds),
+            _ms_text(p.step_seconds),
             percent(p.efficiency),
             number(p.images_per_sec),
-            _ms(p.overlapped_step_seconds),
+            _ms_text(p.overlapped_step_seconds),
             percent(p.overlapped_efficiency),
             number(p.overlapped_images_per_sec),
         ]
-        for devices, p in fastest(predictions).items()
+        for devices, p in fastest_predictions(predictions).items()
     ]
     title = "predicted step with the fastest spec: without overlap, and with full overlap"
     yield Text(title, whole=True)
-    yield _table(table)
+    yield _text_table(table)
 
 
 def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
@@ -409,10 +411,10 @@ def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
             for part in row.ranges
         ]
         table.append([str(row.devices), " ".join(parts) or NONE])
-    return _table(table, table[0][1])
+    return _text_table(table, table[0][1])
 
 
-def _table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
+def _text_table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
     """A table of texts. Only the column `left` is left-aligned."""
     head, *body = rows
     return Table(
@@ -421,7 +423,7 @@ def _table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
     )
 
 
-def _reasons(predictions: Iterable[Prediction]) -> list[str]:
+def _not_predicted_lines(predictions: Iterable[Prediction]) -> list[str]:
     devices_by_reason: dict[tuple[str, str], list[str]] = {}
     for p in predictions:
         if p.not_predicted is not None:
@@ -432,5 +434,5 @@ def _reasons(predictions: Iterable[Prediction]) -> list[str]:
     ]
 
 
-def _ms(seconds: float | None) -> str:
+def _ms_text(seconds: float | None) -> str:
     return number(None if seconds is None else seconds * 1e3)

@@ -14,7 +14,7 @@ With several tensors:
   plus the time for which all other tensors occupy a device (`Formula.busy`). This time is for the
   messages and bytes of all devices divided by n, because every tensor begins on a different device.
 
-`predict` makes predictions for lists of tensors and specs.
+`predict_all` makes predictions for lists of tensors and specs.
 
 A message of m bytes takes ``alpha + beta * m`` seconds, and adding m bytes to m bytes takes ``gamma
 * m`` seconds (Hockney's model, Parallel Computing 20, 1994). A device can send one message and
@@ -36,10 +36,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-from cnnbench.base.text import nearest, parse_number
+from cnnbench.base.text import nearest_word, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions
-from cnnbench.records.codec import one_of
+from cnnbench.records.codec import choice_metadata
 from cnnbench.variable_mgr.all_reduce import spec
 from cnnbench.variable_mgr.all_reduce.spec import (
     DTYPE_BYTES,
@@ -53,9 +53,9 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     PathOf,
     ReductionPhase,
     Tensor,
-    buckets_of,
+    bucket_indices,
     buffer_sizes,
-    groups_of_small,
+    group_small_tensors,
     ring_lap,
     star_of,
 )
@@ -74,7 +74,7 @@ _LL_LATENCY = 0.19
 _LL_BYTES = 4
 
 
-def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """All other devices send to the root. The root adds the values and sends the sum to each
     device.
     """
@@ -82,7 +82,7 @@ def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
-def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _hierarchical_copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Each half of the devices adds on one root. The roots exchange their sums and send them
     back.
     """
@@ -90,7 +90,7 @@ def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     half = math.ceil(layout.devices / 2)
     near = min(layout.near, half)
     gather = star_of(near - 1, half - near, size)
-    across = _message(layout.nodes > 1, size)
+    across = _message_phase(layout.nodes > 1, size)
     return (
         gather + ReductionPhase(added=(half - 1) * size),
         across + ReductionPhase(added=size),
@@ -99,7 +99,7 @@ def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     )
 
 
-def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """First n-1 hops that add, then n-1 hops that distribute the sums, in k concurrent rings.
 
     In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
@@ -112,15 +112,15 @@ def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return _reduce_and_return(lap, moved, tensor, count)
 
 
-def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices."""
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(layout.devices * shards)
-    lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
+    lap = _messages_phase(layout.nodes > 1, share * chunks, share * tensor.bytes)
     return _reduce_and_return(lap, share * tensor.bytes, tensor, chunks)
 
 
-def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Exchanges a half, a quarter, ... of the tensor, and back, in log2 p rounds each.
 
     p is the largest power of two up to n.
@@ -139,7 +139,7 @@ def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         distance = power >> step
         piece = min(tensor.bytes, distance * size)
         far = layout.nodes > 1 and distance >= layout.near
-        message = _message(far, piece, layout.near)
+        message = _message_phase(far, piece, layout.near)
         halving.append(message + ReductionPhase(added=piece))
         doubling.append(message + ReductionPhase(copied=piece if step < steps else 0))
     before: tuple[ReductionPhase, ...] = ()
@@ -147,14 +147,14 @@ def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     if extra:
         sharing = min(extra, layout.near)
         half = min(tensor.bytes, power // 2 * size)
-        shared = _message(layout.nodes > 1, half, sharing)
+        shared = _message_phase(layout.nodes > 1, half, sharing)
         fetched = shared if extra > power // 2 else ReductionPhase()
         before = (shared + ReductionPhase(added=half), fetched)
-        after = (_message(layout.nodes > 1, tensor.bytes, sharing),)
-    return (*before, *halving, *reversed(doubling), *after, _join(tensor, count))
+        after = (_message_phase(layout.nodes > 1, tensor.bytes, sharing),)
+    return (*before, *halving, *reversed(doubling), *after, _join_phase(tensor, count))
 
 
-def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """The messages of all devices divided by n. In a round, only devices with a chunk take part.
 
     The ranks of each tensor begin at a different device. Therefore, with m devices per node,
@@ -169,27 +169,27 @@ def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> P
         messages = block * math.ceil(chunks / block) / layout.devices
         size = block * tensor.bytes / layout.devices
         leaving = min(1.0, block / layout.near) if layout.nodes > 1 else 0.0
-        rounds += _partly_far(layout, messages, size, leaving)
+        rounds += _mixed_messages_phase(layout, messages, size, leaving)
         added += size
     extra = (layout.devices - power) / layout.devices
     sharing = layout.near if layout.nodes > 1 else 1
     # If a tensor has so few chunks that one half would be empty, it is sent as a whole.
     halves = 2 if chunks > power // 2 else 1
     fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
-    fold = _messages(
+    fold = _messages_phase(
         layout.nodes > 1,
         halves * extra + fetched,
         (extra + 0.5 * fetched) * tensor.bytes * sharing,
     )
-    unfold = _messages(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
+    unfold = _messages_phase(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
     return (
         rounds + fold + ReductionPhase(added=added + extra * tensor.bytes),
         rounds + unfold,
-        _join(tensor, chunks),
+        _join_phase(tensor, chunks),
     )
 
 
-def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Each half of the tensor moves up a binary tree and down again, in k chunks."""
     levels = layout.devices.bit_length() - 1
     near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
@@ -207,7 +207,7 @@ def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return _reduce_and_return(climb, (near + far) * size, tensor, count)
 
 
-def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Every chunk moves up and down n-1 edges of its tree. The edges are distributed over n
     devices.
 
@@ -222,30 +222,30 @@ def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         spans = [2**level for level in range(layout.devices.bit_length())]
         edges = sum(1 / span for span in spans)
         leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
-    climb = _partly_far(layout, share * chunks, share * tensor.bytes, leaving)
+    climb = _mixed_messages_phase(layout, share * chunks, share * tensor.bytes, leaving)
     return _reduce_and_return(climb, share * tensor.bytes, tensor, chunks)
 
 
-def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
+def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
     """Each of k devices (or CPUs of k nodes) gathers and adds one shard and sends it back."""
     count, size = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
     # A gathering device receives a shard from every device. A device sends to all gathering
     # devices.
     gatherer = star_of(near, far, size)
-    sender = _messages(layout.nodes > 1, count, tensor.bytes)
+    sender = _messages_phase(layout.nodes > 1, count, tensor.bytes)
     move = gatherer if near + far >= count else sender
     return _reduce_and_return(move, (layout.devices - 1) * size, tensor, count)
 
 
-def _nccl_ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _nccl_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """NCCL's ring splits a tensor of any size into n chunks, and needs no copy to join them."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, 1, moved)
     return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
 
 
-def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _nccl_tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """NCCL's pipelined double binary tree between nodes, and chains within nodes.
 
     Both directions are concurrent. Each device sends and receives the tensor twice.
@@ -265,7 +265,7 @@ def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     )
 
 
-def _collective(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """TensorFlow's ring: n chunks per subdivision, for tensors of any size. The input is copied
     first.
     """
@@ -274,7 +274,7 @@ def _collective(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
 
 
-def _low_latency(path: PathOf) -> PathOf:
+def _to_low_latency(path: PathOf) -> PathOf:
     """Converts a path of NCCL to NCCL's protocol for small messages."""
 
     def small(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -293,7 +293,9 @@ def _low_latency(path: PathOf) -> PathOf:
     return small
 
 
-def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float) -> ReductionPhase:
+def _mixed_messages_phase(
+    layout: NodeLayout, messages: float, size: float, leaving: float
+) -> ReductionPhase:
     """Phase of messages with `size` bytes in total. The share `leaving` is sent to other nodes."""
     near = 1 - leaving
     return ReductionPhase(
@@ -303,39 +305,45 @@ def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float
 
 def _reduce_and_return(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
     """Chunks are moved and added, then the sums are moved in the same way and joined."""
-    return (move + ReductionPhase(added=added), move, _join(tensor, chunks))
+    return (move + ReductionPhase(added=added), move, _join_phase(tensor, chunks))
 
 
-def _join(tensor: Tensor, chunks: int) -> ReductionPhase:
+def _join_phase(tensor: Tensor, chunks: int) -> ReductionPhase:
     return ReductionPhase(copied=tensor.bytes if chunks > 1 else 0)
 
 
-def _messages(far: bool, count: float, size: float) -> ReductionPhase:
+def _messages_phase(far: bool, count: float, size: float) -> ReductionPhase:
     return ReductionPhase(0, 0, count, size) if far else ReductionPhase(count, size)
 
 
-def _message(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
+def _message_phase(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
     """One message. `sharing` devices of a node send at the same time through the same link."""
-    return _messages(far, 1, sharing * size if far else size)
+    return _messages_phase(far, 1, sharing * size if far else size)
 
 
 FORMULAS: dict[str, Formula] = {
-    "copy": Formula(_copy, roots=lambda layout, shards: layout.devices),
+    "copy": Formula(_copy_phases, roots=lambda layout, shards: layout.devices),
     "hierarchical_copy": Formula(
-        _hierarchical_copy, roots=lambda layout, shards: max(1, layout.devices // 2)
+        _hierarchical_copy_phases, roots=lambda layout, shards: max(1, layout.devices // 2)
     ),
-    "xring": Formula(_ring, busy=_ring_busy),
-    "collective": Formula(_collective),
-    "rechd": Formula(_halving_doubling, busy=_halving_doubling_busy),
-    "tree": Formula(_tree, busy=_tree_busy),
-    "psgpu": Formula(_shuffle, roots=lambda layout, shards: math.ceil(layout.devices / shards)),
+    "xring": Formula(_ring_phases, busy=_ring_busy_phases),
+    "collective": Formula(_tf_ring_phases),
+    "rechd": Formula(_halving_doubling_phases, busy=_halving_doubling_busy_phases),
+    "tree": Formula(_tree_phases, busy=_tree_busy_phases),
+    "psgpu": Formula(
+        _shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)
+    ),
     "pscpu": Formula(
-        partial(_shuffle, on_tower=False),
+        partial(_shuffle_phases, on_tower=False),
         roots=lambda layout, shards: math.ceil(layout.nodes / shards),
     ),
     "nccl": Formula(
-        _nccl_ring,
-        or_paths=(_nccl_tree, _low_latency(_nccl_ring), _low_latency(_nccl_tree)),
+        _nccl_ring_phases,
+        or_paths=(
+            _nccl_tree_phases,
+            _to_low_latency(_nccl_ring_phases),
+            _to_low_latency(_nccl_tree_phases),
+        ),
     ),
 }
 """Formulas by the name of the algorithm in a spec. docs/cost_model.md contains the sources."""
@@ -343,7 +351,7 @@ FORMULAS: dict[str, Formula] = {
 
 def formulas() -> dict[str, Formula]:
     """`FORMULAS`, which do not need TensorFlow, and formulas of registered algorithms."""
-    return {**FORMULAS, **spec.costs(FORMULAS)}
+    return {**FORMULAS, **spec.cost_formulas(FORMULAS)}
 
 
 SPREAD = Formula(
@@ -385,28 +393,28 @@ def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Te
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
 
 
-def sent(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+def sent_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The tensors that one device sends, after packing: first joined, then converted to 16 bits."""
-    joined = _join_small(packing, tensors)
+    joined = _join_small_tensors(packing, tensors)
     if packing.compact_dtype is None:
         return joined
     itemsize = DTYPE_BYTES[packing.compact_dtype]
     return [Tensor(tensor.elements, min(tensor.itemsize, itemsize)) for tensor in joined]
 
 
-def _join_small(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+def _join_small_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     result = list(tensors)
     if packing.agg_small_grads_max_bytes:
         small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)
-        groups = groups_of_small(small, packing.agg_small_grads_max_group)
-        result = [_one([tensors[index] for index in group]) for group in groups]
+        groups = group_small_tensors(small, packing.agg_small_grads_max_group)
+        result = [_joined_tensor([tensors[index] for index in group]) for group in groups]
     if packing.gradient_bucket_bytes:
         # All gradients have the same dtype, so all elements have the same size.
         sizes_of = [(str(t.itemsize), t.bytes) for t in result]
-        groups = buckets_of(sizes_of, packing.gradient_bucket_bytes)
-        result = [_one([result[index] for index in group]) for group in groups]
+        groups = bucket_indices(sizes_of, packing.gradient_bucket_bytes)
+        result = [_joined_tensor([result[index] for index in group]) for group in groups]
     if packing.gradient_repacking and result:
-        whole = _one(result)
+        whole = _joined_tensor(result)
         line = LINE_BYTES // whole.itemsize
         sizes = buffer_sizes(whole.elements, packing.gradient_repacking, line)
         result = [Tensor(size, whole.itemsize) for size in sizes]
@@ -430,7 +438,7 @@ def packing_text(packing: Packing) -> str:
     return ", ".join(parts) or "unpacked"
 
 
-def _one(tensors: Sequence[Tensor]) -> Tensor:
+def _joined_tensor(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(sum(tensor.elements for tensor in tensors), tensors[0].itemsize)
 
 
@@ -453,7 +461,7 @@ class Interconnect:
     inter_link: Link | None = None
     devices_per_node: int = 1
     launch: float = 0.0
-    kind: str = field(default="network", metadata=one_of(("network",)))
+    kind: str = field(default="network", metadata=choice_metadata(("network",)))
 
     @property
     def name(self) -> str:
@@ -472,15 +480,15 @@ class Interconnect:
         if packing.joins:
             # Joining copies the tensors. Splitting does not: it results in views.
             phases.append(ReductionPhase(copied=sum(tensor.bytes for tensor in tensors)))
-        travelling = sent(packing, tensors)
+        travelling = sent_tensors(packing, tensors)
         layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
         for index, part in enumerate(spec.ranges):
             mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
             if mine:
-                phases += self._algorithm(part.algorithm, mine, layout)
+                phases += self._algorithm_phases(part.algorithm, mine, layout)
         return self.launch + self._path_seconds(phases)
 
-    def _one_level(
+    def _one_level_phases(
         self, name: str, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
         formula = formulas().get(name)
@@ -490,7 +498,7 @@ class Interconnect:
             raise NotPredictedError(f"{shards} shards need as many devices")
         return self._list_phases(formula, tensors, layout, shards)
 
-    def _algorithm(
+    def _algorithm_phases(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
         """Cost path of an algorithm with one level or with two levels.
@@ -499,7 +507,7 @@ class Interconnect:
         nodes.
         """
         if len(algorithm.levels) == 1:
-            return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
+            return self._one_level_phases(algorithm.levels[0], tensors, layout, algorithm.shards)
         if self.inter_link is None:
             raise NotPredictedError(
                 f"{algorithm} has two levels; give --inter_link and --devices_per_node"
@@ -508,9 +516,11 @@ class Interconnect:
         inside = NodeLayout(layout.near, layout.near)
         phases: list[ReductionPhase] = []
         if inside.devices > 1:
-            phases += self._one_level(within, tensors, inside, 1)
+            phases += self._one_level_phases(within, tensors, inside, 1)
         if layout.nodes > 1:
-            phases += self._one_level(between, tensors, NodeLayout(layout.nodes), algorithm.shards)
+            phases += self._one_level_phases(
+                between, tensors, NodeLayout(layout.nodes), algorithm.shards
+            )
             if inside.devices > 1:
                 phases += self._list_phases(SPREAD, tensors, inside, 1)
         return phases
@@ -530,7 +540,7 @@ class Interconnect:
             paths = [make(tensor, layout, shards) for make in (formula.path, *formula.or_paths)]
             path = min(paths, key=self._path_seconds)
             busy = path if formula.busy is None else formula.busy(tensor, layout, shards)
-            loads[index % roots] = _add(loads[index % roots], busy)
+            loads[index % roots] = _add_phases(loads[index % roots], busy)
             wait = self._path_seconds(path) - self._path_seconds(busy)
             if wait > waiting:
                 longest, instead, waiting = path, busy, wait
@@ -538,13 +548,13 @@ class Interconnect:
         load = max(loads, key=self._path_seconds)
         if formula.busy is None:
             return load
-        return [*_add(load, [phase.times(-1) for phase in instead]), *longest]
+        return [*_add_phases(load, [phase.times(-1) for phase in instead]), *longest]
 
     def _path_seconds(self, path: Path) -> float:
         return sum(phase.seconds(self.link, self.inter_link or self.link) for phase in path)
 
 
-def _add(load: Path, path: Path) -> list[ReductionPhase]:
+def _add_phases(load: Path, path: Path) -> list[ReductionPhase]:
     both = itertools.zip_longest(load, path, fillvalue=ReductionPhase())
     return [first + second for first, second in both]
 
@@ -632,8 +642,8 @@ def parse_link(flag: str, text: str) -> Link:
     a preset followed by parameters that are different, such as ``edr,alpha=5e-6``.
     """
     first, *rest = [part.strip() for part in text.split(",")]
-    link = None if "=" in first else _find(flag, text, first)
-    values = _values(flag, text, rest if link is not None else [first, *rest])
+    link = None if "=" in first else _find_preset(flag, text, first)
+    values = _parse_link_values(flag, text, rest if link is not None else [first, *rest])
     if link is None:
         missing = [key for key in _KEYS[:2] if key not in values]
         if missing:
@@ -647,9 +657,9 @@ def parse_link(flag: str, text: str) -> Link:
     return dataclasses.replace(link, name=text, **changes)
 
 
-def _find(flag: str, text: str, name: str) -> Link:
+def _find_preset(flag: str, text: str, name: str) -> Link:
     if name not in PRESETS:
-        close = nearest(name, PRESETS)
+        close = nearest_word(name, PRESETS)
         hint = f"did you mean {close}? " if close else ""
         raise FlagError(
             flag,
@@ -660,7 +670,7 @@ def _find(flag: str, text: str, name: str) -> Link:
     return PRESETS[name]
 
 
-def _values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
+def _parse_link_values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
     values: dict[str, float] = {}
     for part in parts:
         key, equals, number = part.partition("=")
@@ -736,17 +746,17 @@ class PredictionDocument(Predictions):
     validation: Mapping[str, float] = field(default_factory=dict)
 
 
-def predict(
+def predict_all(
     model: Interconnect,
     step: TrainingStep,
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
 ) -> list[Prediction]:
     """Predictions for all specs and numbers of devices, sorted by number of devices."""
-    return [_predict(model, step, spec, devices) for devices in device_counts for spec in specs]
+    return [_predict_one(model, step, spec, devices) for devices in device_counts for spec in specs]
 
 
-def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
+def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
     """The fastest prediction for each number of devices. Of equally fast ones, the first."""
     by_devices: dict[int, list[tuple[float, Prediction]]] = {}
     for prediction in predictions:
@@ -766,7 +776,7 @@ def fastest_by_size(
     faster. Empty if there is no prediction for any spec.
     """
 
-    def winner(size: int, known: str | None) -> str | None:
+    def fastest_spec(size: int, known: str | None) -> str | None:
         """The fastest spec, or `known` if no other spec is clearly faster."""
         tensor = Tensor(max(1, size // _ITEMSIZE), _ITEMSIZE)
         times: dict[str, float] = {}
@@ -778,25 +788,25 @@ def fastest_by_size(
             return known
         return best
 
-    spec, low = winner(_SMALLEST, None), _SMALLEST
+    spec, low = fastest_spec(_SMALLEST, None), _SMALLEST
     if spec is None:
         return ()
     ranges: list[FastestRange] = []
     for step in range(1, _DOUBLINGS * _STEPS_PER_DOUBLING + 1):
         size = round(_SMALLEST * 2 ** (step / _STEPS_PER_DOUBLING))
-        following = winner(size, spec)
+        following = fastest_spec(size, spec)
         if following is not None and following != spec:
             high = size
             while high > low * _ACCURACY and high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if winner(middle, spec) == spec else (low, middle)
+                low, high = (middle, high) if fastest_spec(middle, spec) == spec else (low, middle)
             ranges.append(FastestRange(spec, high))
             spec = following
         low = size
     return (*ranges, FastestRange(spec, None))
 
 
-def _predict(
+def _predict_one(
     model: Interconnect, step: TrainingStep, spec: AllReduceSpec, devices: int
 ) -> Prediction:
     """The prediction for a step, computed from the time of the reduction.
@@ -827,14 +837,14 @@ def _predict(
         allreduce_seconds=seconds,
         compute_seconds=compute,
         step_seconds=whole,
-        efficiency=_ratio(compute, whole),
-        images_per_sec=_ratio(images, whole),
+        efficiency=_ratio_or_none(compute, whole),
+        images_per_sec=_ratio_or_none(images, whole),
         overlapped_step_seconds=overlapped,
-        overlapped_efficiency=_ratio(compute, overlapped),
-        overlapped_images_per_sec=_ratio(images, overlapped),
+        overlapped_efficiency=_ratio_or_none(compute, overlapped),
+        overlapped_images_per_sec=_ratio_or_none(images, overlapped),
         not_predicted=not_predicted,
     )
 
 
-def _ratio(over: float | None, under: float | None) -> float | None:
+def _ratio_or_none(over: float | None, under: float | None) -> float | None:
     return None if over is None or not under else over / under

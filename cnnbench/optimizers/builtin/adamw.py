@@ -12,7 +12,7 @@ from cnnbench.optimizers.builtin.adam import BETA1, BETA2, EPSILON, POWERS, REFU
 from cnnbench.optimizers.registry import OptimizerSpec
 
 
-def moments(
+def update_moments(
     gradient: Any,
     m: Any,
     v: Any,
@@ -38,7 +38,7 @@ def moments(
 
 def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
     """See `OptimizerSpec`."""
-    scale, ratio, m, v = moments(gradient, **state)
+    scale, ratio, m, v = update_moments(gradient, **state)
     step = (rate * scale) * ratio
     return step + (rate * decay) * weight if decay else step, m, v
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 from typing import Any
 
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, POWERS, REFUSES_FP16, SLOTS
-from cnnbench.optimizers.builtin.adamw import moments
-from cnnbench.optimizers.builtin.lars import norm, trust_ratio
+from cnnbench.optimizers.builtin.adamw import update_moments
+from cnnbench.optimizers.builtin.lars import float32_norm, trust_ratio
 from cnnbench.optimizers.registry import Constant, OptimizerSpec
 
 
 def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
     """See `OptimizerSpec`."""
-    scale, ratio, m, v = moments(gradient, **state)
+    scale, ratio, m, v = update_moments(gradient, **state)
     step = scale * ratio + decay * weight if decay else scale * ratio
-    return (rate * trust_ratio(weight, lambda _: norm(step))) * step, m, v
+    return (rate * trust_ratio(weight, lambda _: float32_norm(step))) * step, m, v
 
 
 OPTIMIZER = OptimizerSpec(

@@ -17,7 +17,7 @@ from cnnbench.optimizers.builtin.momentum import MOMENTUM
 from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 
 
-def norm(tensor: Any) -> Any:
+def float32_norm(tensor: Any) -> Any:
     """The Euclidean norm over all elements, in one pass."""
     import tensorflow as tf
 
@@ -33,7 +33,7 @@ def trust_ratio(weight: Any, divisor: Callable[[Any], Any], factor: float = 1.0)
 
     if weight.shape.rank < 2:
         return 1.0
-    size = norm(weight)
+    size = float32_norm(weight)
     other = divisor(size)
     usual = tf.logical_and(size > 0.0, other > 0.0)
     return tf.where(usual, factor * size / tf.where(usual, other, 1.0), 1.0)
@@ -49,7 +49,7 @@ def update(
     coefficient: float,
 ) -> tuple[Any, ...]:
     """See `OptimizerSpec`."""
-    ratio = trust_ratio(weight, lambda size: norm(gradient) + decay * size, coefficient)
+    ratio = trust_ratio(weight, lambda size: float32_norm(gradient) + decay * size, coefficient)
     step = gradient + decay * weight if decay else gradient
     velocity = momentum * velocity + (rate * ratio) * step
     return velocity, velocity

@@ -31,7 +31,7 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
     return [
-        _ratio(_images(run), next(means)) if run.step_seconds else _untimed_throughput(run)
+        _ratio(_global_batch(run), next(means)) if run.step_seconds else _untimed_throughput(run)
         for run in runs
     ]
 
@@ -52,7 +52,7 @@ def throughput(record: RunRecord) -> float | None:
     return throughputs([record])[0]
 
 
-def _images(record: RunRecord) -> int | None:
+def _global_batch(record: RunRecord) -> int | None:
     return None if record.batch is None else record.batch.global_
 
 
@@ -109,38 +109,38 @@ def top_5(record: RunRecord) -> float | None:
 
 # The result is cached, because three metrics use it for the same record.
 @lru_cache(maxsize=1)
-def _speed(images: int, seconds: tuple[float, ...]) -> stats.Speed:
-    return stats.speed(images, seconds)
+def _cached_speed(images: int, seconds: tuple[float, ...]) -> stats.Speed:
+    return stats.compute_speed(images, seconds)
 
 
-def _speed_of(record: RunRecord) -> stats.Speed | None:
+def _speed_statistics(record: RunRecord) -> stats.Speed | None:
     if record.batch is None or not record.step_seconds:
         return None
-    return _speed(record.batch.global_, tuple(record.step_seconds))
+    return _cached_speed(record.batch.global_, tuple(record.step_seconds))
 
 
 @register_metric("images/sec", always=True, step="at the mean step", **FASTER)
 def images_per_sec(record: RunRecord) -> float | None:
     """Global batch / **mean** step time."""
-    return None if (speed := _speed_of(record)) is None else speed.mean
+    return None if (speed := _speed_statistics(record)) is None else speed.mean
 
 
 @register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
 def images_per_sec_uncertainty(record: RunRecord) -> float | None:
     """Standard deviation of the steps' speeds / √n."""
-    return None if (speed := _speed_of(record)) is None else speed.uncertainty
+    return None if (speed := _speed_statistics(record)) is None else speed.uncertainty
 
 
 @register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
 def images_per_sec_jitter(record: RunRecord) -> float | None:
     """1.4826 · median absolute deviation of the steps' speeds."""
-    return None if (speed := _speed_of(record)) is None else speed.jitter
+    return None if (speed := _speed_statistics(record)) is None else speed.jitter
 
 
 @register_metric("images/sec", step="at the median step", **FASTER)
 def images_per_sec_median(record: RunRecord) -> float | None:
     """Global batch / **median** step time, which is not affected by slow steps."""
-    return _ratio(_images(record), step_seconds(record))
+    return _ratio(_global_batch(record), step_seconds(record))
 
 
 @register_metric("images/sec", always=True, step="over the timed loop", **FASTER)
@@ -227,7 +227,7 @@ def images_per_cpu_second(record: RunRecord) -> float | None:
     if record.cluster is not None:
         return None
     if record.step_seconds:
-        return _ratio(_images(record), cpu_time(record))
+        return _ratio(_global_batch(record), cpu_time(record))
     return _ratio(record.measured.loop_images, record.measured.loop_cpu_seconds)
 
 

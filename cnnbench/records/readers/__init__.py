@@ -19,7 +19,7 @@ from cnnbench.base.text import FLAG as RESULT_LABEL
 from cnnbench.base.text import parse
 from cnnbench.errors import UsageError
 from cnnbench.records import readers
-from cnnbench.records.codec import is_amount
+from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.run import BENCHMARKS, Imported, RunRecord, Subject
 
 # Readers for result files of other programs, which `cnnbench import` converts to records.
@@ -146,7 +146,7 @@ class ResultFile:
             **{"model": None, "batch_size": None, "precision": None},
             **{"num_gpus": None, "device": None, "variable_update": None},
         }
-        return self._record(
+        return self._make_record(
             program,
             {**unknown, **config},
             started_at,
@@ -183,17 +183,17 @@ class ResultFile:
           subject: the measured code.
           started_at: ISO 8601, without an offset in UTC; None: `changed_at`.
         """
-        if not isinstance(value, (int, float)) or not is_amount(value):
+        if not isinstance(value, (int, float)) or not is_valid_amount(value):
             self.skip(0, name, f"has no value: {value!r}")
             return
         kind = next(kind for kind, of in BENCHMARKS.items() if of == unit)
         config = {"benchmark": name}
         config |= {f"parameter_{key}": str(value) for key, value in (parameters or {}).items()}
         known = {key: value for key, value in (environment or {}).items() if value is not None}
-        yield self._record(
+        yield self._make_record(
             program,
             config,
-            _in_utc(started_at),
+            _with_utc_offset(started_at),
             "ok",
             part,
             known,
@@ -208,7 +208,7 @@ class ResultFile:
         """
         return json.loads(self.data)
 
-    def _record(
+    def _make_record(
         self,
         program: str,
         config: Mapping[str, Any],
@@ -229,7 +229,7 @@ class ResultFile:
             command=(),
             config=config,
             environment=environment or {},
-            subject=subject.labelled(parse(self.labels)),
+            subject=subject.with_labels(parse(self.labels)),
             imported=Imported(
                 program=program,
                 file=os.path.basename(self.path),
@@ -242,7 +242,7 @@ class ResultFile:
         )
 
 
-def _in_utc(time: str | None) -> str:
+def _with_utc_offset(time: str | None) -> str:
     """Adds the UTC offset to a time without one; "" if the time is unknown."""
     try:
         moment = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
@@ -297,7 +297,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
             raise UsageError(
                 f"reader {name!r}: {pattern!r} is not a regular expression: {error}"
             ) from None
-        checked = plugins.checked(read, Iterable[RunRecord], ("file",))
+        checked = plugins.with_checked_results(read, Iterable[RunRecord], ("file",))
         READERS[name] = Reader(name, compiled, checked)
         return read
 
@@ -307,7 +307,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
 @cache
 def load_readers() -> None:
     """Registers cnnbench's own readers. Plug-ins register theirs."""
-    for module in plugins.modules_of(readers):
+    for module in plugins.module_names(readers):
         importlib.import_module(f"{__name__}.{module}")
 
 
@@ -336,10 +336,10 @@ def read_results(
     if chosen is None:
         return (), (Skipped(path, 0, "no reader knows this kind of file"),)
     try:
-        with plugins.reported(UsageError):
+        with plugins.reporting_plugin_errors(UsageError):
             records = tuple(chosen.read(file))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        if plugins.origin("reader", chosen.name) is not None:
+        if plugins.plugin_of_object("reader", chosen.name) is not None:
             raise
         what = f"is not a complete file of {chosen.name}: {type(error).__name__}: {error}"
         return (), (*file.skipped, Skipped(path, 0, what))
@@ -348,7 +348,7 @@ def read_results(
     return records, tuple(file.skipped)
 
 
-plugins.add_kind(
+plugins.add_plugin_kind(
     plugins.Kind(
         flag="reader",
         noun="reader",

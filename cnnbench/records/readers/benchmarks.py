@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from statistics import fmean
 from typing import Any
 
-from cnnbench.base.stats import grouped
+from cnnbench.base.stats import group_by
 from cnnbench.records.readers import ResultFile, register_reader
 from cnnbench.records.run import RunRecord, Subject
 
@@ -87,7 +87,7 @@ def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
     content = file.json()
     context = content["context"]
     environment = {"hostname": context.get("host_name"), "logical_cpus": context.get("num_cpus")}
-    rows = grouped(content["benchmarks"], lambda row: str(row.get("run_name", row["name"])))
+    rows = group_by(content["benchmarks"], lambda row: str(row.get("run_name", row["name"])))
     for part, (name, alike) in enumerate(rows.items(), start=1):
         if errors := [row for row in alike if row.get("error_occurred") or row.get("skipped")]:
             file.skip(0, name, f"failed: {errors[0].get('error_message', 'skipped')}")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from cnnbench.records.codec import is_amount
+from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.readers import Line, ResultFile, register_reader
 from cnnbench.records.run import Batch, PrintedSpeed, RunRecord
 
@@ -32,20 +32,20 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
     """A record for each run in the log. Only the first process of a job prints results."""
     part = 0
     for lines, time in file.processes():
-        for run in _runs(lines):
-            record = _record(file, run, part + 1, time)
+        for run in _split_runs(lines):
+            record = _run_record(file, run, part + 1, time)
             if record is not None:
                 part += 1
                 yield record
 
 
-def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     starts = [place for place, (_, text) in enumerate(lines) if text.startswith("Model:")]
     bounds = [0, *starts[1:], len(lines)]
     yield from (lines[start:end] for start, end in pairwise(bounds))
 
 
-def _record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> RunRecord | None:
+def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> RunRecord | None:
     """The record of one run; None if the lines have no result and no header."""
     header: dict[str, str] = {}
     rows: list[PrintedSpeed] = []
@@ -53,9 +53,9 @@ def _record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> Ru
     for number, text in lines:
         if match := _HEADER.match(text):
             header[match[1]] = match[2]
-        elif (match := _ITERATION.match(text)) and is_amount(float(match[2])):
+        elif (match := _ITERATION.match(text)) and is_valid_amount(float(match[2])):
             rows.append(PrintedSpeed(step=int(match[1]), images_per_sec=float(match[2])))
-        elif (match := _TOTAL.match(text)) and is_amount(float(match[3])):
+        elif (match := _TOTAL.match(text)) and is_valid_amount(float(match[3])):
             devices, kind, total = int(match[1]), match[2].lower(), float(match[3])
         elif _MEAN.match(text):
             is_complete = True

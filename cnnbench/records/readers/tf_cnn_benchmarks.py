@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cnnbench.base.files import parse_json, read_file
-from cnnbench.records.codec import is_amount
+from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.readers import Line, ResultFile, register_reader
 from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
@@ -62,14 +62,14 @@ def read(file: ResultFile) -> Iterable[RunRecord]:
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
     part = 0
     for lines, time in file.processes():
-        for run in _runs(lines):
-            log = _Log(file, run)
+        for run in _split_runs(lines):
+            log = _ParsedLog(file, run)
             if log.header or log.rows:
                 part += 1
                 yield log.record(part, time, gpus)
 
 
-def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     """The lines of each run. A header starts a new run."""
     ranks_seen: set[str] = set()
     run: list[Line] = []
@@ -108,29 +108,33 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
     if name in (_METRIC_LOG, _RUN_LOG) and os.path.exists(other):
         both = [file.data, read_file(other)]
         metrics, about = both if name == _METRIC_LOG else reversed(both)
-        facts = _json(about) or {}
+        facts = _parse_json_line(about) or {}
         # The digest includes both files. The last line describes the run.
         path = os.path.join(folder, _METRIC_LOG)
         own = ResultFile(path, metrics, file.labels, file.skipped)
         own.sha256 = hashlib.sha256(metrics + about).hexdigest()
         file = own
-    runs: list[_Log] = []
+    runs: list[_ParsedLog] = []
     times: list[str] = []
     for number, text in file.lines:
         if not text.strip():
             continue
-        value = _json(text.encode())
+        value = _parse_json_line(text.encode())
         if value is not None and "run_parameters" in value:
             facts = value
             continue
         metric, speed = (value or {}).get("name"), (value or {}).get("value")
-        if metric not in _SPEEDS or not isinstance(speed, (int, float)) or not is_amount(speed):
+        if (
+            metric not in _SPEEDS
+            or not isinstance(speed, (int, float))
+            or not is_valid_amount(speed)
+        ):
             file.skip(number, text)
             continue
         assert value is not None
         step = value.get("global_step") or 0
         if not runs or runs[-1].is_complete or (runs[-1].rows and step < runs[-1].rows[-1].step):
-            runs.append(_Log(file, ()))
+            runs.append(_ParsedLog(file, ()))
             times.append(str(value.get("timestamp") or ""))
         if metric == _SPEEDS[1]:
             runs[-1].values["total_images_per_sec"] = float(speed)
@@ -142,7 +146,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
         yield run.record(part, time, {}, environment)
 
 
-def _json(data: bytes) -> dict[str, Any] | None:
+def _parse_json_line(data: bytes) -> dict[str, Any] | None:
     """The JSON object in a line; None if there is none."""
     try:
         parsed = parse_json(data)
@@ -162,7 +166,7 @@ def _printed_values(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
     return {name: value for name, value in printed.items() if value is not None}
 
 
-class _Log:
+class _ParsedLog:
     """The values in the lines of one run."""
 
     def __init__(self, file: ResultFile, lines: Iterable[Line]) -> None:
@@ -172,9 +176,9 @@ class _Log:
         self.values: dict[str, float] = {}
         self.is_complete = False
         for number, text in lines:
-            self._understand(number, text)
+            self._parse_line(number, text)
 
-    def _understand(self, number: int, text: str) -> None:
+    def _parse_line(self, number: int, text: str) -> None:
         if match := _HEADER.match(text):
             self.header[match[1]] = (match[2] or "").strip()
         elif match := _MORE.match(text):
@@ -183,7 +187,7 @@ class _Log:
             speed, uncertainty, jitter, *loss = map(
                 float, (*match.groups()[1:4], *match[5].split())
             )
-            if not is_amount(speed):
+            if not is_valid_amount(speed):
                 return self.file.skip(number, text, "is not a speed")
             if self.rows and int(match[1]) <= self.rows[-1].step:
                 reason = "repeats a step: it is of another process, and the output has no tags"
@@ -194,7 +198,7 @@ class _Log:
             top_1, top_5 = map(float, match.groups())
             self.values |= {"accuracy": top_1, "top_1": top_1, "top_5": top_5}
         elif match := _TOTAL.match(text):
-            if not is_amount(float(match[1])):
+            if not is_valid_amount(float(match[1])):
                 return self.file.skip(number, text, "is not a speed")
             self.values["total_images_per_sec"] = float(match[1])
             self.is_complete = True
@@ -232,11 +236,11 @@ class _Log:
         environment: Mapping[str, Any] | None = None,
     ) -> RunRecord:
         """The record; `gpus` are the names of the GPUs in the messages of TensorFlow."""
-        header, config, places = self.header, self._config(), self._devices()
+        header, config, places = self.header, self._flags_from_header(), self._device_names()
         last = self.rows[-1] if self.rows else None
         if last is not None:
             self.values |= _printed_values(last, has_loss=not config["forward_only"])
-        per_device, whole = (self._number(name) for name in ("per device", "Batch size"))
+        per_device, whole = (self._header_number(name) for name in ("per device", "Batch size"))
         batch, workers = None, 1
         if per_device and whole:
             batch = Batch(per_device=per_device, global_=whole)
@@ -244,7 +248,12 @@ class _Log:
         # Users compare this value. If it is missing, the last row contains the mean of all steps of
         # one worker.
         speed = self.values.get("total_images_per_sec")
-        if speed is None and last and workers == 1 and last.step == self._number("Num batches"):
+        if (
+            speed is None
+            and last
+            and workers == 1
+            and last.step == self._header_number("Num batches")
+        ):
             speed = last.images_per_sec
         if speed is not None:
             self.values["throughput"] = speed
@@ -282,11 +291,11 @@ class _Log:
             placement=placement if places else None,
         )
 
-    def _config(self) -> dict[str, Any]:
+    def _flags_from_header(self) -> dict[str, Any]:
         """The flags that the header names, except flags about the batch and the devices."""
         header, mode = self.header, self.header.get("Mode", "")
         dataset, _, synthetic = header.get("Dataset", "").partition(" (")
-        places = self._devices()
+        places = self._device_names()
         flags = {
             "model": header.get("Model"),
             "data_name": dataset.lower() or None,
@@ -294,7 +303,7 @@ class _Log:
             "data_dir": None if synthetic or dataset == "synthetic" else "unknown",
             "eval": mode == "evaluation",
             "forward_only": "forward" in mode,
-            "num_batches": self._number("Num batches"),
+            "num_batches": self._header_number("Num batches"),
             "device": ("gpu" if "gpu" in places[0].lower() else "cpu") if places else None,
             "variable_update": header.get("Variables"),
             "optimizer": header.get("Optimizer"),
@@ -304,20 +313,20 @@ class _Log:
             "horovod_device": header.get("Horovod on"),
             "cross_replica_sync": header.get("Sync", "True") == "True",
             "staged_vars": "Staged vars" in header or None,
-            "batch_group_size": self._number(_GROUP),
+            "batch_group_size": self._header_number(_GROUP),
             # The log contains neither the worker's number nor the number of workers.
             "job_name": "worker" if places and places[0].startswith("/job:worker") else None,
             "training_and_evaluation": "+" in mode or None,
         }
         return {name: value for name, value in flags.items() if value is not None}
 
-    def _devices(self) -> list[str]:
+    def _device_names(self) -> list[str]:
         try:
             return [str(device) for device in ast.literal_eval(self.header.get("Devices", "[]"))]
         except (SyntaxError, ValueError):
             return []
 
-    def _number(self, name: str) -> int | None:
+    def _header_number(self, name: str) -> int | None:
         """A whole number of the header, which early versions print as 32.0; None if unknown."""
         try:
             number = float(self.header.get(name, "").removesuffix(" global"))

@@ -16,9 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import obey, uninterrupted
-from cnnbench.base.terminal import Messages, Progress, silence
-from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_all
+from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
+from cnnbench.base.terminal import Messages, Progress, silence_warnings
+from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
 from cnnbench.errors import (
     BenchmarkError,
     FlagError,
@@ -30,25 +30,25 @@ from cnnbench.errors import (
 )
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
-from cnnbench.machine.checks import parse_quiet
+from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.machine.gpu import EMULATED_NOTICE
-from cnnbench.machine.watch import UseSampler, Watch
+from cnnbench.machine.watch import ProcessUseSampler, Watch
 from cnnbench.plan.make import make_plan
-from cnnbench.plan.place import Work
+from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
 from cnnbench.records import files
-from cnnbench.records.files import check_written, note_training, write_text
+from cnnbench.records.files import check_written, write_text, write_training_status
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
 from cnnbench.run.driver.console import Console, Run, RunOutput, print_notices
-from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
+from cnnbench.run.driver.describe import describe, header, machine_check_flags, record_built_facts
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
-from cnnbench.run.runtime.supervisor import Doing, ProcessProgress
+from cnnbench.run.runtime.supervisor import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class BenchmarkCNN(Run):
             # Only the chief prints and writes; a worker prints its own fatal error.
             plan = without_outputs(plan)
             console, progress, messages = None, None, Messages.silent()
-        silence(parse_quiet(plan.machine.flags.quiet_conditions))
+        silence_warnings(parse_silenced_conditions(plan.machine.flags.quiet_conditions))
         self.plan, config = plan, plan.config
         self.output = RunOutput(
             console or Console.silent(),
@@ -124,22 +124,22 @@ class BenchmarkCNN(Run):
             progress or Progress.silent(),
             ResultFiles(plan.outputs.result_json, plan.outputs.result_csv, RUNS),
         )
-        facts = plan.agreed if job.in_cluster else {}
+        facts = plan.agreed_job_facts if job.in_cluster else {}
         self.membership = Membership(plan, tell, lost, facts, read_progress=self._progress)
         self.measurements = measurements or Measurements(command=command)
         self.measurements.update_config(**config)
         self.measurements.note(
             explicit_flags=tuple(plan.explicit_flags),
-            subject=repository.of_work(config),
+            subject=repository.measured_code(config),
             target=plan.length.target,
         )
         self.measurements.saves_into = plan.saves_into
         self.measurements.publish()
         if plan.place.asynchronous:
             # A record needs the updates of all workers, which are not in the shared memory.
-            self.measurements.keep_private()
+            self.measurements.stop_sharing()
         self.watch: Watch | None = None
-        self._use: UseSampler | None = None
+        self._use: ProcessUseSampler | None = None
         self.sources: list[InputSource] = []
         self.profiler: StepProfiler | None = None
         self.record: RunRecord | None = None
@@ -182,25 +182,27 @@ class BenchmarkCNN(Run):
             # Inputs are closed after the record is written. A program does not wait for their
             # threads, because it ends.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
-            stack.callback(close_all, self.sources, seconds)
+            stack.callback(close_inputs, self.sources, seconds)
             stack.callback(check_written, messages.warning)  # also after a UsageError
-            self._use = UseSampler(measurements.use_samples.append)
+            self._use = ProcessUseSampler(measurements.use_samples.append)
             stack.callback(self._use.close)
-            explain = partial(_as_benchmark_error, self.plan)
+            explain = partial(_to_benchmark_error, self.plan)
             end = self.membership.reporting_end(self._end, explain)
-            with end, plugins.reported(BenchmarkError):
-                with plugins.reported(UsageError):  # until a step has run
+            with end, plugins.reporting_plugin_errors(BenchmarkError):
+                with plugins.reporting_plugin_errors(UsageError):  # until a step has run
                     built = self.build()
                 from cnnbench.run.driver import scenarios
 
                 assert self.watch is not None
-                flags = run_flags(self.plan, built.devices, self.plan.length.batch_per_device)
+                flags = machine_check_flags(
+                    self.plan, built.devices, self.plan.length.batch_per_device
+                )
                 self._warn(self.watch.before(measurements.parts.environment, flags))
                 self.membership.turns.wait()  # waits until the other processes have started
                 measurements.publish()
                 scenario = {
-                    Work.INPUT: scenarios.measure_input,
-                    Work.EVALUATION: scenarios.evaluate,
+                    WorkKind.INPUT: scenarios.measure_input,
+                    WorkKind.EVALUATION: scenarios.run_evaluation,
                 }.get(self.plan.work, scenarios.train)
                 try:
                     total = scenario(self, built)
@@ -208,12 +210,12 @@ class BenchmarkCNN(Run):
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.note(environment=facts)
                 self._note_peak_memory()
-                if self.output.files.wanted and self.plan.work is not Work.INPUT:
-                    scenarios.measure_limits(self, built)
+                if self.output.files.wanted and self.plan.work is not WorkKind.INPUT:
+                    scenarios.measure_speed_limits(self, built)
                 built.close()
                 if built.group is not None:
                     built.group.total(0)  # waits until the chief has measured
-                obey()
+                raise_if_interrupted()
                 # The record is written before this process waits for the end of the others.
                 record = self._end("ok")
             print_notices(record, messages)
@@ -237,7 +239,7 @@ class BenchmarkCNN(Run):
         built = build(self.plan, devices, self.output.console)
         self.measurements.note("startup_seconds", build=time.perf_counter() - start)
         self.sources += built.sources
-        describe_built(self.measurements, built)
+        record_built_facts(self.measurements, built)
         parts = [part for part in (built.step, built.evaluator) if part is not None]
         for notice in dict.fromkeys(line for part in parts for line in part.notices):
             self.output.messages.notice(notice)
@@ -259,7 +261,7 @@ class BenchmarkCNN(Run):
         gpus = plan.machine.flags.device != "cpu"
         self.watch = Watch(gpus=gpus, starts_with_others=turns.takes_turns, use=self._use)
         settings = plan.machine.of_task(plan.place.job)
-        self.watch.add_peers(self.membership.connect())
+        self.watch.add_peer_processes(self.membership.connect())
         if plan.saves_into is not None and plan.place.job.is_chief:
             # Called after the handshake, so that the other processes are informed of an error.
             self._check_steps_left(plan.saves_into)
@@ -270,7 +272,7 @@ class BenchmarkCNN(Run):
             tf = load_tensorflow()
             seconds = time.perf_counter() - start + sum(early_import_seconds)
             measurements.note("startup_seconds", import_=seconds)
-            devices = runtime.configure(settings, plan.place.job)
+            devices = runtime.configure_devices(settings, plan.place.job)
             devices = self.membership.connect_tensorflow(devices)
         for notice in devices.notices:
             messages.notice(notice)
@@ -298,7 +300,7 @@ class BenchmarkCNN(Run):
         self.output.console.lines(*header(plan, devices, tf.__version__, device))
         runtime.reset_peak_memory(devices.kind)
         if self._use is not None and devices.kind == "gpu":
-            self._use.device_memory = lambda: max(runtime.tensor_memory("current"), default=0)
+            self._use.device_memory = lambda: max(runtime.tensor_bytes_by_gpu("current"), default=0)
         return devices
 
     def _check_devices(self, devices: runtime.Devices) -> None:
@@ -310,7 +312,7 @@ class BenchmarkCNN(Run):
             runtime.check_channels_first(plan.numerics.dtype)
         if plan.params.data_dir is not None:
             used = {
-                "train": plan.work is not Work.EVALUATION,
+                "train": plan.work is not WorkKind.EVALUATION,
                 "validation": plan.length.eval_batches > 0,
             }
             for subset in (name for name, is_used in used.items() if is_used):
@@ -333,18 +335,20 @@ class BenchmarkCNN(Run):
         """Refuses a training whose checkpoint has no steps left. Does not load TensorFlow."""
         # An unreadable folder is reported when its checkpoint is restored.
         with contextlib.suppress(BenchmarkError):
-            path = files.latest(folder)
+            path = files.find_latest_checkpoint(folder)
             if path is not None:
                 self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
     def _check_memory(self, kind: str) -> None:
         """Refuses a run that needs too much memory; warns of a run that may need too much."""
-        needed = preflight.estimate(self.plan, kind)
+        needed = preflight.estimate_memory(self.plan, kind)
         self.measurements.note("measured", estimated_memory_bytes=needed.total)
-        memory = preflight.memory_of(self.plan, kind)
+        memory = preflight.available_memory(self.plan, kind)
         if memory is not None:
             try:
-                warning = preflight.check(needed, memory, self.plan, refuse=kind == "cpu")
+                warning = preflight.check_memory_estimate(
+                    needed, memory, self.plan, refuse=kind == "cpu"
+                )
             except FlagError as error:
                 if self.measurements.halves_batch:
                     raise OutOfMemoryError(str(error)) from error
@@ -364,8 +368,8 @@ class BenchmarkCNN(Run):
         last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
         waiting = [shard for source in sources for shard in source.waiting()]
         task = job.task
-        if doing is Doing.STEP and waiting:
-            doing = Doing.INPUT
+        if doing is ProcessActivity.STEP and waiting:
+            doing = ProcessActivity.INPUT
             task = task if job.client_per_worker else job.workers[waiting[0]]
         batches = sum(source.batches for source in sources)
         return ProcessProgress(str(task), warm_up + timed, last, doing, batches)
@@ -378,12 +382,12 @@ class BenchmarkCNN(Run):
         placement = self.measurements.parts.placement
         if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
             # The process that does not respond is this one.
-            silent = (f"{gpu} does not respond" for gpu in runtime.silent_gpus())
+            silent = (f"{gpu} does not respond" for gpu in runtime.find_silent_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
         self._end("failed", error)
         if self.plan.saves_into is not None:
-            note_training(self.plan.saves_into, "failed")
+            write_training_status(self.plan.saves_into, "failed")
         tell_error(message)
 
     def _note_peak_memory(self) -> None:
@@ -419,7 +423,7 @@ class BenchmarkCNN(Run):
             return record  # the next attempt writes the record
         if status == "ok":
             self._warn(conditions)
-        with uninterrupted():
+        with delaying_interrupts():
             self.output.files.write(record, lambda: [run_row(record)])
             measurements.written = True
             measurements.publish()
@@ -433,7 +437,7 @@ class BenchmarkCNN(Run):
         return record
 
 
-def _as_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
+def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
     """A one-line error for failures of TensorFlow or the machine; None for defects of cnnbench."""
     if isinstance(error, BenchmarkError):
         return error

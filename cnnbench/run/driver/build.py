@@ -18,16 +18,16 @@ import tensorflow as tf
 from cnnbench.base import plugins
 from cnnbench.base.job import Task
 from cnnbench.data import make_input
-from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, close_all
-from cnnbench.data.pipeline import PipelineStage, ReadEvents
+from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, close_inputs
+from cnnbench.data.pipeline import PipelineStage, ReadCallbacks
 from cnnbench.data.prefetch import (
     WORKER_HOST,
     CoordinatedInput,
     InputDistribution,
-    JoinedInput,
-    drop,
+    JobInput,
+    delete_in_background,
 )
-from cnnbench.plan.place import Work
+from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import InputStage
 from cnnbench.run.driver.checkpoints import (
@@ -58,7 +58,7 @@ _STAGE_SECONDS = _WHOLE_SECONDS = 2.0
 _DRAIN_SECONDS = 0.5
 
 
-class InputStep:
+class InputOnlyStep:
     """A step that fetches a batch for each tower, and waits until they are on the devices."""
 
     notices, calibration = (), None
@@ -77,7 +77,7 @@ class InputStep:
             tf.test.experimental.sync_devices()
         return StepResult(self._loss, {})
 
-    def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
+    def on_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
         """The result itself, because it is already on the host."""
         return result
 
@@ -87,7 +87,7 @@ def time_pipeline(inputs: InputSource) -> InputStage:
 
     Fetches at least one batch for each tower.
     """
-    step = InputStep(inputs)
+    step = InputOnlyStep(inputs)
     spec = inputs.spec
     buffered = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
     # tf.data decodes several examples at the same time, about as many as there are cores.
@@ -120,7 +120,7 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
             stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS
         )
     finally:
-        drop(iterators)
+        delete_in_background(iterators)
 
 
 def _time_fetches(
@@ -163,7 +163,7 @@ class BuiltRun:
         `StepLoop`.
     """
 
-    step: TrainStep | InputStep | None
+    step: TrainStep | InputOnlyStep | None
     inputs: InputSource | None
     _: dataclasses.KW_ONLY
     devices: runtime.Devices
@@ -186,7 +186,7 @@ class BuiltRun:
         evaluated = None if self.evaluator is None else self.evaluator.inputs
         return tuple(source for source in (self.inputs, evaluated) if source is not None)
 
-    def share_restored(self, *decided: int) -> list[int]:
+    def send_restored_to_workers(self, *decided: int) -> list[int]:
         """Sends the chief's variables to all workers that run their own steps.
 
         Args:
@@ -198,7 +198,7 @@ class BuiltRun:
         """
         if self.manager is None or self.manager.workers is None:
             return [*decided]
-        assert not isinstance(self.step, InputStep)
+        assert not isinstance(self.step, InputOnlyStep)
         scale = {} if self.step is None else self.step.loss_scale.variables()
         state = [TowerVariable(name, [variable]) for name, variable in scale.items()]
         variables = self.manager.savable_variables().values()
@@ -208,7 +208,7 @@ class BuiltRun:
 
     def close(self) -> None:
         """Closes the inputs; a second call does nothing."""
-        close_all(self.sources, CLOSE_SECONDS)
+        close_inputs(self.sources, CLOSE_SECONDS)
 
 
 def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun:
@@ -217,13 +217,13 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
     Raises:
       FlagError, DataError: data that cannot be used.
     """
-    if plan.work is Work.INPUT:
+    if plan.work is WorkKind.INPUT:
         source = make_inputs(plan, devices, "train")
-        return BuiltRun(InputStep(source), source, devices=devices)
+        return BuiltRun(InputOnlyStep(source), source, devices=devices)
     if plan.outputs.train_dir is not None and devices.job.is_chief:
         check_old_checkpoint(plan.outputs.train_dir, plan.network.spec)
     console.lines(
-        f"Generating {'evaluation' if plan.work is Work.EVALUATION else 'training'} model"
+        f"Generating {'evaluation' if plan.work is WorkKind.EVALUATION else 'training'} model"
     )
     manager = create(_manager_spec(plan, devices), plan.network.spec.variables)
     manager.create_variables()
@@ -233,17 +233,17 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
         optimizer = Optimizer(numerics.optimizer_spec, numerics.constants, plan.params.ema_decay)
         for variables in manager.updated_groups():
             optimizer.create_slots(variables)
-    evaluated, step, inputs, workers = _steps(plan, devices, manager, optimizer)
+    evaluated, step, inputs, workers = _make_steps(plan, devices, manager, optimizer)
     slots = {} if optimizer is None else manager.savable_slots(optimizer)
     averages = moving_averages(slots)
     evaluator = None
     if plan.length.eval_batches:
         if plan.work.trains:
             console.lines("Generating evaluation model")
-        evaluator = _evaluator(plan, devices, evaluated, averages)
+        evaluator = _make_evaluator(plan, devices, evaluated, averages)
     checkpoints = None
     if plan.outputs.train_dir is not None:
-        checkpoints = _checkpoints(plan, devices, manager, slots, step, inputs)
+        checkpoints = _make_checkpoints(plan, devices, manager, slots, step, inputs)
     exporter = None
     if plan.outputs.export_dir is not None:
         exporter = Exporter(plan, manager, devices.job.cpu_device, averages)
@@ -261,7 +261,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
     )
 
 
-def _checkpoints(
+def _make_checkpoints(
     plan: RunPlan,
     devices: runtime.Devices,
     manager: VariableMgr,
@@ -305,12 +305,13 @@ def make_inputs(
         if not distribution.by_pipeline:
             shards = 1  # TensorFlow distributes the batches
     sources = [
-        _worker_input(plan, devices, subset, worker, shards, distribution) for worker in workers
+        _make_worker_input(plan, devices, subset, worker, shards, distribution)
+        for worker in workers
     ]
-    return sources[0] if len(sources) == 1 else JoinedInput(sources)
+    return sources[0] if len(sources) == 1 else JobInput(sources)
 
 
-def _worker_input(
+def _make_worker_input(
     plan: RunPlan,
     devices: runtime.Devices,
     subset: str,
@@ -334,7 +335,7 @@ def _worker_input(
     return make_input(spec, towers or devices.job.devices_of(worker), distribution)
 
 
-def _evaluator(
+def _make_evaluator(
     plan: RunPlan,
     devices: runtime.Devices,
     manager: VariableMgr,
@@ -348,14 +349,14 @@ def _evaluator(
     return Evaluator(plan, manager, inputs, host, averages)
 
 
-def _steps(
+def _make_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep]]:
     """Makes step, inputs and workers of `BuiltRun`.
 
     The first result is the manager whose variables an evaluation reads.
     """
-    if plan.work is Work.EVALUATION:
+    if plan.work is WorkKind.EVALUATION:
         return manager, None, None, {}
     if not plan.place.asynchronous and not plan.place.coordinated:
         inputs = make_inputs(plan, devices, "train", manager)
@@ -366,19 +367,19 @@ def _steps(
             plan, manager, optimizer, inputs, host=devices.job.cpu_device, first_tower=first
         )
         return manager, step, inputs, {}
-    make = _coordinated_steps if plan.place.coordinated else _async_steps
+    make = _make_coordinated_steps if plan.place.coordinated else _make_async_steps
     return make(plan, devices, manager, optimizer)
 
 
-def _coordinated_steps(
+def _make_coordinated_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """The results of `_steps` for a coordinator: one step, which any idle worker runs."""
+    """The results of `_make_steps` for a coordinator: one step, which any idle worker runs."""
     job = plan.place.job
     assert isinstance(manager, ParameterServerStrategyVariableMgr)
     inputs = CoordinatedInput(
         [
-            _worker_input(
+            _make_worker_input(
                 *(plan, devices, "train", worker, job.num_workers),
                 towers=None if plan.params.data_dir is None else [worker.device("cpu")],
             )
@@ -391,10 +392,10 @@ def _coordinated_steps(
     return manager.of_worker(devices.job.devices_of(job.workers[0])), step, inputs, slots
 
 
-def _async_steps(
+def _make_async_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """The results of `_steps` for asynchronous updates: a step and an input for each worker.
+    """The results of `_make_steps` for asynchronous updates: a step and an input for each worker.
 
     All steps use the variables of one manager.
     """
@@ -403,7 +404,7 @@ def _async_steps(
     counter = UpdateCounter(job.ps_devices[0])
     steps, sources = {}, []
     for worker in job.workers:
-        source = _worker_input(plan, devices, "train", worker, job.num_workers)
+        source = _make_worker_input(plan, devices, "train", worker, job.num_workers)
         first = worker.index * job.towers_per_worker
         own = manager.of_worker(devices.job.devices_of(worker))
         # Steps are traced one after the other, because tracing is not thread-safe.
@@ -415,7 +416,7 @@ def _async_steps(
         )
         sources.append(source)
     first_worker = manager.of_worker(devices.job.devices_of(job.workers[0]))
-    return first_worker, next(iter(steps.values())), JoinedInput(sources), steps
+    return first_worker, next(iter(steps.values())), JobInput(sources), steps
 
 
 def _manager_spec(plan: RunPlan, devices: runtime.Devices) -> VariableMgrSpec:

@@ -24,11 +24,17 @@ from cnnbench.base.files import Scratch, UrlPath, place
 from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.graph import GraphNetwork
-from cnnbench.models.spec import ModelSpec, VariableSpec, grouped, of_role, resolve
+from cnnbench.models.spec import (
+    ModelSpec,
+    VariableSpec,
+    elements_of_role,
+    group_values,
+    resolve_sizes,
+)
 from cnnbench.optimizers.registry import AVERAGE, OPTIMIZERS
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files
-from cnnbench.records.files import resolve_saved_model
+from cnnbench.records.files import resolve_export_folder
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -40,7 +46,7 @@ _GRACE_SECONDS = 1.0
 _OTHER_MODEL = "it was written for another --model or --data_name"
 
 
-class Restored(NamedTuple):
+class RestoredState(NamedTuple):
     """Result of restoring a checkpoint.
 
     Attributes:
@@ -118,21 +124,21 @@ class Checkpoints:
             self._passed_over = self._inputs.passed_over(global_step - self._first_step)
         prefix = str(place(directory) / f"{files.NAME}-{global_step}")
         try:
-            self._write(prefix, directory, global_step)
-            files.tidy(directory, self._max_to_keep)
+            self._write_checkpoint(prefix, directory, global_step)
+            files.delete_old_checkpoints(directory, self._max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
                 f"--train_dir={directory}: no checkpoint can be written: {first_line(error)}"
             ) from error
         return prefix
 
-    def _write(self, prefix: str, directory: str, global_step: int) -> None:
+    def _write_checkpoint(self, prefix: str, directory: str, global_step: int) -> None:
         if not self._outlives_others:
-            self._checkpoint().write(prefix)
+            self._make_tf_checkpoint().write(prefix)
             return
         # After a write, TensorFlow waits for all processes. If one is lost, it waits forever. The
         # files are already complete at this time.
-        checkpoint = self._checkpoint()
+        checkpoint = self._make_tf_checkpoint()
         errors: list[tf.errors.OpError] = []
 
         def write() -> None:
@@ -143,13 +149,13 @@ class Checkpoints:
 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
-        while thread.is_alive() and not files.holds(directory, global_step):
+        while thread.is_alive() and not files.has_checkpoint(directory, global_step):
             thread.join(_POLL_SECONDS)
         thread.join(_GRACE_SECONDS)
-        if errors and not files.holds(directory, global_step):
+        if errors and not files.has_checkpoint(directory, global_step):
             raise errors[0]
 
-    def restore(self, path: str) -> Restored:
+    def restore(self, path: str) -> RestoredState:
         """Restores all copies of every variable, and the slots if they were saved.
 
         A checkpoint contains one copy of each variable, that of tower 0. Therefore, towers that
@@ -171,19 +177,21 @@ class Checkpoints:
         stored.check({**model, _GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
-        slots = {_key("slots", n): slot.primary for n, slot in other_slots.items()}
-        average_variables = {_key("slots", n): slot.primary for n, slot in averages.items()}
-        scale = {_key("loss_scale", name): v for name, v in self._loss_scale.items()}
+        slots = {_key_of_name("slots", n): slot.primary for n, slot in other_slots.items()}
+        average_variables = {_key_of_name("slots", n): slot.primary for n, slot in averages.items()}
+        scale = {_key_of_name("loss_scale", name): v for name, v in self._loss_scale.items()}
         before = stored.optimizer() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has(slots)
         has_averages, has_scale = stored.has(average_variables), stored.has(scale)
-        nonfinite = stored.read_into({_GLOBAL_STEP: self._global_step, **model})
-        stored.read_into({**(slots if has_slots else {}), **(scale if has_scale else {})})
-        stored.read_into(average_variables if has_averages else {})
+        nonfinite = stored.assign_stored_values({_GLOBAL_STEP: self._global_step, **model})
+        stored.assign_stored_values(
+            {**(slots if has_slots else {}), **(scale if has_scale else {})}
+        )
+        stored.assign_stored_values(average_variables if has_averages else {})
         copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
         self._manager.after_restore(copied.values())
         if not has_averages:
-            start_averages(self._manager, self._slots)
+            initialize_averages(self._manager, self._slots)
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions do not contain the number of examples.
@@ -207,16 +215,16 @@ class Checkpoints:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
         warning = ""
         if nonfinite:
-            warning = f"{path} has values that are not finite, first in {_name(nonfinite)}"
-        return Restored(global_step, examples, tuple(notices), stored.passed_over(), warning)
+            warning = f"{path} has values that are not finite, first in {_name_of_key(nonfinite)}"
+        return RestoredState(global_step, examples, tuple(notices), stored.passed_over(), warning)
 
     def _stored_key(self, name: str) -> str:
         """The key in the checkpoint of the value that is restored to a variable."""
         if self._averaged and self._variables[name].primary.trainable:
-            return _key("slots", f"{name}/{AVERAGE}")
-        return _key("model", name)
+            return _key_of_name("slots", f"{name}/{AVERAGE}")
+        return _key_of_name("model", name)
 
-    def _checkpoint(self) -> tf.train.Checkpoint:
+    def _make_tf_checkpoint(self) -> tf.train.Checkpoint:
         parts = {
             "model": {
                 name: self._on_host(facade.primary) for name, facade in self._variables.items()
@@ -252,7 +260,7 @@ def moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariab
     return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
 
 
-def start_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
+def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
     """Sets the moving averages in `slots` to the values of their variables (eagerly)."""
     for name, average in moving_averages(slots).items():
         for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):
@@ -264,7 +272,7 @@ def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is one of tf_cnn_benchmarks that cannot be used."""
     # other differences are reported when the checkpoint is restored
     with contextlib.suppress(BenchmarkError):
-        if path := files.latest(folder):
+        if path := files.find_latest_checkpoint(folder):
             _StoredCheckpoint(path, "", spec)
 
 
@@ -282,13 +290,13 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
       BenchmarkError: the checkpoint is unreadable, or it does not fit the layers of the backbone.
     """
     backbone = {
-        _key("model", name.removeprefix(f"{scope}/")): variable.primary
+        _key_of_name("model", name.removeprefix(f"{scope}/")): variable.primary
         for name, variable in manager.savable_variables().items()
         if name.startswith(f"{scope}/")
     }
     stored = _StoredCheckpoint(path, "it is not of a network with the layers of this backbone")
     stored.check(backbone)
-    stored.read_into(backbone)
+    stored.assign_stored_values(backbone)
     manager.after_restore()
     return len(backbone)
 
@@ -297,7 +305,7 @@ def stored_variables(path: str) -> dict[str, Any]:
     """Variables and slots of a checkpoint as NumPy arrays, by canonical name."""
     stored = _StoredCheckpoint(path, "")
     keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
-    return {_name(key): stored.tensor(key) for key in keys}
+    return {_name_of_key(key): stored.tensor(key) for key in keys}
 
 
 class _StoredCheckpoint:
@@ -311,7 +319,7 @@ class _StoredCheckpoint:
 
     def __init__(self, path: str, mismatch: str, spec: ModelSpec | None = None) -> None:
         self._path = path
-        with self._readable():
+        with self._converting_read_errors():
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = self._reader.get_variable_to_shape_map()
         # tf.train.Checkpoint also stores a graph of objects; tf.compat.v1.train.Saver does not.
@@ -332,7 +340,7 @@ class _StoredCheckpoint:
                     raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
                 if match[1] == b"NCHW":
                     for name, (height, width, channels) in spec.flattened.items():
-                        self._channels_first[_key("model", name)] = (
+                        self._channels_first[_key_of_name("model", name)] = (
                             channels,
                             height,
                             width,
@@ -344,21 +352,21 @@ class _StoredCheckpoint:
 
     def tensor(self, key: str) -> Any:
         """The stored value, a NumPy array."""
-        with self._readable():
+        with self._converting_read_errors():
             value = self._reader.get_tensor(self._old_keys.get(key, key))
         if image := self._channels_first.get(key):
             value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
         return value
 
     def passed_over(self) -> tuple[int, ...]:
-        """See `Restored`. Empty if no record was skipped."""
+        """See `RestoredState`. Empty if no record was skipped."""
         return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has([_PASSED_OVER]) else ()
 
     def optimizer(self) -> str:
         """The value of --optimizer with which the checkpoint was written."""
         if self.has([_OPTIMIZER]):
             return str(self.tensor(_OPTIMIZER).decode())
-        slots = (_name(key) for key in self.shapes if key.startswith("slots/"))
+        slots = (_name_of_key(key) for key in self.shapes if key.startswith("slots/"))
         slot_names = {name.rpartition("/")[2] for name in slots}
         candidates = map(OPTIMIZERS.__getitem__, _UNNAMED)
         fitting = [o for o in candidates if {slot.name for slot in o.slots} <= slot_names]
@@ -368,16 +376,16 @@ class _StoredCheckpoint:
         """Raises BenchmarkError for the first variable that is missing or has a different shape."""
         missing = [key for key in variables if key not in self.shapes]
         if missing:
-            first = _name(missing[0])
+            first = _name_of_key(missing[0])
             problem = f"lacks {len(missing)} of {len(variables)} variables (first: {first})"
             raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
         for key, variable in variables.items():
             shape, wanted = self.shapes[key], list(variable.shape)
             if shape != wanted:
-                problem = f"holds {_name(key)} with the shape {shape}, not {wanted}"
+                problem = f"holds {_name_of_key(key)} with the shape {shape}, not {wanted}"
                 raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
 
-    def read_into(self, variables: Mapping[str, tf.Variable]) -> str:
+    def assign_stored_values(self, variables: Mapping[str, tf.Variable]) -> str:
         """Assigns stored values to variables by key.
 
         Returns the first key with a value that is not finite.
@@ -391,7 +399,7 @@ class _StoredCheckpoint:
         return first
 
     @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
+    def _converting_read_errors(self) -> Iterator[None]:
         try:
             yield
         except (tf.errors.OpError, ValueError, LookupError) as error:
@@ -409,12 +417,12 @@ _EXAMPLES = f"examples{_ATTRIBUTE}"
 _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 
 
-def _key(part: str, name: str) -> str:
+def _key_of_name(part: str, name: str) -> str:
     # tf.train escapes '/' inside the name of a child as '.S'.
     return f"{part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
 
 
-def _name(key: str) -> str:
+def _name_of_key(key: str) -> str:
     """The canonical name of a variable, for messages."""
     escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
     return escaped.replace(".S", "/").replace("..", ".")
@@ -445,7 +453,7 @@ def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -
         old = unmatched.pop((kind, number, name), "")
         if shapes.get(old) != list(variable.shape):
             unmatched[kind, number, name] = variable.name
-        keys[_key("model", variable.name)] = old
+        keys[_key_of_name("model", variable.name)] = old
     if unmatched:
         problem = f"is of tf_cnn_benchmarks, but none of --model={spec.name} that can be read"
         raise FlagError(
@@ -482,7 +490,9 @@ class Exporter:
     ) -> None:
         self._model = model = plan.network.model
         self._num_classes = plan.network.spec.num_classes
-        self._elements = of_role(resolve(model.elements, model, self._num_classes), "feature")
+        self._elements = elements_of_role(
+            resolve_sizes(model.elements, model, self._num_classes), "feature"
+        )
         self._compute_dtype = plan.numerics.dtype
         variables = manager.savable_variables()
         self._sources = {**variables, **averages}
@@ -505,7 +515,7 @@ class Exporter:
             for element in self._elements
         }
         try:
-            traced = tf.function(self._serve, autograph=False)
+            traced = tf.function(self._serving_signature, autograph=False)
             self._serving = traced.get_concrete_function(**signature)
         except (TypeError, ValueError) as error:
             raise BenchmarkError(
@@ -523,7 +533,7 @@ class Exporter:
         for name, source in self._sources.items():
             self._module.weights[name].assign(towers.read(source.primary))
         try:
-            target = resolve_saved_model(directory)
+            target = resolve_export_folder(directory)
             signatures = {SIGNATURE: self._serving}
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
@@ -533,7 +543,7 @@ class Exporter:
             with Scratch("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"
                 tf.saved_model.save(self._module, str(new), signatures=signatures)
-                resolve_saved_model(directory)
+                resolve_export_folder(directory)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(target, old)
                 try:
@@ -550,7 +560,7 @@ class Exporter:
                 f"--export_dir={directory}: cannot be written: {first_line(error)}"
             ) from error
 
-    def _serve(self, **features: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _serving_signature(self, **features: tf.Tensor) -> dict[str, tf.Tensor]:
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
             return tf.cast(self._module.weights[spec.name].read_value(), dtype)
 
@@ -561,7 +571,7 @@ class Exporter:
             training=False,
             compute_dtype=self._compute_dtype,
         )
-        outputs = network.forward(grouped(self._elements, "feature", features))
+        outputs = network.forward(group_values(self._elements, "feature", features))
         if isinstance(outputs, Mapping):
             return dict(outputs)
         if self._model.has_softmax_loss():

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from cnnbench.base.stats import Speed
 from cnnbench.base.terminal import LineWriter, Messages, Progress
-from cnnbench.base.text import Duration, exact, number, percent
-from cnnbench.base.time_series import Shape, SteadyState, StepTimeLevel
+from cnnbench.base.text import Duration, exact_number, number, percent
+from cnnbench.base.time_series import SeriesShape, SteadyState, StepTimeLevel
 from cnnbench.records.metric import SUMMARY
 from cnnbench.records.run import LossScaling, RunRecord, run_steady_state
 
@@ -163,14 +163,14 @@ class Run:
 
 def print_notices(record: RunRecord, messages: Messages) -> None:
     """Prints the notices about a run that has ended."""
-    for text, warning in notices(record):
+    for text, warning in ended_run_notices(record):
         if warning:
             messages.warning(text, warning)
         else:
             messages.notice(text)
 
 
-def notices(record: RunRecord) -> Iterator[tuple[str, str]]:
+def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
     """Notices about a run that has ended: texts, and for each warning its name.
 
     A run that has failed gets only the notices about its loss scale and its skipped records.
@@ -216,7 +216,7 @@ def notices(record: RunRecord) -> Iterator[tuple[str, str]]:
         text = f"MFU would be {percent(achieved / peak, 0)} and is left out: the peak ({source}) "
         yield f"{text}is too low; {advice}", "peak"
     steady = run_steady_state(record)
-    if steady.shape is not Shape.TOO_SHORT and record.step_seconds:
+    if steady.shape is not SeriesShape.TOO_SHORT and record.step_seconds:
         yield _steady_state_notice(record, steady)
 
 
@@ -224,7 +224,7 @@ def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
     """Lines about skipped steps and changes of an automatic loss scale; empty if there are none."""
     warmup = len(scaling.warmup_skipped_steps)
     skipped = warmup + len(scaling.skipped_steps)
-    moved = f"the loss scale went from {exact(scaling.start)} to {exact(scaling.end)}"
+    moved = f"the loss scale went from {exact_number(scaling.start)} to {exact_number(scaling.end)}"
     if not skipped:
         return [] if scaling.start == scaling.end else [moved]
     steps = record.warmup_steps + record.steps
@@ -255,7 +255,7 @@ def _steady_state_notice(record: RunRecord, steady: SteadyState) -> tuple[str, s
         f"{unsteady} of {record.steps} timed steps"
     )
     earlier = [level for level in steady.levels if level.stop <= steady.start]
-    if steady.shape is Shape.SLOWDOWN and earlier:
+    if steady.shape is SeriesShape.SLOWDOWN and earlier:
         text += f", and slower than before: {_change_text(earlier[-1], steady.levels[-1])}"
     elif record.warmup_status == "fixed":
         needed = record.warmup_steps + unsteady

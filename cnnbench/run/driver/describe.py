@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from cnnbench.base.text import count
+from cnnbench.base.text import count_text
 from cnnbench.machine.checks import RunFlags
 from cnnbench.machine.cpu import LIBRARY
 from cnnbench.plan.run_plan import RunPlan
@@ -46,7 +46,7 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
             num_workers=job.num_workers,
             variable_update=plan.place.mode.name,
             # The actual reduction of gradients; the header prints the requested one.
-            all_reduce=_all_reduce(plan, on_gpu=devices.kind == "gpu"),
+            all_reduce=_reduction_names(plan, on_gpu=devices.kind == "gpu"),
         ),
         batch=Batch(
             per_device=plan.length.batch_per_device,
@@ -77,18 +77,18 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
     )
 
 
-def _all_reduce(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
-    by_strategy = plan.exchange.by_strategy(on_gpu=on_gpu)
+def _reduction_names(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
+    by_strategy = plan.exchange.reduction_without_all_reduce(on_gpu=on_gpu)
     if by_strategy is not None:
         return (by_strategy,)
     reducing = plan.exchange.running
     return () if reducing is None else tuple(map(str, reducing.ranges))
 
 
-def describe_built(measurements: Measurements, built: BuiltRun) -> None:
+def record_built_facts(measurements: Measurements, built: BuiltRun) -> None:
     """Records the numbers of variables and operations, and the network traffic of a step."""
     # imported late: these modules load TensorFlow
-    from cnnbench.run.observe.graphs import communication, traffic
+    from cnnbench.run.observe.graphs import collective_implementations, messages_and_bytes
 
     if built.manager is None:
         return
@@ -104,14 +104,14 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
         return
     placement = measurements.parts.placement
     if placement is not None and placement.all_reduce:
-        by = communication(step.graph, job.own_tower_devices)
+        by = collective_implementations(step.graph, job.own_tower_devices)
         measurements.note("placement", communication=by or None)
     if job.in_cluster:
-        messages, sent = traffic(step.graph, job.num_workers)
+        messages, sent = messages_and_bytes(step.graph, job.num_workers)
         measurements.note("cluster", messages_per_step=messages, bytes_per_step=sent)
 
 
-def run_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
+def machine_check_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
     """Properties of a run on which the checks of the machine depend."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",
@@ -129,8 +129,8 @@ def header(
     """The header on standard output. `device` is the kind of device, as in the record."""
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
-        *work_lines(plan),
-        f"Devices:     {_labels(devices, device)}",
+        *network_and_data_lines(plan),
+        f"Devices:     {_tower_device_names(devices, device)}",
         "NUMA bind:   False",
         f"Data format: {runtime.data_format(plan.params.data_format, devices.kind)}",
         *update_lines(plan),
@@ -147,13 +147,13 @@ def header(
     return [*lines, "=========="]
 
 
-def work_lines(plan: RunPlan) -> list[str]:
+def network_and_data_lines(plan: RunPlan) -> list[str]:
     """Lines of the header about the network, the data, and the length of the run."""
     number = plan.length.passes
     passes = f" and pass, {number} passes" if number > 1 else ""
     return [
         f"Model:       {plan.network.model.name}",
-        f"Dataset:     {_dataset(plan)}",
+        f"Dataset:     {_dataset_text(plan)}",
         f"Mode:        {plan.work.value}",
         f"SingleSess:  {_is_single_session(plan)}",
         f"Batch size:  {plan.length.global_batch} global",
@@ -171,14 +171,14 @@ def update_lines(plan: RunPlan) -> list[str]:
     ]
 
 
-def log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
+def benchmark_log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
     """Parameters in tf_cnn_benchmarks' benchmark log that are not flags with the same name."""
     return {
         "model": plan.network.model.name,
-        "dataset": _dataset(plan),
+        "dataset": _dataset_text(plan),
         "mode": plan.work.value,
         "single_sess": _is_single_session(plan),
-        "devices": _labels(devices, devices.kind),
+        "devices": _tower_device_names(devices, devices.kind),
         "batch_size": plan.length.global_batch,
         "batch_size_per_device": plan.length.batch_per_device,
         "num_batches": plan.length.batches,
@@ -189,7 +189,7 @@ def log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
     }
 
 
-def _dataset(plan: RunPlan) -> str:
+def _dataset_text(plan: RunPlan) -> str:
     return plan.network.dataset.name + (" (synthetic)" if plan.params.data_dir is None else "")
 
 
@@ -213,17 +213,17 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     if mode.reduction is Reduction.ALL_REDUCE and mode.processes is not Processes.CLIENT_PER_WORKER:
         spec = plan.params.all_reduce_spec
         return "None" if spec is None else spec.source
-    text = ":".join(_all_reduce(plan, on_gpu=devices.kind == "gpu")) or "None"
+    text = ":".join(_reduction_names(plan, on_gpu=devices.kind == "gpu")) or "None"
     if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
         text += f" (--cross_device_ops={plan.exchange.cross_device.ops})"
     elif "collective" in text:
         text += f" (--communication_hint={plan.params.communication_hint})"
     job = devices.job
-    towers = count(job.num_towers, "device", "devices")
-    return f"{text}, {towers} in {count(job.num_workers, 'process', 'processes')}"
+    towers = count_text(job.num_towers, "device", "devices")
+    return f"{text}, {towers} in {count_text(job.num_workers, 'process', 'processes')}"
 
 
-def _labels(devices: runtime.Devices, device: str) -> list[str]:
+def _tower_device_names(devices: runtime.Devices, device: str) -> list[str]:
     """Names of the towers' devices, as tf_cnn_benchmarks prints them.
 
     They are those of the whole job if it has one step.

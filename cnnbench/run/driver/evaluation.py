@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.job import cpu_of, is_cpu
+from cnnbench.base.job import cpu_of_device, is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.errors import DataError
 from cnnbench.models.graph import GraphNetwork, Reader
@@ -18,7 +18,7 @@ from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
-from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
+from cnnbench.run.driver.host_metrics import HostMetrics, PendingEvaluation, Rows
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.tower import share_moving_averages
@@ -64,9 +64,9 @@ class Evaluator:
         self._warm = False
         self.notices: list[str] = []
         # Traced here. Otherwise the first printed rate would mostly include the time of tracing.
-        self._function = TracedFunction("the evaluation", self._step, inputs.signature)
+        self._function = TracedFunction("the evaluation", self._evaluation_step, inputs.signature)
 
-    def run(self, global_step: int, console: Console, interrupts: Interrupts) -> Evaluated:
+    def run(self, global_step: int, console: Console, interrupts: Interrupts) -> PendingEvaluation:
         """Evaluates the planned number of batches. At the end of the data, starts again.
 
         The first evaluation begins with an untimed step, whose results are ignored.
@@ -109,11 +109,11 @@ class Evaluator:
         elapsed = time.perf_counter() - start
         # Prefetching would slow down the training that continues.
         self.inputs.close()
-        return self._evaluated(totals, _concatenated(rows), elapsed, global_step)
+        return self._make_pending_evaluation(totals, _concatenate_rows(rows), elapsed, global_step)
 
-    def _evaluated(
+    def _make_pending_evaluation(
         self, totals: list[float], rows: Rows, elapsed: float, global_step: int
-    ) -> Evaluated:
+    ) -> PendingEvaluation:
         """The evaluation from the sums and rows of this worker and of all others."""
         workers = self._manager.workers
         if workers is not None:
@@ -122,7 +122,7 @@ class Evaluator:
             if rows:
                 np.savez(packed, **rows)
             gathered = workers.gather(packed.getvalue())
-            rows = _concatenated([np.load(io.BytesIO(part)) for part in gathered if part])
+            rows = _concatenate_rows([np.load(io.BytesIO(part)) for part in gathered if part])
         *sums, loss, count = totals
         if not count:
             raise DataError("no example of the validation subset could be used")
@@ -133,12 +133,18 @@ class Evaluator:
             images_per_sec=count / elapsed,
         )
         means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
-        return Evaluated(evaluation, means, self.host.submit(rows))
+        return PendingEvaluation(evaluation, means, self.host.submit(rows))
 
-    def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
+    def _evaluation_step(
+        self, *batches: TowerBatch
+    ) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Sums over all towers, [metrics ..., loss, examples], and the rows of each tower."""
         alone = len(self._devices) == 1
-        make = self._tower if alone else CopiedTowers(self._tower, self.notices.append)
+        make = (
+            self._evaluate_tower
+            if alone
+            else CopiedTowers(self._evaluate_tower, self.notices.append)
+        )
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
             # Towers that train independently are different networks. The network of tower 0 is
@@ -152,14 +158,14 @@ class Evaluator:
 
             device = self._devices[tower]
             with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
-                host = device if is_cpu(device) else cpu_of(device)
+                host = device if is_cpu(device) else cpu_of_device(device)
                 return make(read, self.inputs.of_tower(tower, batches), host)
 
         results = self._manager.run_towers(build)
         with tf.device(self._devices[0]):
             return tf.add_n([sums for sums, _ in results]), [rows for _, rows in results]
 
-    def _tower(
+    def _evaluate_tower(
         self, read: Reader, batch: TowerBatch, host: str
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         outputs = GraphNetwork(
@@ -185,7 +191,7 @@ class Evaluator:
         return tf.reduce_sum(columns, axis=1), rows
 
 
-def _concatenated(rows: Sequence[Mapping[str, Any]]) -> Rows:
+def _concatenate_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]} if rows else {}
 
 

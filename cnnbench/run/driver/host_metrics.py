@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import name_of
+from cnnbench.base.interrupts import signal_name
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.machine import repository
 from cnnbench.models import model as registry
@@ -77,7 +77,7 @@ class HostMetricsInChild(HostMetrics):
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
         """See `HostMetrics.submit`. The future of a failed process contains a BenchmarkError."""
-        return self._thread.submit(self._compute, rows)
+        return self._thread.submit(self._compute_in_child, rows)
 
     def close(self) -> None:
         """Ends the child process, if there is one. A second call does nothing."""
@@ -89,7 +89,7 @@ class HostMetricsInChild(HostMetrics):
                     os.killpg(self._process.pid, signal.SIGKILL)
         self._thread.shutdown(cancel_futures=True)
 
-    def _compute(self, rows: Rows) -> dict[str, float]:
+    def _compute_in_child(self, rows: Rows) -> dict[str, float]:
         # The same import path as in this process.
         main = f"import {__name__} as m; m.main({os.getpid()})"
         code = f"import sys; sys.path[:] = {sys.path!r}; {main}"
@@ -124,13 +124,13 @@ class HostMetricsInChild(HostMetrics):
 
 def main(parent: int) -> None:
     """Main program of the child: model and rows from standard input, metrics as JSON to stdout."""
-    supervisor.end_with(parent)
+    supervisor.end_with_parent(parent)
     # Keeps the output of plug-ins separate from the result.
     result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     (model, dataset, files), rows = pickle.load(sys.stdin.buffer)
     try:
-        with plugins.reported(BenchmarkError):
+        with plugins.reporting_plugin_errors(BenchmarkError):
             for flag, path in files:
                 plugins.load(path, flag)
             metrics = _compute_metrics(registry.get_model(model, dataset), rows)
@@ -147,13 +147,13 @@ def _compute_metrics(model: Model, rows: Rows) -> dict[str, float]:
 
 def _failure_text(model: str, status: int, errors: str) -> str:
     ending = (
-        f"was ended by {name_of(-status)}" if status < 0 else f"ended with exit status {status}"
+        f"was ended by {signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
     )
     last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
     return f"the process that computes metrics of {model} {ending}{last and ': '}{last}"
 
 
-class Evaluated(NamedTuple):
+class PendingEvaluation(NamedTuple):
     """An evaluation whose host metrics may be incomplete.
 
     Attributes:
@@ -193,11 +193,11 @@ class EvaluationResults:
         self._measurements = measurements
         self._observers = observers
         self._warn = warn
-        self._waiting: deque[Evaluated] = deque()
+        self._waiting: deque[PendingEvaluation] = deque()
 
     def add(
         self,
-        evaluated: Evaluated,
+        evaluated: PendingEvaluation,
         loop_seconds: float | None = None,
         wall_seconds: float | None = None,
     ) -> None:
@@ -224,7 +224,7 @@ class EvaluationResults:
             metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()
             self._console.evaluation_result(metrics, evaluated.evaluation.examples)
-            self._record(evaluated.evaluation, metrics)
+            self._record_evaluation(evaluated.evaluation, metrics)
 
     def finish(self, seconds: float | None = None) -> None:
         """Waits for all evaluations, at most `seconds`, and publishes them."""
@@ -244,7 +244,9 @@ class EvaluationResults:
         while self._waiting:
             evaluated = self._waiting.popleft()
             complete = evaluated.host.done() and not evaluated.host.exception()
-            self._record(evaluated.evaluation, evaluated.metrics if complete else evaluated.means)
+            self._record_evaluation(
+                evaluated.evaluation, evaluated.metrics if complete else evaluated.means
+            )
             if not complete:
                 missing.append(str(evaluated.evaluation.global_step))
         if missing:
@@ -254,7 +256,7 @@ class EvaluationResults:
         if self._host is not None:
             self._host.close()
 
-    def _record(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
+    def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
         other_metrics = dict(metrics)
         # The accuracies have fields of their own.
         top_1, top_5 = other_metrics.pop("top_1", None), other_metrics.pop("top_5", None)

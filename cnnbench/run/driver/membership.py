@@ -11,16 +11,23 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from cnnbench.base.interrupts import handling, obey
+from cnnbench.base.interrupts import handling_signals, raise_if_interrupted
 from cnnbench.base.job import CONTROLLER, Job, Task
-from cnnbench.base.rendezvous import NAMED, OK, culprits, listed, probe, wait_up
+from cnnbench.base.rendezvous import (
+    NAMED,
+    OK,
+    probe,
+    tasks_with_states,
+    unresponsive_tasks,
+    wait_for_servers,
+)
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.run.cluster import PATIENCE, PERIOD, Ending, JobConnections, Watchdog, connect_job
+from cnnbench.run.cluster import PATIENCE, PERIOD, JobConnections, RunEnding, Watchdog, connect_job
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import without_info_lines
-from cnnbench.run.runtime.supervisor import Doing, ProcessProgress
+from cnnbench.run.runtime.supervisor import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
@@ -61,7 +68,7 @@ class Membership:
         facts: Mapping[str, str],
         read_progress: Callable[[], ProcessProgress] | None = None,
     ) -> None:
-        self.activity = Doing.START
+        self.activity = ProcessActivity.START
         self.turns = Turns()
         self._job = job = plan.place.job
         self._plan = plan
@@ -74,7 +81,7 @@ class Membership:
         )
 
         def spares(task: Task, state: str) -> bool:
-            evaluates = self.activity is Doing.EVALUATION and task == job.workers[0]
+            evaluates = self.activity is ProcessActivity.EVALUATION and task == job.workers[0]
             return plan.place.tolerates_loss_of(task, state) and not evaluates
 
         self._watchdog = (
@@ -96,7 +103,7 @@ class Membership:
         self._culprits: dict[Task, str] = {}
 
     @contextmanager
-    def doing(self, activity: Doing) -> Iterator[None]:
+    def doing(self, activity: ProcessActivity) -> Iterator[None]:
         """Sets the activity within the block."""
         before, self.activity = self.activity, activity
         try:
@@ -131,8 +138,8 @@ class Membership:
         # Stays open until TensorFlow's server listens, so that no other program uses the port.
         with self._connections.port:
             if self._job.client_per_worker:
-                self._watchdog.up_together()
-                with supervisor.connecting(self._plan.params.cluster_timeout):
+                self._watchdog.announce_ready_together()
+                with supervisor.limited_connection_time(self._plan.params.cluster_timeout):
                     self._connect_worker(devices.job)
                 self._tensorflow_connected = True
             else:
@@ -148,7 +155,7 @@ class Membership:
         import tensorflow as tf
 
         job = devices.job
-        wait_up(job, self._plan.params.cluster_timeout, self._tell)
+        wait_for_servers(job, self._plan.params.cluster_timeout, self._tell)
         try:
             if self._plan.place.coordinated:
                 from cnnbench.variable_mgr import strategies  # late, because it loads TensorFlow
@@ -186,7 +193,7 @@ class Membership:
         from cnnbench.variable_mgr import strategies
 
         try:
-            strategies.connected(job)
+            strategies.connect_multi_worker_strategy(job)
         except RuntimeError as error:  # the devices of this process are already in use
             reason = "a plug-in runs TensorFlow operations when it is imported; in a job whose"
             raise BenchmarkError(
@@ -197,7 +204,7 @@ class Membership:
         if missing:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
-    def serve(self) -> Ending:
+    def serve(self) -> RunEnding:
         """Loads TensorFlow and serves the chief until the chief reports the end of the run."""
         self.connect()
         assert self._connections is not None
@@ -212,7 +219,7 @@ class Membership:
             self._tell(f"serving {chief} ({self._job.address(chief)})")
             chief_ending = self._watchdog.wait()
         except BaseException as error:
-            ending = Ending(ExitCode.FAILED, str(error) or "interrupted")
+            ending = RunEnding(ExitCode.FAILED, str(error) or "interrupted")
             self._watchdog.end(ending, lost=True)
             raise
         self._watchdog.end(chief_ending)
@@ -246,14 +253,14 @@ class Membership:
         own = "" if self._watchdog is None else self._watchdog.explanation()
         if own:
             return BenchmarkError(own)
-        lost = culprits(self._job, error)
+        lost = unresponsive_tasks(self._job, error)
         # An error of cnnbench already names the cause, unless a process is lost.
         if not isinstance(error, unreachable):
             lost = {task: state for task, state in lost.items() if state != NAMED}
         if self._watchdog is not None:
             lost = self._watchdog.explained(lost, _FAILURE_SECONDS)
         self._culprits = lost
-        return BenchmarkError(f"lost {listed(self._job, lost)}") if lost else None
+        return BenchmarkError(f"lost {tasks_with_states(self._job, lost)}") if lost else None
 
     @contextmanager
     def reporting_end(
@@ -295,7 +302,7 @@ class Membership:
         # Workers that run their own steps end, or fail for the same reason, at the same step. The
         # last messages of a collective may not have arrived, and fail when this process ends.
         seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
-        self._watchdog.end(Ending(code, reason), seconds, lost=together and code != 0)
+        self._watchdog.end(RunEnding(code, reason), seconds, lost=together and code != 0)
 
 
 class Interrupts:
@@ -321,7 +328,7 @@ class Interrupts:
           Number of passes until the next call, which take the chief about a second.
         """
         if self._workers is None:
-            obey()  # a job of one process shares no interrupts
+            raise_if_interrupted()  # a job of one process shares no interrupts
             return 1
         passes = max(1, int(_CHECK_SECONDS / seconds)) if self._workers.is_chief else 0
         pending, passes = self._workers.total([int(self.pending), passes])
@@ -336,9 +343,9 @@ class Interrupts:
             yield
             return
 
-        def handler(number: int, frame: FrameType | None) -> None:
+        def note_interrupt(number: int, frame: FrameType | None) -> None:
             self.pending = True
 
-        with handling(handler):
+        with handling_signals(note_interrupt):
             yield
             self.check(1.0)  # handles a signal after the last check in the block

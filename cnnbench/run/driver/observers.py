@@ -46,13 +46,13 @@ from cnnbench.run.observe import work
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import (
     XPlane,
-    message,
+    divide_wall_time_of_step,
+    message_class,
+    operation_table,
     read,
     sorted_operations,
-    table,
-    wall_times,
 )
-from cnnbench.run.observe.work import works_of
+from cnnbench.run.observe.work import make_step_work
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.variable_mgr.base import VariableMgr
@@ -130,7 +130,7 @@ class BenchmarkLog(Observer):
 
     Args:
       config: every parameter of the run, resolved, as plain JSON values.
-      parameters: `cnnbench.run.driver.describe.log_parameters`.
+      parameters: `cnnbench.run.driver.describe.benchmark_log_parameters`.
       facts: facts about machine and software, as in records, without unknown ones.
     """
 
@@ -143,16 +143,16 @@ class BenchmarkLog(Observer):
         test_id: str | None,
     ) -> None:
         self._folder = Path(folder)
-        about = run_info(config, parameters, facts, test_id)
+        about = benchmark_run_info(config, parameters, facts, test_id)
         with writing_output("benchmark_log_dir", folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
         """Logs a row of the table. Steps have the same numbers as in the table."""
-        self._metric("current_examples_per_sec", images_per_sec, step, _RATE)
+        self._log_metric("current_examples_per_sec", images_per_sec, step, _RATE)
         for name, value in metrics.items():
-            self._metric(_ACCURACIES.get(name, name), value, step)
+            self._log_metric(_ACCURACIES.get(name, name), value, step)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Logs the accuracies and the rate of an evaluation."""
@@ -160,15 +160,15 @@ class BenchmarkLog(Observer):
         accuracies = {"top_1": evaluation.top_1, "top_5": evaluation.top_5}
         for name, value in {**accuracies, **evaluation.metrics}.items():
             if value is not None:
-                self._metric(f"eval_{_ACCURACIES.get(name, name)}", value, step)
+                self._log_metric(f"eval_{_ACCURACIES.get(name, name)}", value, step)
         rate = evaluation.images_per_sec
-        self._metric("eval_average_examples_per_sec", rate, step, _RATE)
+        self._log_metric("eval_average_examples_per_sec", rate, step, _RATE)
 
     def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
         """Logs the mean rate of the timed loop."""
-        self._metric("average_examples_per_sec", images_per_sec, steps, _RATE)
+        self._log_metric("average_examples_per_sec", images_per_sec, steps, _RATE)
 
-    def _metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
+    def _log_metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
         line: dict[str, Any] = {
             "name": name,
             # JSON has no NaN and no infinities.
@@ -183,7 +183,7 @@ class BenchmarkLog(Observer):
                 file.write(json.dumps(line) + "\n")
 
 
-def run_info(
+def benchmark_run_info(
     config: Mapping[str, Any],
     parameters: Mapping[str, Any],
     facts: Mapping[str, Any],
@@ -207,11 +207,11 @@ def run_info(
             "gpu_info": {"count": len(gpus), "model": gpus[0] if gpus else None},
             "memory_total": facts.get("memory_bytes"),
         },
-        "run_parameters": [_parameter(name, parameters[name]) for name in sorted(parameters)],
+        "run_parameters": [_parameter_entry(name, parameters[name]) for name in sorted(parameters)],
     }
 
 
-def _parameter(name: str, value: Any) -> dict[str, Any]:
+def _parameter_entry(name: str, value: Any) -> dict[str, Any]:
     key = _KINDS.get(type(value))
     return {"name": name, "string_value": str(value)} if key is None else {"name": name, key: value}
 
@@ -242,7 +242,7 @@ class MLPerfLog(Observer):
         self._block: float | None = None
         self._reached = False
         self._started = self._finished = False
-        self._log(_START, "init_start", None)
+        self._log_event(_START, "init_start", None)
         settings = {
             "submission_benchmark": _BENCHMARKS.get(
                 plan.network.model.name, plan.network.model.name
@@ -256,12 +256,12 @@ class MLPerfLog(Observer):
             **_optimizer_settings(plan),
         }
         for key, value in settings.items():
-            self._log(_POINT, key, value)
+            self._log_event(_POINT, key, value)
 
     def begins(self, global_step: int, steps: int) -> None:
         """Logs the start of the training, with the warm-up."""
-        self._log(_END, "init_stop", None)
-        self._log(_START, "run_start", None)
+        self._log_event(_END, "init_stop", None)
+        self._log_event(_START, "run_start", None)
         self._started = True
         last = global_step + self._plan.length.warm_up.least + steps
         evaluations = sorted(
@@ -273,29 +273,29 @@ class MLPerfLog(Observer):
 
     def evaluating(self, global_step: int) -> None:
         """Logs the end of a block of training."""
-        self._end_block()
-        self._log(_START, "eval_start", None, **self._position(global_step))
+        self._log_block_end()
+        self._log_event(_START, "eval_start", None, **self._epoch_and_samples(global_step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Logs the metric of the target or, without target, the model's accuracy."""
-        position = self._position(evaluation.global_step)
+        position = self._epoch_and_samples(evaluation.global_step)
         value = evaluation.value_of(self._accuracy)
         if value is not None:
-            self._log(_POINT, "eval_accuracy", value, **position)
+            self._log_event(_POINT, "eval_accuracy", value, **position)
         if self._target is not None and self._target.reached(value):
             self._reached = True
-        self._log(_END, "eval_stop", None, **position)
+        self._log_event(_END, "eval_stop", None, **position)
 
     def resuming(self, global_step: int) -> None:
         """Logs the next block of training, if steps are left."""
         length = next(self._lengths, 0)
         if not length:
             return
-        self._block = self._epochs(global_step)
-        self._log(
+        self._block = self._epochs_of_steps(global_step)
+        self._log_event(
             *(_START, "block_start", None),
             first_epoch_num=self._block,
-            epoch_count=self._epochs(length),
+            epoch_count=self._epochs_of_steps(length),
             samples_count=global_step * self._plan.length.global_batch,
         )
 
@@ -306,24 +306,24 @@ class MLPerfLog(Observer):
     def close(self) -> None:
         """Logs the end of the run, and whether it reached its target."""
         if self._started:
-            self._end_block()
+            self._log_block_end()
             done = self._finished if self._target is None else self._reached
             status = "success" if done else "aborted"
-            self._log(_END, "run_stop", None, status=status)
+            self._log_event(_END, "run_stop", None, status=status)
 
-    def _epochs(self, steps: int) -> float:
+    def _epochs_of_steps(self, steps: int) -> float:
         return steps * self._plan.length.global_batch / self._plan.length.train_examples
 
-    def _position(self, global_step: int) -> dict[str, float]:
+    def _epoch_and_samples(self, global_step: int) -> dict[str, float]:
         samples = global_step * self._plan.length.global_batch
-        return {"epoch_num": self._epochs(global_step), "samples_count": samples}
+        return {"epoch_num": self._epochs_of_steps(global_step), "samples_count": samples}
 
-    def _end_block(self) -> None:
+    def _log_block_end(self) -> None:
         if self._block is not None:
-            self._log(_END, "block_stop", None, first_epoch_num=self._block)
+            self._log_event(_END, "block_stop", None, first_epoch_num=self._block)
             self._block = None
 
-    def _log(self, kind: str, key: str, value: Any, **metadata: Any) -> None:
+    def _log_event(self, kind: str, key: str, value: Any, **metadata: Any) -> None:
         line = {
             "namespace": "",
             "time_ms": round(time.time() * 1e3),
@@ -403,7 +403,7 @@ class EventFile:
 
     def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
         """Writes a histogram of the finite values."""
-        self._write(tag, buckets(values), step, "histograms", _TENSOR)
+        self._write(tag, histogram_buckets(values), step, "histograms", _TENSOR)
 
     def images(self, tag: str, images: npt.ArrayLike, step: int) -> None:
         """Writes the first images of a batch, [n, height, width, channels] with 1, 3 or 4 channels.
@@ -435,7 +435,7 @@ class EventFile:
     def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
         tensor = tf.make_tensor_proto(value).SerializeToString()
         metadata = {"plugin": {"name": dashboard.encode()}, "data_class": data_class}
-        summary = message("Summary")()
+        summary = message_class("Summary")()
         summary.values.add(tag=tag.encode(), metadata=metadata).tensor.MergeFromString(tensor)
         with writing_output(self._flag, self._folder, tf.errors.OpError):
             if self._writer is None:
@@ -444,17 +444,19 @@ class EventFile:
                 host = f"{socket.gethostname()}.{os.getpid()}"
                 name = f"events.out.tfevents.{time.time():017.6f}.{host}"
                 self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
-                self._event(file_version=b"brain.Event:2")
+                self._write_event(file_version=b"brain.Event:2")
             if self._start is not None:
-                self._event(step=min(self._start, step), session={"status": _SESSION_START})
+                self._write_event(step=min(self._start, step), session={"status": _SESSION_START})
                 self._start = None
-            self._event(step=step, summary=summary)
+            self._write_event(step=step, summary=summary)
 
-    def _event(self, **fields: Any) -> None:
-        self._writer.write(message("Event")(wall_time=time.time(), **fields).SerializeToString())
+    def _write_event(self, **fields: Any) -> None:
+        self._writer.write(
+            message_class("Event")(wall_time=time.time(), **fields).SerializeToString()
+        )
 
 
-def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def histogram_buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The histogram of finite values: rows with left edge, right edge and count."""
     # Copies in double precision are avoided, because the system would have to map memory for them.
     flat = np.asarray(values).ravel()
@@ -473,7 +475,7 @@ _GRADIENTS, _VARIABLES = 2, 3
 _CHANNELS = (1, 3, 4)
 
 
-class _Summaries(Observer):
+class _SummaryWriter(Observer):
     """Writes an event file into the folder that a flag names."""
 
     def __init__(self, flag: str, folder: str) -> None:
@@ -489,7 +491,7 @@ class _Summaries(Observer):
         self._file.close()
 
 
-class TrainingSummaries(_Summaries):
+class TrainingSummaries(_SummaryWriter):
     """Writes summaries of a training into --train_dir.
 
     The gradients of the step are traced again here, if they are requested.
@@ -513,7 +515,7 @@ class TrainingSummaries(_Summaries):
     def paused(self, state: TrainingState) -> None:
         """Writes scalars, and statistics that only summaries need."""
         step = state.global_step
-        for tag, value in self._scalars(state).items():
+        for tag, value in self._training_scalars(state).items():
             self._file.scalar(tag, value, step)
         if self._verbosity >= _GRADIENTS:
             gradients, batch = self._last_gradients()
@@ -529,7 +531,7 @@ class TrainingSummaries(_Summaries):
                         self._file.images("images", _float32_array(part), step)
         self._file.flush()
 
-    def _scalars(self, state: TrainingState) -> dict[str, float]:
+    def _training_scalars(self, state: TrainingState) -> dict[str, float]:
         scalars = {
             "learning_rate": state.learning_rate,
             self._loss: state.loss,
@@ -540,7 +542,7 @@ class TrainingSummaries(_Summaries):
         return {tag: value for tag, value in scalars.items() if value is not None}
 
 
-class EvaluationSummaries(_Summaries):
+class EvaluationSummaries(_SummaryWriter):
     """Writes the results of evaluations into --eval_dir.
 
     Args:
@@ -599,7 +601,9 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
         folder = None if outputs.use_chrome_trace_format else outputs.trace_file or None
         yield (
             step,
-            profiling(step, folder, partial(_write_profile_files, plan, graph, partitions, step)),
+            profiling_step(
+                step, folder, partial(_write_profile_files, plan, graph, partitions, step)
+            ),
         )
     if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
         # The runtime partitions a graph when it runs for the first time. If this step is profiled,
@@ -608,7 +612,7 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
 
 
 @contextmanager
-def profiling(
+def profiling_step(
     step: int, folder: str | None, use: Callable[[tuple[XPlane, ...]], None]
 ) -> Iterator[None]:
     """Profiles the block, which runs the warm-up step with this number, from 1.
@@ -656,18 +660,20 @@ def _write_profile_files(
         write_bytes("trace_file", plan.outputs.trace_file, content)
     if not plan.outputs.tfprof_file and not plan.outputs.profile_layers:
         return
-    works = works_of(plan, graph, partitions)
+    works = make_step_work(plan, graph, partitions)
     ran = sorted_operations(planes, works.is_of_step)
     if plan.outputs.tfprof_file:
-        write_text("tfprof_file", plan.outputs.tfprof_file, table(ran, f"operations of {title}"))
+        write_text(
+            "tfprof_file", plan.outputs.tfprof_file, operation_table(ran, f"operations of {title}")
+        )
     if plan.outputs.profile_layers:
         flops = {
             name: batch * plan.length.passes * flops_of_image.training
             for name, flops_of_image in works.image_flops.items()
         }
-        layers = work.layers_of(wall_times(ran), works, graph, flops)
+        layers = work.layers_of_step(divide_wall_time_of_step(ran), works, graph, flops)
         for path in plan.outputs.profile_layers.split(","):
-            work.write("profile_layers", path, layers, f"layers of {title}")
+            work.write_layers("profile_layers", path, layers, f"layers of {title}")
 
 
 @contextmanager

@@ -21,15 +21,15 @@ from cnnbench.base.terminal import Messages
 from cnnbench.base.text import binary
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.machine.cpu import Host, Memory, main_memory
-from cnnbench.machine.gpu import gpu_count, gpu_memory
+from cnnbench.machine.gpu import count_gpus, least_free_gpu_memory
 from cnnbench.models.declaration import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
-from cnnbench.plan.place import Work
+from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files as checkpoint_folder
-from cnnbench.records.files import Output, prove_folder, real_path, resolve_saved_model
+from cnnbench.records.files import Output, check_folder_writable, real_path, resolve_export_folder
 from cnnbench.records.result_files import ResultFiles
-from cnnbench.run.runtime.tensorflow import published
+from cnnbench.run.runtime.tensorflow import published_peak_flops
 from cnnbench.variable_mgr.modes import Copies
 
 # Output files and folders of a run, checked before TensorFlow is loaded.
@@ -54,7 +54,7 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> I
       FlagError: a path cannot be written, or another process has locked its folder. The error names
         the flag.
     """
-    notice = results.prepare(files(plan))
+    notice = results.prepare(output_files(plan))
     if notice is not None:
         messages.notice(notice)
     prepare_folders(plan)
@@ -64,7 +64,7 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> I
         return
     with lock_folder("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS):
         before = checkpoint_folder.training_status(folder)
-        checkpoint_folder.note_training(folder, checkpoint_folder.RUNNING)
+        checkpoint_folder.write_training_status(folder, checkpoint_folder.RUNNING)
         status = "failed"
         try:
             yield
@@ -76,36 +76,36 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> I
             status = "interrupted"
             raise
         finally:
-            checkpoint_folder.note_training(folder, status)
+            checkpoint_folder.write_training_status(folder, status)
 
 
 def prepare_folders(plan: RunPlan) -> None:
     """Creates the folders of output files, and checks that they are writable."""
     if (folder := plan.saves_into) is not None:
-        if checkpoint_folder.is_prefix(folder):
+        if checkpoint_folder.is_checkpoint_prefix(folder):
             raise FlagError(
                 "train_dir",
                 folder,
                 "names a single checkpoint, which only --eval can use; give its folder",
             )
-        prove_folder("train_dir", folder)
+        check_folder_writable("train_dir", folder)
     if plan.outputs.trace_file and not plan.outputs.use_chrome_trace_format:
-        prove_folder("trace_file", plan.outputs.trace_file)
+        check_folder_writable("trace_file", plan.outputs.trace_file)
     if plan.outputs.export_dir is not None:
-        resolve_saved_model(plan.outputs.export_dir)
+        resolve_export_folder(plan.outputs.export_dir)
     if plan.summarizes_evaluations:
-        prove_folder("eval_dir", plan.outputs.eval_dir)
+        check_folder_writable("eval_dir", plan.outputs.eval_dir)
     if cache := plan.machine.flags.xla_cache_dir:
         real_path("xla_cache_dir", cache)
         if re.search(r"[\s'\"]", os.path.abspath(cache)):
             why = "must have no spaces or quotes in its whole path, where TensorFlow ends an option"
             raise FlagError("xla_cache_dir", cache, why)
-        prove_folder("xla_cache_dir", cache)
+        check_folder_writable("xla_cache_dir", cache)
     if plan.outputs.benchmark_log_dir:
-        prove_folder("benchmark_log_dir", plan.outputs.benchmark_log_dir)
+        check_folder_writable("benchmark_log_dir", plan.outputs.benchmark_log_dir)
 
 
-def files(plan: RunPlan) -> Iterator[Output]:
+def output_files(plan: RunPlan) -> Iterator[Output]:
     """Output files of a run, except its records."""
     yield Output("graph_file", plan.outputs.graph_file, _graph_kind(plan.outputs.graph_file))
     yield Output("tfprof_file", plan.outputs.tfprof_file, "table of operations")
@@ -191,35 +191,35 @@ def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
     memory = main_memory() if computes_on_cpu(plan) else None
     if memory is None:
         return None
-    needed = estimate(plan, "cpu")
+    needed = estimate_memory(plan, "cpu")
     fitting = needed.largest_batch(round(_NEAR * memory.available))
     return fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1
 
 
-def memory_of(plan: RunPlan, kind: str) -> Memory | None:
+def available_memory(plan: RunPlan, kind: str) -> Memory | None:
     """Memory of the machine ("cpu"), or of one GPU of the run ("gpu"); None if unknown."""
     if kind == "cpu":
         return main_memory()
-    return gpu_memory(plan.machine.cards, plan.machine.flags.gpus_per_card)
+    return least_free_gpu_memory(plan.machine.cards, plan.machine.flags.gpus_per_card)
 
 
 def computes_on_cpu(plan: RunPlan) -> bool:
     """Whether a run will probably compute on the CPU. It is used before TensorFlow is loaded."""
     device = plan.machine.flags.device
-    return device == "cpu" or (device == "auto" and not _gpus_of_machine())
+    return device == "cpu" or (device == "auto" and not _count_machine_gpus())
 
 
 @cache
-def _gpus_of_machine() -> int:
-    return gpu_count(Host())
+def _count_machine_gpus() -> int:
+    return count_gpus(Host())
 
 
-def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
+def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
     """Estimated peak memory: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
     towers = plan.machine.flags.num_gpus if kind == "cpu" else 1
     fixed = PROCESS_BYTES + _encoded_bytes(plan) if kind == "cpu" else 0
     per_image = 0
-    if plan.work is not Work.INPUT:
+    if plan.work is not WorkKind.INPUT:
         fixed += _variable_bytes(plan, towers)
         per_image = _activation_bytes(plan, plan.work.trains)
     waiting = plan.length.passes  # synthetic examples of all passes
@@ -243,14 +243,14 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
     return max(step, evaluation, key=lambda phase: phase.total)
 
 
-def total_of_job(plan: RunPlan) -> int:
+def estimate_job_memory(plan: RunPlan) -> int:
     """Bytes of all processes of a job together, if they run on one machine. For GPUs, bytes of
     each GPU.
     """
     if not computes_on_cpu(plan):
-        return estimate(plan, "gpu").total
+        return estimate_memory(plan, "gpu").total
     job, size = plan.place.job, sum(variable.bytes for variable in plan.network.spec.variables)
-    worker = estimate(plan, "cpu").total
+    worker = estimate_memory(plan, "cpu").total
     if plan.work.trains and job.client_per_worker and job.num_workers > 1:
         worker += 2 * size  # joined gradients, and the gradients that arrive from all workers
     serving = len(job.tasks) - job.num_workers
@@ -297,7 +297,7 @@ def _encoded_bytes(plan: RunPlan) -> int:
     """Bytes of encoded files in memory."""
     if plan.params.data_dir is None:
         return 0
-    subset = "validation" if plan.work is Work.EVALUATION else "train"
+    subset = "validation" if plan.work is WorkKind.EVALUATION else "train"
     files = plan.network.dataset.find(plan.params.data_dir, subset)
     # Shards behind a URL are assumed to be equal, because each would need a request.
     measured = files[:1] if is_url(plan.params.data_dir) else files
@@ -305,10 +305,10 @@ def _encoded_bytes(plan: RunPlan) -> int:
     if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
         return size
     share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.length.train_examples))
-    return 0 if plan.work is Work.EVALUATION else math.ceil(size * share)
+    return 0 if plan.work is WorkKind.EVALUATION else math.ceil(size * share)
 
 
-def check(
+def check_memory_estimate(
     needed: MemoryEstimate, memory: Memory, plan: RunPlan, *, refuse: bool = True
 ) -> str | None:
     """A warning if an estimate is close to or above the existing memory; otherwise None.
@@ -353,12 +353,12 @@ class RunWork:
     def seconds(self, facts: Mapping[str, Any]) -> float | None:
         """Estimated seconds on a machine with these facts; None if a GPU's peak rate is unknown."""
         if self.kind == "cpu":
-            rate = cpu_rate()
+            rate = measure_cpu_flops()
         else:
             names = facts.get("gpu_names")
             if not isinstance(names, list):
                 return None
-            peak = published(names[:1], self.dtype, tf32=True)
+            peak = published_peak_flops(names[:1], self.dtype, tf32=True)
             if peak is None:
                 return None
             rate, _ = peak
@@ -366,7 +366,7 @@ class RunWork:
         return _START_SECONDS[self.kind] + self.steps * _STEP_SECONDS + computing
 
 
-def work_of(plan: RunPlan) -> RunWork:
+def estimate_run_work(plan: RunPlan) -> RunWork:
     """Amount of computation of a run."""
     on_cpu = computes_on_cpu(plan)
     training, forward = (
@@ -380,7 +380,7 @@ def work_of(plan: RunPlan) -> RunWork:
         * (plan.length.batch_per_device * plan.length.passes)
         * (training + (plan.recomputed_flops or 0) if plan.work.trains else forward)
     )
-    if plan.work is Work.INPUT:
+    if plan.work is WorkKind.INPUT:
         flops = 0.0
     if plan.work.trains and plan.length.eval_batches:
         evaluations = max(1, len(plan.length.eval_steps)) * plan.length.eval_batches
@@ -391,7 +391,7 @@ def work_of(plan: RunPlan) -> RunWork:
 
 
 @cache
-def cpu_rate() -> float:
+def measure_cpu_flops() -> float:
     """FLOP/s of a matrix product on the CPU, measured once per process."""
     import numpy as np
 

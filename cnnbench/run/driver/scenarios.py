@@ -16,20 +16,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.interrupts import obey, uninterrupted
+from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
 from cnnbench.base.text import number
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError, ReplicaDivergenceError
-from cnnbench.plan.training import whole
+from cnnbench.plan.training import round_up_steps
 from cnnbench.records import files
 from cnnbench.records.files import check_written, writing_output
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import InputStage, LossScaling
 from cnnbench.run.driver import checkpoints
-from cnnbench.run.driver.build import DEVICE_STAGE, BuiltRun, InputStep, time_pipeline, time_stage
-from cnnbench.run.driver.checkpoints import Exporter, Restored
+from cnnbench.run.driver.build import (
+    DEVICE_STAGE,
+    BuiltRun,
+    InputOnlyStep,
+    time_pipeline,
+    time_stage,
+)
+from cnnbench.run.driver.checkpoints import Exporter, RestoredState
 from cnnbench.run.driver.console import Run
-from cnnbench.run.driver.describe import log_parameters
+from cnnbench.run.driver.describe import benchmark_log_parameters
 from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observers import (
@@ -44,7 +50,7 @@ from cnnbench.run.driver.step_loop import LoopTimer
 from cnnbench.run.driver.training import Training
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.supervisor import Doing
+from cnnbench.run.runtime.supervisor import ProcessActivity
 from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.tracing import TracedFunction
 from cnnbench.variable_mgr import towers as tower_variable
@@ -87,12 +93,12 @@ class ReplicaCheck(Observer):
         self._variables = variables
         self._every = every
         self._measurements = measurements
-        self._differing = TracedFunction("the comparison of copies", self._compare)
+        self._differing = TracedFunction("the comparison of copies", self._compare_towers)
 
     def begins(self, global_step: int, steps: int) -> None:
         """Checks initial or restored values. This also traces the function."""
         del steps
-        self._check(global_step)
+        self._check_replicas(global_step)
 
     def pauses_after(self, global_step: int) -> bool:
         """Every --check_replica_consistency global steps."""
@@ -100,26 +106,26 @@ class ReplicaCheck(Observer):
 
     def paused(self, state: TrainingState) -> None:
         """Checks the weights after a step. ReplicaDivergenceError if copies differ."""
-        self._check(state.global_step)
+        self._check_replicas(state.global_step)
 
-    def _check(self, global_step: int) -> None:
+    def _check_replicas(self, global_step: int) -> None:
         differing = np.array([flags.numpy() for flags in self._differing()])
         checks = self._measurements.parts.measured.replica_checks or 0
         self._measurements.note("measured", replica_checks=checks + 1)
         # Called before this worker raises an error, because the other workers wait for this call.
-        error = self._between_workers(bool(differing.any()), global_step)
+        error = self._compare_workers(bool(differing.any()), global_step)
         if differing.any():
-            raise self._error(differing, global_step)
+            raise self._divergence_error(differing, global_step)
         if error is not None:
             raise error
 
-    def _between_workers(
+    def _compare_workers(
         self, differs_here: bool, global_step: int
     ) -> ReplicaDivergenceError | None:
         """Compares the workers' copies. Returns the differences on other workers, or None."""
         if self._workers is None:
             return None
-        own = b"".join(map(_digest, self._variables)) + bytes([differs_here])
+        own = b"".join(map(_digest_of_variable, self._variables)) + bytes([differs_here])
         of_workers = [(values[:-1], bool(values[-1])) for values in self._workers.gather(own)]
         first = of_workers[0][0]
         beginning = f"replicas diverged by global step {global_step}: "
@@ -137,7 +143,7 @@ class ReplicaCheck(Observer):
             return ReplicaDivergenceError(beginning + text)
         return None
 
-    def _compare(self) -> list[tf.Tensor]:
+    def _compare_towers(self) -> list[tf.Tensor]:
         """For each tower but the first, whether its variables differ from tower 0's, bool [n]."""
         differing = []
         for tower in range(1, len(self._variables[0].copies)):
@@ -154,7 +160,7 @@ class ReplicaCheck(Observer):
                 differing.append(tf.stack(flags))
         return differing
 
-    def _error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
+    def _divergence_error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
         """Names the first variable that differs; `differing` has shape [towers - 1, variables]."""
         index, *other_variables = np.flatnonzero(differing.any(axis=0))
         variable = self._variables[index]
@@ -176,7 +182,7 @@ class ReplicaCheck(Observer):
         )
 
 
-def _digest(variable: TowerVariable) -> bytes:
+def _digest_of_variable(variable: TowerVariable) -> bytes:
     value = np.ascontiguousarray(variable.primary.numpy())
     return hashlib.blake2b(value.tobytes(), digest_size=_DIGEST_BYTES).digest()
 
@@ -215,7 +221,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     return total
 
 
-def measure_limits(run: Run, built: BuiltRun) -> None:
+def measure_speed_limits(run: Run, built: BuiltRun) -> None:
     """Measures the limits with which a record compares a run.
 
     The limits are the throughput of the input pipeline alone, and the peak FLOP rate of the
@@ -253,7 +259,7 @@ def measure_limits(run: Run, built: BuiltRun) -> None:
 
 
 @contextmanager
-def _observing(
+def _open_observers(
     run: Run, built: BuiltRun
 ) -> Iterator[tuple[list[Observer], EvaluationResults | None]]:
     """Makes the observers and the evaluation results of the run; closes them after the block."""
@@ -271,14 +277,14 @@ def _observing(
     summarized = outputs.summary_verbosity and outputs.save_summaries_steps
     if summarized and plan.work.trains and outputs.train_dir:
         assert built.step is not None
-        assert not isinstance(built.step, InputStep)
+        assert not isinstance(built.step, InputOnlyStep)
         observers.append(TrainingSummaries(plan, built.step, manager))
     if plan.summarizes_evaluations:
-        evaluates_one = not plan.work.trains and files.is_prefix(outputs.train_dir or "")
+        evaluates_one = not plan.work.trains and files.is_checkpoint_prefix(outputs.train_dir or "")
         observers.append(EvaluationSummaries(outputs.eval_dir, newest=not evaluates_one))
     if outputs.benchmark_log_dir:
         config, facts = run.measurements.parts.config, run.measurements.parts.environment
-        parameters = log_parameters(plan, built.devices)
+        parameters = benchmark_log_parameters(plan, built.devices)
         folder, test_id = outputs.benchmark_log_dir, outputs.benchmark_test_id
         observers.append(BenchmarkLog(folder, config, parameters, facts, test_id))
     if outputs.ml_perf_compliance_logging and plan.work.trains:
@@ -302,16 +308,16 @@ def train(run: Run, built: BuiltRun) -> float | None:
     """
     plan, step, manager, outputs = run.plan, built.step, built.manager, run.plan.outputs
     assert step is not None
-    assert not isinstance(step, InputStep)
+    assert not isinstance(step, InputOnlyStep)
     assert manager is not None
     assert built.inputs is not None
-    with _observing(run, built) as (observers, results):
+    with _open_observers(run, built) as (observers, results):
         if outputs.graph_file:
             write_graph("graph_file", outputs.graph_file, step.graph.as_graph_def())
-        restored, steps = _initialize(run, built, manager)
+        restored, steps = _restore_or_initialize(run, built, manager)
         # All numbers that depend on the checkpoint come from the chief, because other workers find
         # no checkpoint.
-        global_step, examples, steps, *passed_over = built.share_restored(
+        global_step, examples, steps, *passed_over = built.send_restored_to_workers(
             restored.global_step, restored.examples, steps, *restored.passed_over
         )
         for worker_step in (step, *built.workers.values()):
@@ -342,40 +348,48 @@ def train(run: Run, built: BuiltRun) -> float | None:
             if start is not None and end is not None:
                 run.measurements.note(loss_scaling=LossScaling(start=start, end=end))
         if built.exporter is not None:
-            _export(run, built.exporter)
+            _write_saved_model(run, built.exporter)
         return total
 
 
-def evaluate(run: Run, built: BuiltRun) -> float | None:
+def run_evaluation(run: Run, built: BuiltRun) -> float | None:
     """Runs the built evaluation, or evaluates every new checkpoint if this was requested.
 
     Returns:
       Examples/sec of the last evaluation.
     """
-    evaluating = _evaluate if run.plan.place.job.is_chief else _evaluate_with_the_chief
-    with _observing(run, built) as (_, results):
+    evaluating = (
+        _evaluate_new_checkpoints if run.plan.place.job.is_chief else _evaluate_with_the_chief
+    )
+    with _open_observers(run, built) as (_, results):
         assert results is not None
         return evaluating(run, built, results)
 
 
-def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restored, int]:
+def _restore_or_initialize(
+    run: Run, built: BuiltRun, manager: VariableMgr
+) -> tuple[RestoredState, int]:
     """Restores a checkpoint if there is one. Returns its state and the number of steps to run."""
     plan = run.plan
     run.output.console.lines("Initializing graph")
     manager.after_initialization()
     if plan.outputs.train_dir is not None and plan.work.trains:
-        files.clean(plan.outputs.train_dir)
-    path = None if plan.outputs.train_dir is None else files.latest(plan.outputs.train_dir)
+        files.delete_incomplete_files(plan.outputs.train_dir)
+    path = (
+        None
+        if plan.outputs.train_dir is None
+        else files.find_latest_checkpoint(plan.outputs.train_dir)
+    )
     if path is None or built.checkpoints is None:
         backbone = plan.params.backbone_model_path
         if plan.work.trains and backbone is not None and plan.place.job.is_chief:
-            path = files.latest(backbone)
+            path = files.find_latest_checkpoint(backbone)
             if path is None:
                 raise BenchmarkError(f"no checkpoint in --backbone_model_path={backbone}")
             count = checkpoints.restore_backbone(manager, plan.network.model.backbone, path)
             run.output.messages.notice(f"backbone of {count} variables restored from {path}")
-            checkpoints.start_averages(manager, built.slots)
-        return Restored(0, 0, ()), plan.length.batches
+            checkpoints.initialize_averages(manager, built.slots)
+        return RestoredState(0, 0, ()), plan.length.batches
     restored = built.checkpoints.restore(path)
     run.output.messages.notice(f"resuming from {path} at global step {restored.global_step}")
     for notice in restored.notices:
@@ -393,7 +407,7 @@ def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restor
             "no training steps remain; only the last evaluation and files follow. To continue the "
             "training, increase --num_batches"
         )
-    return restored, whole(max(0, steps), plan.params.steps_per_execution)
+    return restored, round_up_steps(max(0, steps), plan.params.steps_per_execution)
 
 
 def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Sequence[int]) -> None:
@@ -411,7 +425,9 @@ def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Seq
     run.output.messages.notice(notice)
 
 
-def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
+def _evaluate_new_checkpoints(
+    run: Run, built: BuiltRun, results: EvaluationResults
+) -> float | None:
     assert built.evaluator is not None
     assert built.checkpoints is not None
     train_dir = run.plan.outputs.train_dir
@@ -419,13 +435,13 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
     assert run.watch is not None
     pause = run.plan.params.eval_interval_secs
     interrupts = Interrupts(built.group)
-    end = TrainingEnd(train_dir, run.plan.params.eval_timeout_secs)
+    end = TrainingEndDetector(train_dir, run.plan.params.eval_timeout_secs)
     done: str | None = None
     while True:
-        obey()
+        raise_if_interrupted()
         # Read before the search: a training that has ended writes no more checkpoints.
         end.update_status()
-        path = files.latest(train_dir)
+        path = files.find_latest_checkpoint(train_dir)
         if path is None:
             run.output.console.lines(f"Checkpoint not found in {train_dir}")
             if not pause:
@@ -434,15 +450,15 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
             try:
                 restored = built.checkpoints.restore(path)
             except BenchmarkError:
-                if pause and files.latest(train_dir) != path:
+                if pause and files.find_latest_checkpoint(train_dir) != path:
                     continue  # the training has replaced this checkpoint by a newer one
                 raise
-            built.share_restored(restored.global_step)
+            built.send_restored_to_workers(restored.global_step)
             run.output.console.lines(f"Successfully loaded model from {path}.")
             if restored.warning:
                 run.output.messages.warning(restored.warning, "nonfinite")
             timer = LoopTimer()
-            with run.watch, run.membership.doing(Doing.EVALUATION), interrupts.shared():
+            with run.watch, run.membership.doing(ProcessActivity.EVALUATION), interrupts.shared():
                 evaluated = built.evaluator.run(
                     restored.global_step, run.output.console, interrupts
                 )
@@ -450,7 +466,7 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
             images = evaluated.evaluation.examples
             run.measurements.note("measured", **timer.loop().measured(), loop_images=images)
             if built.exporter is not None:
-                _export(run, built.exporter)
+                _write_saved_model(run, built.exporter)
             if not pause:
                 return evaluated.evaluation.images_per_sec
             # Each repeated evaluation prints a total, and which outputs could not be written.
@@ -460,13 +476,13 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
             done = path
         if reason := end.reason():
             results.finish()
-            built.share_restored(_NO_CHECKPOINT)
+            built.send_restored_to_workers(_NO_CHECKPOINT)
             if done is None:
                 raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}, and {reason}")
             run.output.messages.notice(f"the evaluation ends: {reason}")
             return None
         wake = time.monotonic() + end.seconds_left(pause)
-        with run.membership.doing(Doing.OTHERS):
+        with run.membership.doing(ProcessActivity.OTHERS):
             results.finish(wake - time.monotonic())
             time.sleep(max(0.0, wake - time.monotonic()))
 
@@ -474,7 +490,7 @@ def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | 
 _NO_CHECKPOINT = -1  # sent instead of a global step if no further evaluation follows
 
 
-class TrainingEnd:
+class TrainingEndDetector:
     """Determines when an evaluator that waits for checkpoints ends; see --eval_interval_secs."""
 
     def __init__(self, folder: str, timeout: float) -> None:
@@ -514,8 +530,8 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
     interrupts = Interrupts(built.group)
     while True:
         # Waits for the chief, which waits for a checkpoint.
-        with run.membership.doing(Doing.OTHERS):
-            (global_step,) = built.share_restored(0)
+        with run.membership.doing(ProcessActivity.OTHERS):
+            (global_step,) = built.send_restored_to_workers(0)
         if global_step == _NO_CHECKPOINT:
             return None
         with interrupts.shared():
@@ -526,10 +542,10 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
         results.finish(0.0)
 
 
-def _export(run: Run, exporter: Exporter) -> None:
+def _write_saved_model(run: Run, exporter: Exporter) -> None:
     folder = run.plan.outputs.export_dir
     assert folder is not None
     with writing_output("export_dir", folder):
-        with uninterrupted():
+        with delaying_interrupts():
             exporter.write(folder)
         run.output.messages.notice(f"SavedModel written to {folder}")

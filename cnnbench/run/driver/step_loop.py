@@ -36,10 +36,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
-from cnnbench.base.interrupts import obey
-from cnnbench.data.pipeline import ReadEvents
+from cnnbench.base.interrupts import raise_if_interrupted
+from cnnbench.data.pipeline import ReadCallbacks
 from cnnbench.errors import BenchmarkError, first_line
-from cnnbench.run.runtime.supervisor import Doing, time_limit
+from cnnbench.run.runtime.supervisor import ProcessActivity, time_limit
 
 # Executes and times steps without making the device wait.
 
@@ -90,7 +90,7 @@ class StepLoop(Generic[Handle, Values]):
     def __init__(
         self,
         launch: Callable[[], Handle],
-        read: Callable[[Handle, ReadEvents], Values],
+        read: Callable[[Handle, ReadCallbacks], Values],
         lag: int,
         together: int = 1,
     ) -> None:
@@ -120,7 +120,7 @@ class StepLoop(Generic[Handle, Values]):
             return self._run_lagged(steps, done, pause_due, pause)
         for step in range(self.together, steps + 1, self.together):
             start = StepTime.now()
-            values, end = self._read(self.launch(), lambda: None)
+            values, end = self._read_values_and_time(self.launch(), lambda: None)
             done(step, end.since(start, self.together), values)
             if pause_due(step) and pause(step):
                 return step
@@ -158,7 +158,7 @@ class StepLoop(Generic[Handle, Values]):
                     if before is not None:
                         finish(step - self.together, before)  # it was launched, so it is measured
                     raise
-                reading = threads.submit(self._read, handle, issued.set)
+                reading = threads.submit(self._read_values_and_time, handle, issued.set)
                 if before is not None:
                     finish(step - self.together, before)
                 before = reading
@@ -174,11 +174,13 @@ class StepLoop(Generic[Handle, Values]):
             threads.shutdown(wait=False)  # after an error, reads from a GPU may never return
         return steps
 
-    def _read(self, handle: Handle, issued: Callable[[], None]) -> tuple[Values, StepTime]:
+    def _read_values_and_time(
+        self, handle: Handle, issued: Callable[[], None]
+    ) -> tuple[Values, StepTime]:
         """The values of a step, and the time of its end."""
         ages: list[float] = []
         try:
-            values = self.read(handle, ReadEvents(issued, ages.append))
+            values = self.read(handle, ReadCallbacks(issued, ages.append))
         finally:
             issued()  # done also after an error, which the caller raises
         now = StepTime.now()
@@ -244,7 +246,7 @@ _ASK_SECONDS = 1.0
 _SHORTEST = 1e-9  # seconds; with a coarse clock, two updates may end at the same time
 
 
-class _Outcome(NamedTuple):
+class _UpdateOutcome(NamedTuple):
     """A message from a worker's thread: the values of an update, or the reason for its end."""
 
     worker: str
@@ -322,9 +324,9 @@ class AsyncLoop(Generic[Values]):
         self._lost_workers = lost_workers
         self._last_check = 0.0
         self._errors: dict[str, Exception] = {}
-        self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[_UpdateOutcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        # State of the current call of `run`; guarded by `_changed`.
+        # State of the current call of `run`; guarded by `_operation_count_changes`.
         self._running = 0  # number of the current call of `run`; threads of earlier calls end
         self._limit = self._next = 0
         self._to_repeat: list[int] = []
@@ -396,12 +398,12 @@ class AsyncLoop(Generic[Values]):
                 self._all_started = True
                 self._first = {name: number for number, name in enumerate(self.remaining, 1)}
                 self._next = len(self._first) + 1
-                self._find_pauses(1, len(self._first))
+                self._determine_pauses(1, len(self._first))
         for name in self.remaining:
             arguments = name, self._running
             threading.Thread(target=self._work, args=arguments, daemon=True).start()
 
-    def _find_pauses(self, first: int, last: int) -> None:
+    def _determine_pauses(self, first: int, last: int) -> None:
         """Calls `pause_due` for these numbers, up to the first number with a pause after it."""
         for number in range(first, last + 1):
             if self._pause_due(number):
@@ -418,12 +420,12 @@ class AsyncLoop(Generic[Values]):
             try:
                 values = work(number)
             except Exception as error:
-                self._outcomes.put(_Outcome(worker, StepTime(0.0, 0.0), error=error))
+                self._outcomes.put(_UpdateOutcome(worker, StepTime(0.0, 0.0), error=error))
                 return
             with self._changed:
                 if self._running != run or self._in_flight.pop(worker, None) != number:
                     return  # the loop has ended, or the worker was given up
-                self._outcomes.put(_Outcome(worker, StepTime.now(), values))
+                self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
 
     def _next_number(self, worker: str, run: int) -> int | None:
         """Waits for and returns the number of the worker's next update; None at the end."""
@@ -446,13 +448,13 @@ class AsyncLoop(Generic[Values]):
             return None
         number = self._next
         self._next += 1
-        self._find_pauses(number, number)
+        self._determine_pauses(number, number)
         return number
 
-    def _next_outcome(self) -> _Outcome:
+    def _next_outcome(self) -> _UpdateOutcome:
         """Waits for the next completed update, and returns it. Removes workers that fail."""
         while True:
-            obey()
+            raise_if_interrupted()
             passed = time.monotonic() - self._last_check
             if passed >= _ASK_SECONDS:
                 self._last_check += passed
@@ -473,7 +475,7 @@ class AsyncLoop(Generic[Values]):
             self._handle_failure(outcome.worker, outcome.error)
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
-        doing = Doing.INPUT if worker in self._stuck.waits() else Doing.STEP
+        doing = ProcessActivity.INPUT if worker in self._stuck.waits() else ProcessActivity.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
         self._remove_worker(worker, TimeoutError(reason))
 
@@ -525,18 +527,18 @@ class CoordinatedLoop(AsyncLoop[Values]):
         """Ends the loop, because only TensorFlow knows which worker runs the update of a slot."""
         waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
         suspects = ", ".join(waits) or f"one of {', '.join(self._remaining_workers)}"
-        doing = Doing.INPUT if waits else Doing.STEP
+        doing = ProcessActivity.INPUT if waits else ProcessActivity.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
         error = BenchmarkError(f"stuck: {suspects}: {reason}")
-        self._give_up(error)
+        self._cancel_updates_in_flight(error)
         raise error
 
     def _handle_failure(self, worker: str, error: Exception) -> None:
         del worker  # a slot, which does not determine a worker
-        self._give_up(error)
+        self._cancel_updates_in_flight(error)
         raise error
 
-    def _give_up(self, error: Exception) -> None:
+    def _cancel_updates_in_flight(self, error: Exception) -> None:
         """Stops waiting for updates that are in flight, because they may never end."""
         with self._changed:
             self._errors = dict.fromkeys(self._workers, error)
@@ -546,6 +548,6 @@ class CoordinatedLoop(AsyncLoop[Values]):
             return
         self._remaining_workers.remove(worker)
         if not self._remaining_workers:
-            self._give_up(error)
+            self._cancel_updates_in_flight(error)
             raise BenchmarkError(f"all workers are lost: {worker}: {first_line(error)}") from error
         self._report_lost(worker, error)

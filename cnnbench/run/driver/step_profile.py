@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.models.declaration import Flops
+from cnnbench.models.declaration import FlopCounts
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.profiles import (
     GAPS,
@@ -23,14 +23,14 @@ from cnnbench.records.profiles import (
     ProfiledSpan,
     StepProfile,
 )
-from cnnbench.run.observe.work import OperationWork, Works, flops_by_part, works_of
+from cnnbench.run.observe.work import OperationWork, StepWork, flops_by_part, make_step_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cnnbench.records.run import RunRecord
     from cnnbench.run.driver.observers import Probe
-    from cnnbench.run.observe.operations import RanOperation, WallTimes, XPlane
+    from cnnbench.run.observe.operations import ExecutedOperation, WallTimes, XPlane
 
 
 _SHORTEST = 1 / 2000
@@ -60,7 +60,7 @@ class StepProfiler:
         self.steps: list[WallTimes] = []
         self.waits: list[float] = []
         self.allocated: tuple[int, int] | None = None
-        self.last: list[RanOperation] = []
+        self.last: list[ExecutedOperation] = []
 
     def probes(self, graph: Any) -> Iterator[Probe]:
         """The probes of a run. `graph` is its traced step."""
@@ -68,37 +68,41 @@ class StepProfiler:
 
         self._graph, last = graph, self._plan.length.warm_up.least
         for step in range(last - self._count + 1, last + 1):
-            yield step, self._profiled(step)
+            yield step, self._profile_step(step)
         # The runtime partitions a graph when it runs for the first time. If this step is profiled,
         # too, this probe is left before the profile is read.
         yield 1, collecting_partitions(self._partitions)
 
     @contextmanager
-    def _profiled(self, step: int) -> Iterator[None]:
-        from cnnbench.run.driver.observers import profiling
-        from cnnbench.run.observe.operations import allocations, sorted_operations, wall_times
+    def _profile_step(self, step: int) -> Iterator[None]:
+        from cnnbench.run.driver.observers import profiling_step
+        from cnnbench.run.observe.operations import (
+            allocations,
+            divide_wall_time_of_step,
+            sorted_operations,
+        )
 
-        def use(planes: tuple[XPlane, ...]) -> None:
+        def add_profile(planes: tuple[XPlane, ...]) -> None:
             self.last = sorted_operations(planes, self.works.is_of_step)
-            self.steps.append(wall_times(self.last))
+            self.steps.append(divide_wall_time_of_step(self.last))
             self.allocated = allocations(planes)
 
         before = self._waited()
-        with profiling(step, None, use):
+        with profiling_step(step, None, add_profile):
             yield
             self.waits.append(self._waited() - before)
 
     @cached_property
-    def works(self) -> Works:
+    def works(self) -> StepWork:
         """The work of the step's operations. It is known after the first step."""
-        return works_of(self._plan, self._graph, self._partitions)
+        return make_step_work(self._plan, self._graph, self._partitions)
 
     @cached_property
-    def flops(self) -> Mapping[str, Flops]:
+    def flops(self) -> Mapping[str, FlopCounts]:
         """FLOPs of all devices in a step, by layer."""
         images = self._plan.length.global_batch
         return {
-            name: Flops(*(images * part for part in of_image))
+            name: FlopCounts(*(images * part for part in of_image))
             for name, of_image in self.works.image_flops.items()
         }
 
@@ -112,16 +116,18 @@ class StepProfiler:
         return StepProfile(
             step_seconds=seconds,
             input_wait_seconds=tuple(self.waits),
-            rows=tuple(rows_of(self.steps, seconds, self.waits, works, self.flops, self.works)),
+            rows=tuple(
+                profile_rows(self.steps, seconds, self.waits, works, self.flops, self.works)
+            ),
             graph=self.works.graph(),
             record=record,
-            layers=tuple(self._layers(works.values())),
+            layers=tuple(self._profiled_layers(works.values())),
             allocations=allocations,
             allocated_bytes=allocated_bytes,
-            timeline=tuple(spans_of(self.last, self.works)),
+            timeline=tuple(timeline_spans(self.last, self.works)),
         )
 
-    def _layers(self, works: Iterable[OperationWork]) -> Iterable[ProfiledLayer]:
+    def _profiled_layers(self, works: Iterable[OperationWork]) -> Iterable[ProfiledLayer]:
         """The layers with trainable variables, in the order of the body."""
         kinds = {work.part.layer: work.part.kind for work in works if work.is_product}
         shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
@@ -134,17 +140,17 @@ class StepProfiler:
                 kind=kinds.get(name, ""),
                 shapes=tuple(layer_shapes),
                 parameters=sum(map(math.prod, layer_shapes)),
-                flops=self.flops.get(name, Flops()).forward,
+                flops=self.flops.get(name, FlopCounts()).forward,
             )
 
 
-def rows_of(
+def profile_rows(
     steps: Sequence[WallTimes],
     step_seconds: Sequence[float],
     waits: Sequence[float],
     works: Mapping[tuple[str, str], OperationWork],
-    flops: Mapping[str, Flops],
-    types: Works,
+    flops: Mapping[str, FlopCounts],
+    types: StepWork,
 ) -> Iterable[ProfiledPart]:
     """The rows of profiled steps, which add up to the times of the steps.
 
@@ -186,7 +192,7 @@ def rows_of(
         )
 
 
-def spans_of(ran: Sequence[RanOperation], works: Works) -> list[ProfiledSpan]:
+def timeline_spans(ran: Sequence[ExecutedOperation], works: StepWork) -> list[ProfiledSpan]:
     """Computes the timeline of a step from its operations in the order of their starts."""
     from cnnbench.run.observe.operations import PICOSECONDS
 

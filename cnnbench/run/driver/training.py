@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.interrupts import obey, uninterrupted
-from cnnbench.base.rendezvous import named
+from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
+from cnnbench.base.rendezvous import task_with_address
 from cnnbench.base.stats import FEWEST_FOR_P99, RunningSpeed
-from cnnbench.base.text import duration
-from cnnbench.base.time_series import steady_state
-from cnnbench.data.pipeline import ReadEvents
-from cnnbench.data.prefetch import use_own_executor
+from cnnbench.base.text import format_duration
+from cnnbench.base.time_series import find_steady_state
+from cnnbench.data.pipeline import ReadCallbacks
+from cnnbench.data.prefetch import use_separate_tf_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
 from cnnbench.machine.facts import with_loaded_libraries
-from cnnbench.plan.place import Work
+from cnnbench.plan.place import WorkKind
 from cnnbench.records.files import writing_output
 from cnnbench.records.run import Target
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import DisplayInterval, Run
-from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
+from cnnbench.run.driver.host_metrics import EvaluationResults, PendingEvaluation
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observers import Observer, TrainingState
 from cnnbench.run.driver.step_loop import (
@@ -38,7 +38,7 @@ from cnnbench.run.driver.step_loop import (
     StepTime,
     StuckDetector,
 )
-from cnnbench.run.runtime.supervisor import Doing
+from cnnbench.run.runtime.supervisor import ProcessActivity
 from cnnbench.run.step.train_step import StepResult, TrainStep
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Training:
         self._steps = 0
         self._last = StepValues(0.0, (), False)
         self._last_save = self._silent_since = time.monotonic()
-        self._unjudged_evaluation: Evaluated | None = None
+        self._unjudged_evaluation: PendingEvaluation | None = None
         self._stopped_early = False
         # Position in ENDINGS, from 1, of the flag that ends the loop; 0 if none does.
         self._ending = 0
@@ -146,15 +146,15 @@ class Training:
         assert run.watch is not None
         with self._interrupts.shared():
             if not steps:  # the run was resumed after its last step
-                return self._finish(0.0, steps)
+                return self._finish_training(0.0, steps)
             loop = self._make_loop()
             for observer in self._observers:
                 observer.begins(self.global_step, steps)
-            self._warm_up(loop)
+            self._run_warm_up(loop)
             if self._stopped_early:
-                return self._finish(0.0, 0)
+                return self._finish_training(0.0, 0)
             plan = run.plan
-            shown = plan.params.print_training_accuracy or plan.work is Work.FORWARD
+            shown = plan.params.print_training_accuracy or plan.work is WorkKind.FORWARD
             run.output.console.table_header(
                 plan.params.loss_type_to_report,
                 plan.network.model.metric_names if shown else (),
@@ -162,7 +162,7 @@ class Training:
             run.output.progress_line.start("training", steps, plan.length.global_batch)
             waited = self._input_wait_seconds()
             self._steps = steps
-            with membership.doing(Doing.OTHERS):
+            with membership.doing(ProcessActivity.OTHERS):
                 membership.turns.wait()  # waits until the other processes have warmed up
             if membership.turns.takes_turns:
                 run.measurements.begin_turn(membership.turns.seconds)
@@ -171,7 +171,9 @@ class Training:
                 self._timer = LoopTimer()
                 self._display = DisplayInterval(plan.outputs.display_every)
                 try:
-                    steps = loop.run(steps, self._step_done, self._pause_due, self._pause)
+                    steps = loop.run(
+                        steps, self._after_timed_steps, self._pause_due, self._pause_loop
+                    )
                     # In a job, this call would contact other processes, which may be lost.
                     if self._built.group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
@@ -183,24 +185,24 @@ class Training:
                     run.output.progress_line.finish()
             if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
-            membership.activity = Doing.END
-            with membership.doing(Doing.OTHERS):
+            membership.activity = ProcessActivity.END
+            with membership.doing(ProcessActivity.OTHERS):
                 membership.turns.wait(steps_left=False)
-            return self._finish(spent.wall, steps)
+            return self._finish_training(spent.wall, steps)
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run whose steps were launched ahead of time."""
         latencies, progress = list[float](), self._run.output.progress_line
         batches = min(len(self._run.measurements.timed.seconds), FEWEST_FOR_P99)
 
-        def done(step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
-            self._check_stop(values[-1])
+        def after_latency_step(step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+            self._obey_stop_request(values[-1])
             latencies.append(spent.seconds)
             progress.update(step)
 
         progress.start("latency", batches)
         try:
-            StepLoop(self._launch, self._read_execution, 0).run(batches, done)
+            StepLoop(self._launch_steps, self._read_execution, 0).run(batches, after_latency_step)
         finally:
             self._run.measurements.note(latency_seconds=tuple(latencies))
             progress.finish()
@@ -215,7 +217,7 @@ class Training:
         steps, place = self._built.workers, self._run.plan.place
         if not steps:
             return StepLoop(
-                self._launch, self._read_execution, self._built.lag, self._steps_per_execution
+                self._launch_steps, self._read_execution, self._built.lag, self._steps_per_execution
             )
         works = {name: partial(self._run_update, name, step) for name, step in steps.items()}
         names = [str(worker) for worker in place.job.workers]
@@ -227,12 +229,14 @@ class Training:
         stuck = StuckDetector(self._run.plan.params.stall_timeout, waits)
         if place.coordinated:
             return CoordinatedLoop(works, names, self._note_lost_worker, lost_tasks, stuck)
-        return AsyncLoop(works, self._note_lost_worker, lost_tasks, stuck, begin=use_own_executor)
+        return AsyncLoop(
+            works, self._note_lost_worker, lost_tasks, stuck, begin=use_separate_tf_executor
+        )
 
     def _run_update(self, worker: str, step: TrainStep, number: int) -> tuple[StepValues, ...]:
         """Runs one update of an asynchronous worker. Called in the worker's thread."""
         rate = self._run.plan.rates.schedule(self._steps_before_loop + number - 1)
-        values = self._values(step(rate))
+        values = self._step_values(step(rate))
         return (values if values.worker else values._replace(worker=worker),)
 
     def _note_lost_worker(self, worker: str, error: Exception) -> None:
@@ -241,7 +245,7 @@ class Training:
             f"{worker} is lost; the others continue: {first_line(error)}", "workers"
         )
 
-    def _warm_up(self, loop: _Loop) -> None:
+    def _run_warm_up(self, loop: _Loop) -> None:
         run, warm_up, measurements = (
             self._run,
             self._run.plan.length.warm_up,
@@ -261,24 +265,26 @@ class Training:
         def pause(step: int) -> bool:
             nonlocal steady
             probing.close()
-            if step and self._pause_due(step) and self._pause(step):
+            if step and self._pause_due(step) and self._pause_loop(step):
                 return True
             for begin, (_, probe) in zip(begins, self._probes, strict=True):
                 if begin == step:
                     probing.enter_context(probe)
             if step in warm_up.checks:
-                steady = steady_state(measurements.warmup.seconds).reached
+                steady = find_steady_state(measurements.warmup.seconds).reached
                 if self._built.group is not None:
-                    steady = self._built.group.decided(steady)
+                    steady = self._built.group.value_of_chief(steady)
             return steady
 
         def pause_due(step: int) -> bool:
             return step in warm_up.checks or step in edges or self._pause_due(step)
 
-        run.membership.activity = Doing.OTHERS if self._built.workers else Doing.STEP
+        run.membership.activity = (
+            ProcessActivity.OTHERS if self._built.workers else ProcessActivity.STEP
+        )
         with ExitStack() as probing:
             pause(0)
-            loop.run(warm_up.most, self._warmup_done, pause_due, pause)
+            loop.run(warm_up.most, self._after_warmup_steps, pause_due, pause)
         measurements.note(
             warmup_status="fixed" if not warm_up.auto else "steady" if steady else "limit",
             environment=with_loaded_libraries(measurements.parts.environment),
@@ -287,7 +293,7 @@ class Training:
         run.output.progress_line.finish()
         run.output.console.lines("Done warm up")
 
-    def _launch(self) -> StepResult:
+    def _launch_steps(self) -> StepResult:
         group = self._built.group
         stop = float(self._ending_reached()) if group is not None and group.is_chief else 0.0
         if self._interrupts.pending:
@@ -300,7 +306,7 @@ class Training:
         self.global_step = steps.stop
         return result
 
-    def _warmup_done(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+    def _after_warmup_steps(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
         measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
         if measurements.parts.startup_seconds.first_step is None:
             first_step = spent.seconds * self._steps_per_execution
@@ -314,11 +320,11 @@ class Training:
         self._check_results(step - 1 - most, values)
         shown = self._run.output.progress_line.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:
-            remaining = duration((most - step) * spent.seconds)
+            remaining = format_duration((most - step) * spent.seconds)
             self._run.output.messages.notice(f"warm-up step {step} of {most}, {remaining} left")
             self._silent_since = time.monotonic()
 
-    def _step_done(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+    def _after_timed_steps(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
         measurements, last = self._run.measurements, values[-1]
         if last.worker:
             measurements.updates.append((last.worker, last.staleness or 0))
@@ -346,16 +352,16 @@ class Training:
         self._last = values[-1]
         if self._last.worker:  # synchronous steps are counted when they are launched
             self.global_step += 1
-        self._check_stop(self._last)
+        self._obey_stop_request(self._last)
         for number, step_values in enumerate(values, step - len(values) + 1):
             if not math.isfinite(step_values.loss) and not self._run.plan.params.allow_nonfinite:
                 raise NonFiniteLossError(number, step_values.loss)
 
-    def _check_stop(self, values: StepValues) -> None:
+    def _obey_stop_request(self, values: StepValues) -> None:
         if values.stop >= _INTERRUPTED:
             raise KeyboardInterrupt
         self._ending = self._ending or int(values.stop)
-        obey()
+        raise_if_interrupted()
 
     def _ending_reached(self) -> int:
         """Position in ENDINGS, from 1, of a flag that ends the loop now; 0 if none does.
@@ -397,16 +403,16 @@ class Training:
             return time.monotonic() - self._last_save >= outputs.save_model_secs
         return False
 
-    def _pause(self, step: int) -> bool:
+    def _pause_loop(self, step: int) -> bool:
         executed = self._executed_steps(step)
-        with self._run.membership.doing(Doing.PAUSE):
+        with self._run.membership.doing(ProcessActivity.PAUSE):
             if self._save_due(executed[-1]):
-                self._save()
+                self._save_checkpoint()
             if self._results is not None:
                 self._results.publish()
             for observer in self._observers:
                 if any(map(observer.pauses_after, executed)):
-                    observer.paused(self._state())
+                    observer.paused(self._training_state())
             if self._ending and step < self._steps:
                 flag = [*ENDINGS][self._ending - 1]
                 self._run.measurements.note(ended_by=flag)
@@ -420,7 +426,7 @@ class Training:
                 return False
             loop_seconds = self._timer.loop().wall if self._steps else None
             with self._timer.excluded():
-                self._stopped_early = self._target_reached(loop_seconds)
+                self._stopped_early = self._evaluate_for_target(loop_seconds)
                 if not self._stopped_early:
                     self._run.output.console.lines("Resuming training")
                     for observer in self._observers:
@@ -431,11 +437,15 @@ class Training:
         """Gives other processes their turns. Not part of step times or of the loop time."""
         turns, watch = self._run.membership.turns, self._run.watch
         assert watch is not None
-        with self._timer.excluded(), watch.suspended(), self._run.membership.doing(Doing.OTHERS):
+        with (
+            self._timer.excluded(),
+            watch.suspended(),
+            self._run.membership.doing(ProcessActivity.OTHERS),
+        ):
             waited = turns.wait()
         self._run.measurements.begin_turn(turns.seconds, *waited)
 
-    def _state(self) -> TrainingState:
+    def _training_state(self) -> TrainingState:
         return TrainingState(
             self.global_step,
             self._run.plan.rates.schedule(self.global_step - 1),
@@ -449,7 +459,7 @@ class Training:
         names = self._run.plan.network.model.metric_names
         return dict(zip(names, self._last.metrics, strict=False))
 
-    def _target_reached(self, loop_seconds: float | None) -> bool:
+    def _evaluate_for_target(self, loop_seconds: float | None) -> bool:
         """Evaluates, unless the previous evaluation has reached the target.
 
         Metrics from a child process are compared with the target at the next evaluation, which
@@ -483,34 +493,36 @@ class Training:
     def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
         """Whether the chief's metrics reach the target. Those of another worker may differ."""
         reached, group = target.reached(metrics.get(target.metric)), self._built.group
-        return reached if group is None else group.decided(reached)
+        return reached if group is None else group.value_of_chief(reached)
 
-    def _evaluate(self, loop_seconds: float | None) -> Evaluated:
+    def _evaluate(self, loop_seconds: float | None) -> PendingEvaluation:
         """Evaluates. `loop_seconds` is the time of the timed loop so far; None in the warm-up."""
         run, job, evaluator = self._run, self._run.plan.place.job, self._built.evaluator
         assert evaluator is not None
         assert self._results is not None
         for observer in self._observers:
             observer.evaluating(self.global_step)
-        with run.membership.doing(Doing.EVALUATION):
+        with run.membership.doing(ProcessActivity.EVALUATION):
             first = job.workers[0]
             if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
                 # TensorFlow would wait for a stopped process without limit.
-                raise BenchmarkError(f"lost {named(job, first)}, which runs the evaluations")
+                raise BenchmarkError(
+                    f"lost {task_with_address(job, first)}, which runs the evaluations"
+                )
             evaluated = evaluator.run(self.global_step, run.output.console, self._interrupts)
         wall_seconds = None if loop_seconds is None else self._timer.wall_seconds
         self._results.add(evaluated, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return evaluated
 
-    def _save(self) -> None:
+    def _save_checkpoint(self) -> None:
         checkpoints, folder = self._built.checkpoints, self._run.plan.saves_into
         assert checkpoints is not None
         assert folder is not None
-        with self._run.membership.doing(Doing.CHECKPOINT), uninterrupted():
+        with self._run.membership.doing(ProcessActivity.CHECKPOINT), delaying_interrupts():
             checkpoints.save(folder, self.global_step)
         self._last_save = time.monotonic()
 
-    def _finish(self, elapsed: float, steps: int) -> float | None:
+    def _finish_training(self, elapsed: float, steps: int) -> float | None:
         plan, console = self._run.plan, self._run.output.console
         if self._built.evaluator is not None:
             console.lines("Done with training")
@@ -521,7 +533,7 @@ class Training:
             with ExitStack() as stack:
                 if not plan.place.job.in_cluster:  # otherwise, a lost process may be the cause
                     stack.enter_context(writing_output("train_dir", plan.saves_into))
-                self._save()
+                self._save_checkpoint()
         if self._results is not None:
             self._results.finish()
         if not steps:
@@ -531,18 +543,18 @@ class Training:
             observer.ended(self.global_step, steps, total)
         return None if self._built.evaluator is not None else total
 
-    def _read_execution(self, result: StepResult, events: ReadEvents) -> list[StepValues]:
+    def _read_execution(self, result: StepResult, events: ReadCallbacks) -> list[StepValues]:
         """Waits for the end of an execution, and returns the values of its steps."""
         on_host = self._step.on_host(result, events)
         if self._steps_per_execution == 1:
-            return [self._values(on_host)]
+            return [self._step_values(on_host)]
         parts = [None if x is None else np.asarray(x) for x in tf.nest.flatten(on_host)]
         rows = (
             [None if x is None else x[n] for x in parts] for n in range(self._steps_per_execution)
         )
-        return [self._values(tf.nest.pack_sequence_as(on_host, row)) for row in rows]
+        return [self._step_values(tf.nest.pack_sequence_as(on_host, row)) for row in rows]
 
-    def _values(self, result: StepResult) -> StepValues:
+    def _step_values(self, result: StepResult) -> StepValues:
         plan, loss = self._run.plan, float(result.loss)
         if not plan.work.trains and math.isfinite(loss):
             loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0

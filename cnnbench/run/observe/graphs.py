@@ -21,8 +21,8 @@ import tensorflow as tf
 from cnnbench.base.files import Scratch
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
-from cnnbench.run.observe.operations import message
-from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of
+from cnnbench.run.observe.operations import message_class
+from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
 
 # Writes the graph of a step to files, as traced, and as partitioned among devices.
 
@@ -47,15 +47,15 @@ def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
     except BaseException:
         tf.summary.trace_off()
         raise
-    partitions += _partitions()
+    partitions += _collected_partitions()
 
 
-def _partitions() -> list[Any]:
+def _collected_partitions() -> list[Any]:
     """GraphDefs of the largest function that has run since `trace_on`, sorted by device."""
     graph_def = type(tf.Graph().as_graph_def())  # the only public access to the class
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
-        for function in message("RunMetadata").FromString(_exported_metadata()).functions
+        for function in message_class("RunMetadata").FromString(_exported_metadata()).functions
     ]
     # Other functions are small: they feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
@@ -74,7 +74,7 @@ def _exported_metadata() -> bytes:
         writer.close()
         (events,) = folder.iterdir()
         for event in tf.data.TFRecordDataset(os.fspath(events)):
-            for value in message("Event").FromString(event.numpy()).summary.values:
+            for value in message_class("Event").FromString(event.numpy()).summary.values:
                 for metadata in value.tensor.strings:
                     return bytes(metadata)
     raise BenchmarkError("TensorFlow has collected no graphs of the step")
@@ -90,7 +90,7 @@ _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
 _GATHER = ("CollectiveGather", "CollectiveGatherV2")
 
 
-def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
+def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
     """Messages and bytes between processes in one call of a `ConcreteFunction` with a graph.
 
     A message is a tensor or a chunk of one. The bytes are None if a shape is unknown.
@@ -119,7 +119,7 @@ def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
             continue
         for tensor in op.inputs:
             made_on = tensor.op.device
-            if made_on and process_of(made_on) != process_of(op.device):
+            if made_on and process_of_device(made_on) != process_of_device(op.device):
                 sent[tensor.name, op.device] = 1, _tensor_bytes(tensor)
     # Every device takes part in each collective of a strategy.
     of_strategy = next(iter(unnumbered.values()), [])
@@ -129,7 +129,7 @@ def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
     return sum(messages for messages, _ in transfers), total
 
 
-def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
+def collective_implementations(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
     """Implementations of TensorFlow's collectives on the given devices: "nccl", "ring" or both.
 
     A collective uses NCCL if its hint requests NCCL and it is on a GPU; otherwise, it uses
@@ -157,7 +157,7 @@ def _needed_operations(graph: Any) -> Iterator[Any]:
 
 
 def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
-    """`traffic` of a ring collective between all processes."""
+    """`messages_and_bytes` of a ring collective between all processes."""
     size = _collective_number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)

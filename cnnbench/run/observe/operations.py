@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cnnbench.base.terminal import aligned
+from cnnbench.base.terminal import align_table
 from cnnbench.base.text import number, percent
 
 # TensorFlow's protobuf messages without a public class. Only the fields that are used here are
@@ -48,13 +48,13 @@ _MESSAGES = {
 }
 
 
-def message(name: str) -> Any:
+def message_class(name: str) -> Any:
     """The class of a message, such as "XSpace"."""
-    return _classes()[name]
+    return _message_classes()[name]
 
 
 @functools.cache
-def _classes() -> dict[str, Any]:
+def _message_classes() -> dict[str, Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -103,24 +103,24 @@ class XPlane(NamedTuple):
 
 def read(profile: bytes) -> tuple[XPlane, ...]:
     """The planes of a profile that contain events."""
-    planes = tuple(map(_plane, message("XSpace").FromString(profile).planes))
+    planes = tuple(map(_convert_plane, message_class("XSpace").FromString(profile).planes))
     return tuple(plane for plane in planes if plane.lines)
 
 
-def _plane(plane: Any) -> XPlane:
+def _convert_plane(plane: Any) -> XPlane:
     events, stats = (
-        {entry.key: _decode(entry.value.name) for entry in names}
+        {entry.key: _decode_name(entry.value.name) for entry in names}
         for names in (plane.event_names, plane.stat_names)
     )
 
-    def value_of(field: str, value: Any) -> int | float | str:
+    def stat_value(field: str, value: Any) -> int | float | str:
         if field == "reference":
             return stats.get(value, "")
-        return _decode(value) if field == "text" else value
+        return _decode_name(value) if field == "text" else value
 
     def read(event: Any, line_start: int) -> XEvent:
         values = {
-            stats.get(stat.key, ""): value_of(field.name, value)
+            stats.get(stat.key, ""): stat_value(field.name, value)
             for stat in event.stats
             for field, value in stat.ListFields()
             if field.name != "key"
@@ -129,13 +129,16 @@ def _plane(plane: Any) -> XPlane:
         return XEvent(events.get(event.key, ""), start, event.duration, values)
 
     lines = (
-        (_decode(line.shown or line.name), tuple(read(e, line.start * 1000) for e in line.events))
+        (
+            _decode_name(line.shown or line.name),
+            tuple(read(e, line.start * 1000) for e in line.events),
+        )
         for line in plane.lines
     )
-    return XPlane(_decode(plane.name), tuple(line for line in lines if line[1]))
+    return XPlane(_decode_name(plane.name), tuple(line for line in lines if line[1]))
 
 
-def _decode(name: bytes) -> str:
+def _decode_name(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
@@ -173,7 +176,7 @@ def is_transfer(type: str) -> bool:
     return bool(_TRANSFER.match(type))
 
 
-def source(name: str) -> str:
+def source_operation(name: str) -> str:
     """The operation whose result a copy copies. Other names are returned unchanged."""
     return _SENT.sub("", name)
 
@@ -189,7 +192,7 @@ class Rank(enum.IntEnum):
     OTHER = 2  # operations outside of the step
 
 
-class RanOperation(NamedTuple):
+class ExecutedOperation(NamedTuple):
     """One run of an operation. Times are in picoseconds from the profile's first operation.
 
     `plane` is "/host:CPU" or the name of a GPU's plane.
@@ -226,7 +229,7 @@ class WallTimes(NamedTuple):
     counts: Counter[tuple[str, str]]
 
 
-def wall_times(runs: Sequence[RanOperation]) -> WallTimes:
+def divide_wall_time_of_step(runs: Sequence[ExecutedOperation]) -> WallTimes:
     """Divides the wall time of a step among its operations.
 
     Other operations, such as those of the input pipeline, get no time while an operation of the
@@ -244,7 +247,7 @@ def wall_times(runs: Sequence[RanOperation]) -> WallTimes:
 
 def sorted_operations(
     planes: Iterable[XPlane], is_own: Callable[[str], bool]
-) -> list[RanOperation]:
+) -> list[ExecutedOperation]:
     """The operations of a profile in order of start.
 
     If GPUs were profiled, only operations on GPUs are included: on the host, an operation for a GPU
@@ -259,19 +262,19 @@ def sorted_operations(
     events = sorted(read, key=lambda item: item[1].start)
     first = events[0][1].start if events else 0
     return [
-        RanOperation(
+        ExecutedOperation(
             name,
             type,
             plane,
             event.start - first,
             event.start - first + event.duration,
-            _rank(name, type, is_own),
+            _rank_of_operation(name, type, is_own),
         )
         for (name, type, plane), event in events
     ]
 
 
-def _rank(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
+def _rank_of_operation(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
     if _BY_NCCL.fullmatch(name):  # Only steps contain collectives.
         return Rank.WAITS
     if not is_own(name):
@@ -279,7 +282,7 @@ def _rank(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
     return Rank.WAITS if is_collective(type) or is_transfer(type) else Rank.COMPUTES
 
 
-def _divide_wall_time(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
+def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], int, int]:
     """Divides the time from the first to the last operation of the step.
 
     Returns the picoseconds of each run (0 for `OTHER`), the picoseconds in which only other
@@ -360,14 +363,14 @@ def _kernel_operation(event: XEvent) -> tuple[str, str] | None:
     return None
 
 
-def table(runs: Sequence[RanOperation], title: str) -> str:
+def operation_table(runs: Sequence[ExecutedOperation], title: str) -> str:
     """A table of times by type of operation, and of the longest operations.
 
     Operations of the input pipeline are included.
 
     The time of an operation is its time on its thread (CPU), or the time of its kernels and copies
     (GPU). For a collective or a copy between devices, it is the part of the wall time as in
-    `wall_times`.
+    `divide_wall_time_of_step`.
     """
     parts, _, _ = _divide_wall_time(runs)
     seconds = [
@@ -376,8 +379,10 @@ def table(runs: Sequence[RanOperation], title: str) -> str:
     ]
     by_type = _group_seconds((run.type for run in runs), seconds)
     by_name = _group_seconds((f"{run.name}:{run.type}" for run in runs), seconds)
-    lines = [title, _TIMES, "", *aligned(_table_rows("type", by_type, sum(seconds))), ""]
-    lines += aligned(_table_rows(f"the {MOST} longest operations", by_name[:MOST], sum(seconds)))
+    lines = [title, _TIMES, "", *align_table(_table_rows("type", by_type, sum(seconds))), ""]
+    lines += align_table(
+        _table_rows(f"the {MOST} longest operations", by_name[:MOST], sum(seconds))
+    )
     return "\n".join(lines) + "\n"
 
 

@@ -26,9 +26,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from cnnbench.base.charts import Axis, DistributionRow, Rows
 from cnnbench.base.charts.draw import FORMATS, render
-from cnnbench.base.terminal import aligned, csv_text
+from cnnbench.base.terminal import align_table, csv_text
 from cnnbench.base.text import binary, number, percent
-from cnnbench.models.declaration import Flops, innermost, scope_flops
+from cnnbench.models.declaration import FlopCounts, innermost_scope, scope_flops
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.profiles import (
@@ -45,7 +45,7 @@ from cnnbench.records.profiles import (
     Part,
     Primitive,
 )
-from cnnbench.run.observe.operations import WallTimes, is_collective, is_transfer, source
+from cnnbench.run.observe.operations import WallTimes, is_collective, is_transfer, source_operation
 
 # The verbose log of oneDNN, which shows the kernels that a step calls and their layouts.
 
@@ -160,7 +160,7 @@ class OperationWork(NamedTuple):
     bytes: int
 
 
-class Works:
+class StepWork:
     """Determines the work of every operation in a step.
 
     Attributes:
@@ -176,7 +176,7 @@ class Works:
         self,
         traced: Any,
         partitions: Iterable[Any],
-        image_flops: Mapping[str, Flops],
+        image_flops: Mapping[str, FlopCounts],
         kernels: Mapping[str, tuple[int, ...]],
     ) -> None:
         self._traced = {operation.name: operation for operation in traced.get_operations()}
@@ -195,23 +195,23 @@ class Works:
     def __call__(self, name: str, type: str) -> OperationWork:
         """The work of an operation in a profile."""
         if is_transfer(type):
-            kind = REDUCTION if source(name) in self._backward else COPIES
-            return OperationWork(Part(REST, kind, OUTSIDE), False, self._traffic(name))
+            kind = REDUCTION if source_operation(name) in self._backward else COPIES
+            return OperationWork(Part(REST, kind, OUTSIDE), False, self._memory_traffic(name))
         plain = _DECORATION.sub("", type)
-        layer = layer_of(name, self.image_flops)
+        layer = layer_of_operation(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
         product = self._fused_product(name) if is_product else None
         if product is not None:
-            layer = layer_of(product.name, self.image_flops)
+            layer = layer_of_operation(product.name, self.image_flops)
         if layer == REST:
             return OperationWork(
                 Part(REST, self._kind_outside_towers(name, plain), OUTSIDE),
                 False,
-                self._traffic(name),
+                self._memory_traffic(name),
             )
         direction = FORWARD
         if name in self._backward or "gradient_tape/" in name:
-            direction = TO_KERNEL if self._is_to_kernel(name, plain, layer) else TO_INPUT
+            direction = TO_KERNEL if self._is_kernel_gradient(name, plain, layer) else TO_INPUT
         lays_out = plain in _LAYOUT and direction != FORWARD and layer in self._kernels
         if is_product or lays_out:
             kernel = self._kernels.get(layer, ())
@@ -222,14 +222,14 @@ class Works:
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
         # The traffic of a rearranged gradient is counted once, for its product.
-        moved = 0 if lays_out else self._traffic(name)
+        moved = 0 if lays_out else self._memory_traffic(name)
         return OperationWork(Part(layer, kind, direction), is_product, moved)
 
     def is_of_step(self, name: str) -> bool:
         """Whether an operation in a profile belongs to the step. Most others are of the input."""
         return (
             TOWER.search(name) is not None
-            or source(name) in self._traced
+            or source_operation(name) in self._traced
             or name in self._nodes
             or name.rpartition("/")[2] in self._called
         )
@@ -261,7 +261,7 @@ class Works:
             waiting += [operation for operation in before if operation.name not in self._nodes]
         return None
 
-    def _is_to_kernel(self, name: str, plain: str, layer: str) -> bool:
+    def _is_kernel_gradient(self, name: str, plain: str, layer: str) -> bool:
         """Whether a gradient is the gradient of a layer's weights, not of its input."""
         if "BackpropFilter" in plain or plain == "BiasAddGrad":
             return True
@@ -279,7 +279,7 @@ class Works:
                 if self._is_gradient_of(consumer, layer)
             ]
             if users:
-                return self._is_to_kernel(users[0].name, users[0].type, layer)
+                return self._is_kernel_gradient(users[0].name, users[0].type, layer)
         kernel = math.prod(self._kernels.get(layer, ()))
         sizes = [tensor.shape.num_elements() for tensor in operation.outputs]
         return layer in self._kernels and sizes == [kernel]
@@ -289,7 +289,7 @@ class Works:
 
         Synthetic images are also a variable, but with a different shape.
         """
-        source = origin(tensor, *_LAYOUT)
+        source = original_operation(tensor, *_LAYOUT)
         shape = source.outputs[0].shape
         sizes = map(math.prod, self._kernels.values())
         return source.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
@@ -297,7 +297,7 @@ class Works:
     def _is_gradient_of(self, operation: Any, layer: str) -> bool:
         """Whether an operation belongs to the gradients of the layer."""
         backward = operation.name in self._backward
-        return backward and layer_of(operation.name, self.image_flops) == layer
+        return backward and layer_of_operation(operation.name, self.image_flops) == layer
 
     def _kind_outside_towers(self, name: str, plain: str) -> str:
         if plain == "L2Loss":
@@ -306,7 +306,7 @@ class Works:
             return UPDATE
         return REDUCTION if name in self._backward or is_collective(plain) else _OTHER
 
-    def _traffic(self, name: str) -> int:
+    def _memory_traffic(self, name: str) -> int:
         operation, node = self._traced.get(name), self._nodes.get(name)
         variables = self._variable_count(name)
         if node is None or node.op in _NO_TRAFFIC or (operation is None and not variables):
@@ -347,14 +347,14 @@ class Works:
             operation, _, index = name.partition(":")
             node = self._nodes.get(operation)
             if node is not None and node.op == "_Recv":
-                node = self._nodes.get(source(operation))
+                node = self._nodes.get(source_operation(operation))
             if operation in self._traced or node is None or node.op not in _INTO_BRANCHES:
                 return operation, int(index or 0)
             name = node.input[0]
 
 
-def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
-    """Makes the `Works` of a step that was traced as `graph`."""
+def make_step_work(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> StepWork:
+    """Makes the `StepWork` of a step that was traced as `graph`."""
     kernels = {
         variable.name.rpartition("/")[0]: variable.shape
         for variable in plan.network.spec.variables
@@ -362,7 +362,7 @@ def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
     }
     network = plan.network
     flops = scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
-    return Works(graph, partitions, flops, kernels)
+    return StepWork(graph, partitions, flops, kernels)
 
 
 def _tensor_bytes(tensor: Any) -> int:
@@ -371,7 +371,9 @@ def _tensor_bytes(tensor: Any) -> int:
     return int(tensor.shape.num_elements() * tensor.dtype.size)
 
 
-def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) -> dict[Part, int]:
+def flops_by_part(
+    works: Iterable[OperationWork], flops: Mapping[str, FlopCounts]
+) -> dict[Part, int]:
     """Divides the FLOPs of each layer (per step, all devices) among its directions."""
     products: defaultdict[str, dict[str, Part]] = defaultdict(dict)
     for work in works:
@@ -379,7 +381,7 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
             products[work.part.layer][work.part.direction] = work.part
     counted: Counter[Part] = Counter()
     for layer, parts in products.items():
-        of_layer = flops.get(layer, Flops())
+        of_layer = flops.get(layer, FlopCounts())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
             # In attention, both gradients of a product may belong to the same part.
             other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
@@ -389,7 +391,7 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
     return dict(counted)
 
 
-def layer_of(operation: str, scopes: Collection[str]) -> str:
+def layer_of_operation(operation: str, scopes: Collection[str]) -> str:
     """The innermost scope that contains an operation; otherwise the kind of the operation.
 
     The result is `REST` for operations outside of towers.
@@ -398,7 +400,7 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
     if match is None:
         return REST
     path = match[2].split("/")
-    if layer := innermost(path[:-1], scopes):
+    if layer := innermost_scope(path[:-1], scopes):
         return layer
     return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
 
@@ -413,7 +415,7 @@ def backward_operations(graph: Any) -> set[str]:
     return names
 
 
-def origin(tensor: Any, *transparent: str) -> Any:
+def original_operation(tensor: Any, *transparent: str) -> Any:
     """The operation that computed a value before casts, reshapes and `transparent` types."""
     operation = tensor.op
     while operation.type in (*_PASSED_ON, *transparent):
@@ -456,7 +458,9 @@ class Layer(NamedTuple):
         return self.forward_seconds + self.backward_seconds
 
 
-def layers_of(times: WallTimes, works: Works, graph: Any, flops: Mapping[str, int]) -> list[Layer]:
+def layers_of_step(
+    times: WallTimes, works: StepWork, graph: Any, flops: Mapping[str, int]
+) -> list[Layer]:
     """Time, memory and FLOPs of a profiled step, by layer.
 
     The layers in `flops` (FLOPs of one device, 0 for scopes without FLOPs) are first, in this
@@ -469,7 +473,7 @@ def layers_of(times: WallTimes, works: Works, graph: Any, flops: Mapping[str, in
         seconds[part.layer][part.direction in (TO_INPUT, TO_KERNEL)] += spent
     for part, spent in ((INPUT_OPERATIONS, times.other_seconds), (GAPS, times.idle_seconds)):
         seconds[part.layer][0] += spent
-    memory = _activations(graph, flops)
+    memory = _activation_bytes_by_layer(graph, flops)
     names = [name for name in flops if name]
     last = (REST, INPUT_OPERATIONS.layer, GAPS.layer)
     outside = sorted(set(seconds).difference(names, last), key=lambda name: -sum(seconds[name]))
@@ -480,7 +484,7 @@ def layers_of(times: WallTimes, works: Works, graph: Any, flops: Mapping[str, in
     return [row for row in rows if row.seconds or row.flops]
 
 
-def _activations(graph: Any, scopes: Collection[str]) -> dict[str, int]:
+def _activation_bytes_by_layer(graph: Any, scopes: Collection[str]) -> dict[str, int]:
     """Bytes of the outputs that are used outside of their layer, by layer of the first tower."""
     sizes: defaultdict[str, int] = defaultdict(int)
     backward = backward_operations(graph)
@@ -488,31 +492,34 @@ def _activations(graph: Any, scopes: Collection[str]) -> dict[str, int]:
         match = TOWER.search(operation.name)
         if match is None or match[1] != "0" or operation.name in backward:
             continue
-        name = layer_of(operation.name, scopes)
+        name = layer_of_operation(operation.name, scopes)
         for tensor in operation.outputs:
             # Only tensors that depend on the input are counted, not weights and constants. Their
             # size must be known.
-            keeps = origin(tensor).type not in _NO_ACTIVATIONS and tensor.shape.is_fully_defined()
+            keeps = (
+                original_operation(tensor).type not in _NO_ACTIVATIONS
+                and tensor.shape.is_fully_defined()
+            )
             if keeps and any(
-                user.name in backward or layer_of(user.name, scopes) != name
+                user.name in backward or layer_of_operation(user.name, scopes) != name
                 for user in tensor.consumers()
             ):
                 sizes[name] += tensor.shape.num_elements() * tensor.dtype.size
     return dict(sizes)
 
 
-def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
+def write_layers(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
     """Writes a table (suffixes `TABLES`) or draws a plot (suffixes `charts.draw.FORMATS`)."""
     suffix = Path(path).suffix.lower()[1:]
     if suffix == "csv":
-        write_text(flag, path, _csv(layers))
+        write_text(flag, path, _layers_as_csv(layers))
     elif suffix in FORMATS:
-        write_bytes(flag, path, render([chart(layers, title)], suffix, title))
+        write_bytes(flag, path, render([layer_chart(layers, title)], suffix, title))
     else:
-        write_text(flag, path, table(layers, title))
+        write_text(flag, path, layer_table(layers, title))
 
 
-def table(layers: Sequence[Layer], title: str) -> str:
+def layer_table(layers: Sequence[Layer], title: str) -> str:
     """Formats the layers as aligned text."""
     total = sum(layer.seconds for layer in layers)
     rows = [["layer", "forward ms", "backward ms", "share", "memory", "GFLOP", "GFLOP/s"]]
@@ -528,10 +535,10 @@ def table(layers: Sequence[Layer], title: str) -> str:
                 number(_gflops_per_second(layer)),
             ]
         )
-    return "\n".join([title, _TIMES, "", *aligned(rows)]) + "\n"
+    return "\n".join([title, _TIMES, "", *align_table(rows)]) + "\n"
 
 
-def chart(layers: Sequence[Layer], title: str) -> Rows:
+def layer_chart(layers: Sequence[Layer], title: str) -> Rows:
     """Chart of the layers that take the most time, in the order of the network."""
     total = sum(layer.seconds for layer in layers)
     longest = sorted(layers, key=lambda layer: -layer.seconds)[:_MOST_IN_PLOT]
@@ -558,7 +565,7 @@ def _gflops_per_second(layer: Layer) -> float | None:
     return layer.flops / layer.seconds / 1e9 if layer.flops and layer.seconds else None
 
 
-def _csv(layers: Iterable[Layer]) -> str:
+def _layers_as_csv(layers: Iterable[Layer]) -> str:
     header = ("forward_seconds", "backward_seconds", "memory_bytes", "flops")
     rows = ((layer.name, *(getattr(layer, name) for name in header)) for layer in layers)
     return csv_text(("layer", *header), rows)

@@ -25,9 +25,9 @@ from types import ModuleType
 from typing import IO, Any
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import restored
+from cnnbench.base.interrupts import restoring_interrupts
 from cnnbench.base.terminal import StandardStream
-from cnnbench.base.text import library_lines
+from cnnbench.base.text import library_output_notices
 from cnnbench.errors import BenchmarkError, exhausted, first_line
 
 # Blocks without Python's garbage collection.
@@ -73,7 +73,7 @@ def share_held_back_output() -> Callable[[], str]:
 
     def text() -> str:
         file.seek(0)
-        return _without_informational(file.read().decode(errors="replace"), None)
+        return _drop_informational_lines(file.read().decode(errors="replace"), None)
 
     return text
 
@@ -118,16 +118,18 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
             os.dup2(original, 2)
             os.close(original)
             held.seek(0)
-            stderr.write(library_lines(select(held.read().decode(errors="replace"), ended_by)))
+            stderr.write(
+                library_output_notices(select(held.read().decode(errors="replace"), ended_by))
+            )
             stderr.flush()
 
 
 def without_info_lines() -> contextlib.AbstractContextManager[None]:
     """Leaves out informational lines. Warnings and errors are written at the end of the block."""
-    return filtered_stderr(_without_informational)
+    return filtered_stderr(_drop_informational_lines)
 
 
-def _without_informational(text: str, _: BaseException | None) -> str:
+def _drop_informational_lines(text: str, _: BaseException | None) -> str:
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not _INFORMATIONAL.match(line))
 
@@ -151,7 +153,7 @@ early_setup: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
 
 
 def load_tensorflow() -> Any:
-    """Imports TensorFlow within `quick_import`.
+    """Imports TensorFlow within `faster_tensorflow_import`.
 
     Raises:
       BenchmarkError: TensorFlow is missing, broken or too old.
@@ -159,13 +161,13 @@ def load_tensorflow() -> Any:
         ImportError.
     """
     try:
-        with restored(), quick_import():
+        with restoring_interrupts(), faster_tensorflow_import():
             import tensorflow as tf
     except Exception as error:  # Errors of any type can occur if there is too little memory.
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
-    _note_variables()
-    if _version(tf) < OLDEST:
+    _note_created_variables()
+    if _tensorflow_version(tf) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise BenchmarkError(
             f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest}"
@@ -178,7 +180,7 @@ MADE_AT = "_cnnbench_made_at"
 
 
 @functools.cache
-def _note_variables() -> None:
+def _note_created_variables() -> None:
     """From now on, gives variables that plug-ins create the attribute `MADE_AT`.
 
     TensorFlow keeps a creator of variables for one thread and one default graph, which Keras'
@@ -189,14 +191,14 @@ def _note_variables() -> None:
     def create_noted(create: Callable[..., Any], **arguments: Any) -> Any:
         variable = create(**arguments)
         with contextlib.suppress(AttributeError):
-            setattr(variable, MADE_AT, plugins.calling_place())
+            setattr(variable, MADE_AT, plugins.calling_plugin_location())
         return variable
 
-    plugins.put_around(lambda: tf.variable_creator_scope(create_noted))
+    plugins.wrap_plugin_code(lambda: tf.variable_creator_scope(create_noted))
 
 
 @contextlib.contextmanager
-def quick_import() -> Iterator[None]:
+def faster_tensorflow_import() -> Iterator[None]:
     """Makes an import of TensorFlow in the block twice as fast.
 
     Keras is not imported, nor are scikit-learn, Matplotlib and pandas, which Keras imports.
@@ -218,13 +220,13 @@ def quick_import() -> Iterator[None]:
                 gc.freeze()
 
 
-def _version(tf: Any) -> tuple[int, ...]:
+def _tensorflow_version(tf: Any) -> tuple[int, ...]:
     return tuple(map(int, tf.__version__.split(".")[:2]))
 
 
 def untested_notices(tf: Any) -> tuple[str, ...]:
     """A notice if TensorFlow is newer than the tested versions."""
-    if _version(tf) <= NEWEST_TESTED:
+    if _tensorflow_version(tf) <= NEWEST_TESTED:
         return ()
     newest = ".".join(map(str, NEWEST_TESTED))
     return (f"TensorFlow {tf.__version__} is newer than {newest}, the newest tested",)
@@ -235,12 +237,12 @@ def watch_early_import() -> None:
     its time.
     """
     if _PACKAGE not in sys.modules and not any(
-        isinstance(finder, _Finder) for finder in sys.meta_path
+        isinstance(finder, _TensorFlowFinder) for finder in sys.meta_path
     ):
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _TensorFlowFinder())
 
 
-class _Finder(MetaPathFinder):
+class _TensorFlowFinder(MetaPathFinder):
     """Finds TensorFlow with the other finders, once, and measures how long its loader takes."""
 
     def find_spec(
@@ -265,10 +267,10 @@ def _timed_import(execute: Callable[[ModuleType], None], module: ModuleType) -> 
         with contextlib.ExitStack() as stack:
             for enter in early_setup:
                 stack.enter_context(enter())
-            with without_info_lines(), quick_import():
+            with without_info_lines(), faster_tensorflow_import():
                 execute(module)
                 if not early_setup:  # A process that only plans must not occupy GPUs.
                     module.config.set_visible_devices([], "GPU")
-            _note_variables()
+            _note_created_variables()
     finally:
         early_import_seconds.append(time.perf_counter() - start)

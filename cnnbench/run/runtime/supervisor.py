@@ -39,15 +39,15 @@ from cnnbench.base.interrupts import (
     AT_ONCE,
     SAME_SECONDS,
     SIGNALS,
-    announcement,
     grace,
-    name_of,
+    grace_announcement,
+    signal_name,
 )
 from cnnbench.base.job import Task
 from cnnbench.base.terminal import StandardStream, print_error, print_notice, print_warning
-from cnnbench.base.text import fatal_message, library_lines
+from cnnbench.base.text import fatal_message, library_output_notices
 from cnnbench.errors import BenchmarkError, ExitCode, memory_ran_out
-from cnnbench.machine.cpu import oom_kills
+from cnnbench.machine.cpu import count_oom_kills
 from cnnbench.run.runtime.turns import Turns
 
 GUARDED = "CNNBENCH_GUARDED"
@@ -71,7 +71,7 @@ class NativeDeathError(BenchmarkError):
 
 
 @dataclass
-class _Supervision:
+class _SupervisionState:
     """The state of supervision in this process.
 
     Attributes:
@@ -93,7 +93,7 @@ class _Supervision:
     attempt: int = 0
 
 
-state = _Supervision()
+state = _SupervisionState()
 
 
 @contextlib.contextmanager
@@ -108,7 +108,7 @@ def forks_allowed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def connecting(seconds: float) -> Iterator[None]:
+def limited_connection_time(seconds: float) -> Iterator[None]:
     """Ends a cnnbench program by SIGALRM if the block takes longer than `seconds`.
 
     A timeout in Python would not work, because TensorFlow runs no Python code while it connects.
@@ -120,7 +120,7 @@ def connecting(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def announce(code: int) -> None:
+def announce_exit_code(code: int) -> None:
     """Announces to the parent, if there is one, that Python exits with this code."""
     if state.link is not None:
         os.write(state.link, bytes([code & 0xFF]))
@@ -131,7 +131,7 @@ def end_soon(code: int) -> None:
 
     The interpreter waits for threads and exit handlers of plug-ins, which may never end.
     """
-    announce(code)
+    announce_exit_code(code)
     # The interpreter would restore the default actions, which end the process.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -146,11 +146,11 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    announce(code)
+    announce_exit_code(code)
     os._exit(code)
 
 
-def end_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Makes the kernel kill this process when its parent, or the thread that forked it, ends."""
     if sys.platform == "linux":
         import ctypes
@@ -178,7 +178,7 @@ def supervised(
     if not state.wanted:
         return
     state.wanted = False
-    _go_on_in_child(lost, prepare, longest_step, retries)
+    _continue_in_child(lost, prepare, longest_step, retries)
 
 
 def watched() -> None:
@@ -195,10 +195,10 @@ def watched() -> None:
     if not state.wanted or state.watched or os.environ.get(GUARDED):
         return
     state.watched = True
-    _go_on_in_child(lambda error: None)
+    _continue_in_child(lambda error: None)
 
 
-def _go_on_in_child(
+def _continue_in_child(
     lost: Callable[[NativeDeathError | None], None],
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] | None = None,
@@ -220,7 +220,7 @@ def _go_on_in_child(
         theirs, ours = (end.detach() for end in socket.socketpair())
         interrupts.writing = mmap.mmap(-1, 1)
         plugins.watch_child()
-        kills = oom_kills()
+        kills = count_oom_kills()
         child = os.fork()
         if not child:
             break
@@ -229,20 +229,20 @@ def _go_on_in_child(
         # If there is no memory for a thread, this process reports it, and the child ends.
         log.forward()
         os.write(theirs, b"\0")
-        announced, status = _wait(child, theirs, waited_for, longest_step)
+        announced, status = _wait_for_child(child, theirs, waited_for, longest_step)
         printed = log.end()
         os.close(theirs)
         held_back = unwritten() if announced is None else ""
         if announced is None and status is not None:
             number = -os.waitstatus_to_exitcode(status)
-            if memory_ran_out(number, oom_kills() - kills, held_back + printed) and retries():
+            if memory_ran_out(number, count_oom_kills() - kills, held_back + printed) and retries():
                 announced = RETRY
         if announced != RETRY:
             _end_like_child(announced, status, printed, held_back, lost)
         state.attempt += 1
     os.close(theirs)
-    log.divert()
-    end_with(parent)
+    log.redirect_stderr()
+    end_with_parent(parent)
     if not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
     state.link = ours
@@ -259,7 +259,7 @@ def _end_like_child(
 ) -> NoReturn:
     """Ends this process in the same way as its child has ended, and reports the child's death."""
     if announced is None:
-        sys.stderr.write(library_lines(held_back))
+        sys.stderr.write(library_output_notices(held_back))
         if status is not None and os.environ.get(GUARDED):
             code = os.waitstatus_to_exitcode(status)
             if code < 0:  # This process ends in the same way, so that its parent can record it.
@@ -269,7 +269,7 @@ def _end_like_child(
         reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_death_text(status, reason))
         announced = _report_death(error, lost)
-    announce(announced)  # Announced to the parent of this process, if `watched` forked.
+    announce_exit_code(announced)  # Announced to the parent of this process, if `watched` forked.
     os._exit(announced)
 
 
@@ -284,11 +284,11 @@ def _end_forks_with(process: int) -> None:
         nonlocal by_main_thread
         by_main_thread = threading.current_thread() is threading.main_thread()
 
-    def in_copy() -> None:
+    def end_copy_with_parent() -> None:
         if by_main_thread and os.getppid() == process:
-            end_with(process)
+            end_with_parent(process)
 
-    os.register_at_fork(before=before, after_in_child=in_copy)
+    os.register_at_fork(before=before, after_in_child=end_copy_with_parent)
 
 
 class _NativeLog:
@@ -304,7 +304,7 @@ class _NativeLog:
         self._mark = os.urandom(16)
         self._last = b""
 
-    def divert(self) -> None:
+    def redirect_stderr(self) -> None:
         """In the child, redirects file descriptor 2 into the pipe."""
         if isinstance(sys.stderr, StandardStream):
             sys.stderr.take_descriptor()
@@ -314,7 +314,7 @@ class _NativeLog:
 
     def forward(self) -> None:
         """In the parent, starts the thread that forwards the log."""
-        self._thread = threading.Thread(target=self._forward, daemon=True)
+        self._thread = threading.Thread(target=self._forward_log, daemon=True)
         self._thread.start()
 
     def end(self) -> str:
@@ -325,7 +325,7 @@ class _NativeLog:
         self._thread.join()
         return self._last.decode(errors="replace")
 
-    def _forward(self) -> None:
+    def _forward_log(self) -> None:
         rest = b""  # the start of an incomplete line
         while self._mark not in self._last:
             part = os.read(self._out, _LOG_BYTES)
@@ -339,10 +339,10 @@ class _NativeLog:
                 text = lines.decode(errors="backslashreplace")
                 # If another process reports the reason, this parent does not report it.
                 hides = not os.environ.get(GUARDED)
-                os.write(2, library_lines(text, hides_openblas=hides).encode())
+                os.write(2, library_output_notices(text, hides_openblas=hides).encode())
 
 
-def _wait(
+def _wait_for_child(
     child: int, link: int, waited_for: set[signal.Signals], longest_step: Callable[[], float] | None
 ) -> tuple[int | None, int | None]:
     """Waits for the end of a child. Forwards signals to it, and kills it if they do not end it.
@@ -363,8 +363,8 @@ def _wait(
                 seconds = grace(longest_step())
                 deadline = first_signal + seconds
                 kill = deadline - now < SAME_SECONDS / 10
-                if not kill and not _is_readable(link):
-                    print_notice(announcement(seconds))
+                if not kill and not _is_link_readable(link):
+                    print_notice(grace_announcement(seconds))
         elif received.si_signo == signal.SIGCHLD:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -382,12 +382,12 @@ def _wait(
         if kill:
             os.kill(child, signal.SIGKILL)
             killed, deadline = True, now + SAME_SECONDS
-    announced = os.read(link, 1) if _is_readable(link) else b""
+    announced = os.read(link, 1) if _is_link_readable(link) else b""
     interrupted = killed or -os.waitstatus_to_exitcode(status) in SIGNALS
     return (announced[0] if announced else None), (None if interrupted else status)
 
 
-def _is_readable(link: int) -> bool:
+def _is_link_readable(link: int) -> bool:
     """Whether the child has announced its end, or every process with the link has ended."""
     return bool(select.select([link], [], [], 0.0)[0])
 
@@ -404,11 +404,11 @@ def _report_death(
 
 
 def _death_text(status: int, reason: str) -> str:
-    code, where = os.waitstatus_to_exitcode(status), plugins.runs()
+    code, where = os.waitstatus_to_exitcode(status), plugins.running_plugin_name()
     if code >= 0:
         text = f"{where or 'a native library'} ended the process with exit code {code}"
         return f"{text}: {reason}" if reason else f"{text}; see the lines above"
-    name = name_of(-code)
+    name = signal_name(-code)
     text = f"ended by {name}{where and ' in '}{where}"
     return f"{text}: {reason or _HINTS.get(name, 'native code crashed')}"
 
@@ -426,7 +426,7 @@ LONGEST_STEPS = 3
 """A step may take this many times as long as the longest step so far, if that exceeds the limit."""
 
 
-class Doing(str, enum.Enum):
+class ProcessActivity(str, enum.Enum):
     """What a process is waiting for. The values complete the sentence "waits for ..."."""
 
     START = "the first step"
@@ -467,7 +467,7 @@ class ProcessProgress(NamedTuple):
     task: str
     steps: int
     last: str
-    doing: Doing
+    doing: ProcessActivity
     batches: int = 0
     idle: float = 0.0
     stalled: bool = False
@@ -476,7 +476,7 @@ class ProcessProgress(NamedTuple):
     def read(cls, values: list[Any]) -> ProcessProgress:
         """Reads progress from a JSON list; raises TypeError or ValueError for anything else."""
         task, steps, last, doing, batches, idle, stalled = values
-        numbers = int(steps), str(last), Doing(doing), int(batches), float(idle)
+        numbers = int(steps), str(last), ProcessActivity(doing), int(batches), float(idle)
         return cls(str(task), *numbers, bool(stalled))
 
     def __str__(self) -> str:
@@ -496,12 +496,12 @@ class StallDetector:
         """The progress, and the seconds since it changed."""
         progress, before = self._read_progress(), self._last_progress
         if progress != before:
-            if before is not None and _in_steps(before):
+            if before is not None and _is_in_steps(before):
                 self._longest = max(self._longest, now - self._since)
             self._last_progress, self._since = progress, now
         idle, limit = now - self._since, math.inf
-        if progress.doing is not Doing.OTHERS:
-            limit = time_limit(self._limit, self._longest, _in_steps(progress))
+        if progress.doing is not ProcessActivity.OTHERS:
+            limit = time_limit(self._limit, self._longest, _is_in_steps(progress))
         return progress._replace(idle=idle, stalled=idle > limit)
 
     def exclude(self, seconds: float) -> None:
@@ -509,8 +509,8 @@ class StallDetector:
         self._since += seconds
 
 
-def _in_steps(progress: ProcessProgress) -> bool:
-    return progress.steps > 0 and progress.doing in (Doing.STEP, Doing.INPUT)
+def _is_in_steps(progress: ProcessProgress) -> bool:
+    return progress.steps > 0 and progress.doing in (ProcessActivity.STEP, ProcessActivity.INPUT)
 
 
 def blamed_tasks(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
@@ -519,6 +519,8 @@ def blamed_tasks(progress: Mapping[Task, ProcessProgress]) -> dict[Task, Process
     These tasks wait for anything but a step. If all wait for a step, they are the tasks with the
     fewest steps.
     """
-    not_in_step = {task: state for task, state in progress.items() if state.doing is not Doing.STEP}
+    not_in_step = {
+        task: state for task, state in progress.items() if state.doing is not ProcessActivity.STEP
+    }
     least = min(state.steps for state in progress.values())
     return not_in_step or {task: state for task, state in progress.items() if state.steps == least}

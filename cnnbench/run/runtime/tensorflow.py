@@ -26,7 +26,7 @@ from cnnbench.base.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, available_cores, kernels
 from cnnbench.machine.facts import XLA_CACHE
-from cnnbench.machine.gpu import gpu_memory, uses_tensor_float_32
+from cnnbench.machine.gpu import least_free_gpu_memory, uses_tensor_float_32
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import MachinePlan
 from cnnbench.run.runtime import loading, supervisor
@@ -116,7 +116,7 @@ def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
     kind, notices = _device_kind(machine, gpus)
     intra, inter = thread_counts(machine, kind, available_cores())
-    chosen = _gpu_order(machine, gpus) if kind == "gpu" else tuple(range(flags.num_gpus))
+    chosen = _selected_gpus(machine, gpus) if kind == "gpu" else tuple(range(flags.num_gpus))
     # TensorFlow allocates memory on every visible GPU, so only the GPUs of the run are visible.
     # TensorFlow numbers them in the order of the machine.
     order = [sorted(chosen).index(number) for number in chosen]
@@ -131,7 +131,7 @@ def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     )
 
 
-def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
+def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     """Applies thread, compiler and device flags to the devices of `choose_devices`.
 
     Raises:
@@ -160,7 +160,7 @@ def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
     return chosen
 
 
-def measures_here(
+def prepare_for_plugins(
     fork: Callable[[], None], machine: MachinePlan, find: Callable[[], RunPlan | None]
 ) -> None:
     """Prepares the measuring process for plug-ins that use TensorFlow when they are loaded.
@@ -170,16 +170,16 @@ def measures_here(
     is known. If it returns None, `machine` describes the devices.
     """
     supervisor.state.measuring = fork
-    loading.early_setup[:] = [lambda: _configured_early(machine, find)]
+    loading.early_setup[:] = [lambda: _configuring_early(machine, find)]
 
 
 @contextlib.contextmanager
-def _configured_early(machine: MachinePlan, find: Callable[[], RunPlan | None]) -> Iterator[None]:
+def _configuring_early(machine: MachinePlan, find: Callable[[], RunPlan | None]) -> Iterator[None]:
     plan = find()
     settings = machine if plan is None else plan.machine.of_task(plan.place.job)
     export_environment(settings)
     yield
-    configure(settings, None if plan is None else plan.place.job)
+    configure_devices(settings, None if plan is None else plan.place.job)
 
 
 def start_server(machine: MachinePlan, job: Job) -> Any:
@@ -195,7 +195,7 @@ def start_server(machine: MachinePlan, job: Job) -> Any:
     if chosen.kind == "gpu":
         config.gpu_options.visible_device_list = ",".join(map(str, sorted(machine.cards)))
         config.gpu_options.allow_growth = bool(machine.flags.allow_growth)
-        for parts in _part_memory(machine).values():
+        for parts in _memory_of_card_parts(machine).values():
             config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
@@ -274,7 +274,8 @@ def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[st
         raise FlagError(
             "num_gpus",
             flags.num_gpus,
-            f"TensorFlow sees {visible_gpus} GPU(s){_parts_text(machine)}; use at most that many, "
+            f"TensorFlow sees {visible_gpus} GPU(s){_gpus_per_card_text(machine)}; use at most "
+            "that many, "
             "or --device=cpu for logical CPU devices",
         )
     if flags.gpus_per_card > 1:
@@ -283,12 +284,12 @@ def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[st
     return "gpu", ()
 
 
-def _parts_text(machine: MachinePlan) -> str:
+def _gpus_per_card_text(machine: MachinePlan) -> str:
     parts = machine.flags.gpus_per_card
     return f", {parts} on each card" if parts > 1 else ""
 
 
-def _part_memory(machine: MachinePlan) -> dict[int, list[int]]:
+def _memory_of_card_parts(machine: MachinePlan) -> dict[int, list[int]]:
     """MiB of each logical GPU of the run, by card; empty if cards are not divided.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
@@ -297,7 +298,7 @@ def _part_memory(machine: MachinePlan) -> dict[int, list[int]]:
     flags = machine.flags
     if flags.gpus_per_card == 1:
         return {}
-    memory = gpu_memory(machine.cards, flags.gpus_per_card)
+    memory = least_free_gpu_memory(machine.cards, flags.gpus_per_card)
     if memory is None:
         reason = "needs the memory of the cards, which NVML tells: pip install nvidia-ml-py"
         raise FlagError("gpus_per_card", flags.gpus_per_card, reason)
@@ -305,7 +306,7 @@ def _part_memory(machine: MachinePlan) -> dict[int, list[int]]:
     return {card: [int(_DIVIDED * memory.total) >> 20] * used[card] for card in sorted(used)}
 
 
-def _gpu_order(machine: MachinePlan, visible: int) -> tuple[int, ...]:
+def _selected_gpus(machine: MachinePlan, visible: int) -> tuple[int, ...]:
     flags = machine.flags
     if not flags.gpu_indices:
         return tuple(range(flags.num_gpus))
@@ -337,7 +338,7 @@ def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
 
 def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
     flags = machine.flags
-    parts = _part_memory(machine)
+    parts = _memory_of_card_parts(machine)
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu, limits in zip(gpus, parts.values(), strict=False):
@@ -347,7 +348,7 @@ def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
         visible = tf.config.get_visible_devices("GPU")
-        if visible != list(gpus) or len(cards_of_gpus()) != flags.num_gpus:
+        if visible != list(gpus) or len(physical_devices_of_gpus()) != flags.num_gpus:
             raise FlagError(
                 "num_gpus", flags.num_gpus, "this process already runs TensorFlow on other GPUs"
             ) from None
@@ -411,7 +412,7 @@ def reset_peak_memory(device_kind: str) -> None:
     if device_kind == "gpu":
         import tensorflow as tf
 
-        for number in range(len(cards_of_gpus())):
+        for number in range(len(physical_devices_of_gpus())):
             tf.config.experimental.reset_memory_stats(f"GPU:{number}")
 
 
@@ -424,18 +425,18 @@ def peak_memory(device_kind: str) -> int | None:
     """
     if device_kind != "gpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
-    return max(tensor_memory("peak"), default=None)
+    return max(tensor_bytes_by_gpu("peak"), default=None)
 
 
-def tensor_memory(key: str) -> list[int]:
+def tensor_bytes_by_gpu(key: str) -> list[int]:
     """Bytes of tensors on each GPU of this process: `key` is "current" or "peak"."""
     import tensorflow as tf
 
-    gpus = (f"GPU:{number}" for number in range(len(cards_of_gpus())))
+    gpus = (f"GPU:{number}" for number in range(len(physical_devices_of_gpus())))
     return [int(tf.config.experimental.get_memory_info(gpu)[key]) for gpu in gpus]
 
 
-def cards_of_gpus() -> list[Any]:
+def physical_devices_of_gpus() -> list[Any]:
     """The physical device of each logical GPU of this process, by its number in TensorFlow."""
     import tensorflow as tf
 
@@ -446,13 +447,13 @@ def cards_of_gpus() -> list[Any]:
     ]
 
 
-def silent_gpus() -> list[str]:
+def find_silent_gpus() -> list[str]:
     """Names of this process's GPUs that do not add two numbers in time, such as "GPU:1"."""
     import tensorflow as tf
 
     def add(gpu: str) -> None:
         # A call of a function releases the GIL, but an eager copy does not.
-        def added(number: Any) -> Any:
+        def add_on_gpu(number: Any) -> Any:
             with tf.device(gpu):
                 total = number + number
             with tf.device("CPU:0"):
@@ -460,7 +461,7 @@ def silent_gpus() -> list[str]:
 
         # An error also shows that the GPU responds.
         with contextlib.suppress(Exception), tf.device("CPU:0"):
-            tf.function(added, autograph=False)(tf.constant(1.0))
+            tf.function(add_on_gpu, autograph=False)(tf.constant(1.0))
 
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     threads = {gpu: threading.Thread(target=add, args=(gpu,), daemon=True) for gpu in gpus}
@@ -549,12 +550,16 @@ def peak(
     if user_value is not None:
         return user_value * count, "given: --peak_flops"
     if device_kind == "cpu":
-        return measured(dtype)
+        return measured_peak_flops(dtype)
     names = [gpu_name(device) for device in devices]
-    return published([name for name in names if name is not None], dtype) if all(names) else None
+    return (
+        published_peak_flops([name for name in names if name is not None], dtype)
+        if all(names)
+        else None
+    )
 
 
-def published(
+def published_peak_flops(
     gpu_names: Sequence[str], dtype: str, tf32: bool | None = None
 ) -> tuple[float, str] | None:
     """Sum of the makers' numbers for the GPUs with the driver's names, and its source.
@@ -586,7 +591,7 @@ def published(
     return total, f"published: {', '.join(counts)}"
 
 
-def measured(dtype: str) -> tuple[float, str]:
+def measured_peak_flops(dtype: str) -> tuple[float, str]:
     """Measures the rate of square matrix products on the CPU; returns the highest and its source.
 
     Takes less than two seconds.
@@ -615,7 +620,7 @@ def gpu_name(device: str) -> str | None:
     import tensorflow as tf
 
     match = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
-    cards = cards_of_gpus()
+    cards = physical_devices_of_gpus()
     if match is None or int(match.group(1)) >= len(cards):
         return None
     details = tf.config.experimental.get_device_details(cards[int(match.group(1))])

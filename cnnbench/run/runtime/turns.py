@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, MutableMapping
 
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, obey
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, raise_if_interrupted
 
 VARIABLE = "CNNBENCH_TURNS"
 """Environment variable: the descriptor, a colon, and the seconds of a turn."""
@@ -90,6 +90,6 @@ class Turns:
         """Reads the answer; b"" if the parent has ended."""
         link.settimeout(LONGEST_WAIT_SECONDS)
         while True:
-            obey()
+            raise_if_interrupted()
             with contextlib.suppress(TimeoutError):
                 return link.recv(1)

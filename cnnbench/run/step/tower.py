@@ -25,10 +25,10 @@ from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, TowerBatch
 from cnnbench.data.pipeline import synthetic_rows
 from cnnbench.errors import UsageError
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
-from cnnbench.models.int8 import Calibration, Int8Network, calibrate
-from cnnbench.models.model import place_of
-from cnnbench.models.spec import VariableSpec, of_role
-from cnnbench.plan.place import Work
+from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
+from cnnbench.models.model import plugin_place
+from cnnbench.models.spec import VariableSpec, elements_of_role
+from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import MADE_AT
@@ -71,14 +71,14 @@ def moments_over_towers(
     def merged_moments(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         if layer not in results:
             merge = partial(_moments_of_job, workers)
-            results[layer] = towers.meet(layer, (mean, variance), merge)
+            results[layer] = towers.merge_over_towers(layer, (mean, variance), merge)
         # The values are constants of the backward pass, whose gradient is the one below.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             point = f"the gradient of {layer}"
             merge = partial(_gradients_of_job, workers)
-            by_mean, by_variance = towers.meet(point, (of_mean, of_variance), merge)
+            by_mean, by_variance = towers.merge_over_towers(point, (of_mean, of_variance), merge)
             return by_mean + 2.0 * by_variance * (mean - all_mean), by_variance
 
         return (all_mean, all_variance), gradient
@@ -164,7 +164,7 @@ def _mean_updates(
 ) -> list[StateUpdate]:
     first = list(towers[0])
     real = [i for i, update in enumerate(first) if update.value.dtype.is_floating]
-    sums = manager.add_up([gradients.add_up([own[i].value for own in towers]) for i in real])
+    sums = manager.add_up([gradients.sum_tensors([own[i].value for own in towers]) for i in real])
     for i, total in zip(real, sums, strict=True):
         first[i] = first[i]._replace(value=total / float(manager.num_towers))
     return first
@@ -220,7 +220,7 @@ class LossScale:
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
         """A guard. It runs all updates or, with an automatic factor, updates by finite tensors."""
         del tensors
-        return _always
+        return _run_update
 
     def judge(
         self, gradients: Sequence[Sequence[tf.Tensor]]
@@ -235,7 +235,7 @@ class LossScale:
           A guard per apply device; a bool scalar, whether an update is skipped (None if updates are
           never skipped); operations that update the loss scale.
         """
-        return [_always for _ in gradients], None, []
+        return [_run_update for _ in gradients], None, []
 
 
 class AutoLossScale(LossScale):
@@ -272,7 +272,7 @@ class AutoLossScale(LossScale):
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
         """See `LossScale.guard`."""
-        return partial(_if_finite, all_finite(tensors, self._device))
+        return partial(_update_if_finite, all_finite(tensors, self._device))
 
     def judge(
         self, gradients: Sequence[Sequence[tf.Tensor]]
@@ -281,10 +281,10 @@ class AutoLossScale(LossScale):
         flags = [all_finite(of_device, self._device) for of_device in gradients]
         with tf.device(self._device), tf.name_scope("loss_scale"):
             finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
-            guards: list[Guard] = [partial(_if_finite, flag) for flag in flags]
-            return guards, tf.logical_not(finite), self._update(finite)
+            guards: list[Guard] = [partial(_update_if_finite, flag) for flag in flags]
+            return guards, tf.logical_not(finite), self._update_loss_scale(finite)
 
-    def _update(self, finite: tf.Tensor) -> list[Any]:
+    def _update_loss_scale(self, finite: tf.Tensor) -> list[Any]:
         scale = towers.read(self._scale)
         counted = towers.read(self._good_steps) + 1
         # The checkpoint may have been written with a different N.
@@ -299,11 +299,11 @@ class AutoLossScale(LossScale):
         ]
 
 
-def _always(update: Callable[[], list[Any]]) -> list[Any]:
+def _run_update(update: Callable[[], list[Any]]) -> list[Any]:
     return update()
 
 
-def _if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
+def _update_if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
     """Builds an update in a conditional branch, so that a skipped step changes no variables."""
 
     def updated() -> tf.Tensor:
@@ -313,12 +313,12 @@ def _if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
     return [tf.cond(finite, updated, lambda: tf.constant(False))]
 
 
-def inverse_of(factor: Factor) -> Factor:
+def inverse_scale(factor: Factor) -> Factor:
     """1 / factor on the current device; None if the factor is None."""
     return None if factor is None else 1.0 / factor
 
 
-def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
+def divide_by_scale(gradient: Gradient, inverse: Factor) -> Gradient:
     """The gradient divided by the factor, float32, on the current device.
 
     Unchanged if it is None.
@@ -327,7 +327,7 @@ def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(
-            unscaled(gradient.values, inverse), gradient.indices, gradient.dense_shape
+            divide_by_scale(gradient.values, inverse), gradient.indices, gradient.dense_shape
         )
     return tf.cast(gradient, tf.float32) * inverse
 
@@ -406,7 +406,7 @@ class Tower:
         self._model = plan.network.model
         self._spec = plan.network.spec
         self._trainables = [v for v in self._spec.variables if v.trainable]
-        self._forward_only = plan.work is Work.FORWARD
+        self._forward_only = plan.work is WorkKind.FORWARD
         self._metric_names: Sequence[str] = ()
         if plan.params.print_training_accuracy or self._forward_only:
             self._metric_names = self._model.metric_names
@@ -437,11 +437,11 @@ class Tower:
         """
         frozen = self._plan.numerics.frozen
         if not self._plan.params.xla_compile:
-            return self._forward_backward(read, features, labels, seed, factor)
+            return self._run_forward_and_backward(read, features, labels, seed, factor)
         # Variables are read outside of the compiled computation, because they may be on another
         # device, which it cannot access. Constants are created inside, so that the compiler can
         # fold them.
-        dtypes = {} if frozen else self._dtypes_read(features)
+        dtypes = {} if frozen else self._dtypes_of_read_variables(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
 
@@ -454,7 +454,7 @@ class Tower:
             factor: Factor,
         ) -> tuple[Any, ...]:
             handed_in = read if frozen else lambda spec, dtype: values[spec.name]
-            result = self._forward_backward(handed_in, features, labels, seed, factor)
+            result = self._run_forward_and_backward(handed_in, features, labels, seed, factor)
             updates[:] = result.updates
             return result.gradients, result.loss, [u.value for u in updates], result.metrics
 
@@ -463,7 +463,7 @@ class Tower:
         outside = tuple(u._replace(value=v) for u, v in zip(updates, averaged, strict=True))
         return TowerResult(list(gradients), loss, outside, metrics)
 
-    def _dtypes_read(self, features: Any) -> dict[VariableSpec, tf.DType]:
+    def _dtypes_of_read_variables(self, features: Any) -> dict[VariableSpec, tf.DType]:
         """Dtypes in which the network reads its variables.
 
         They are determined by a trace that is discarded.
@@ -476,14 +476,14 @@ class Tower:
 
         with tf.Graph().as_default():
             like = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), features)
-            self._network(read, tf.zeros([2], tf.int64)).forward(like)
+            self._make_network(read, tf.zeros([2], tf.int64)).forward(like)
         return dtypes
 
-    def _network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
+    def _make_network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
         make: Callable[..., GraphNetwork] = GraphNetwork
         if self._examples is not None:
             with tf.init_scope(), tf.device(self._device):  # before tracing, which needs the ranges
-                self.calibration = calibrate(
+                self.calibration = record_value_ranges(
                     self._model, self._spec.num_classes, self._examples, read
                 )
             make = partial(Int8Network, calibration=self.calibration)
@@ -505,7 +505,7 @@ class Tower:
             fold_batch_norm=self._forward_only,
         )
 
-    def _forward_backward(
+    def _run_forward_and_backward(
         self,
         read: Reader,
         features: Any,
@@ -514,12 +514,12 @@ class Tower:
         factor: Factor,
     ) -> TowerResult:
         if self._forward_only:
-            outputs = self._network(read, seed).forward(features)
+            outputs = self._make_network(read, seed).forward(features)
             # No loss is computed. A value that depends on every output prevents that outputs are
             # pruned.
             means = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in tf.nest.flatten(outputs)]
             loss = means[0] if len(means) == 1 else tf.add_n(means)
-            return TowerResult([], loss, (), self._metrics(outputs, labels))
+            return TowerResult([], loss, (), self._mean_metrics(outputs, labels))
         values: dict[str, tf.Tensor] = {}
         # The outer tape detects variables that do not belong to the network.
         with tf.GradientTape() as outer, tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -532,11 +532,11 @@ class Tower:
                         tape.watch(values[spec.name])
                 return values[spec.name]
 
-            network = self._network(read_and_watch, seed)
+            network = self._make_network(read_and_watch, seed)
             outputs = network.forward(features)
-            loss = tf.reduce_mean(self._losses(outputs, labels))
+            loss = tf.reduce_mean(self._example_losses(outputs, labels))
             for head, weight in network.auxiliaries:
-                loss += weight * tf.reduce_mean(self._losses(head, labels))
+                loss += weight * tf.reduce_mean(self._example_losses(head, labels))
             for added in network.losses:
                 loss += added
             target = loss if factor is None else loss * factor
@@ -545,13 +545,15 @@ class Tower:
         sources = [values[v.name] for v in self._trainables if v.name in values]
         computed = iter(tape.gradient(target, sources))
         gradients = [next(computed) if v.name in values else None for v in self._trainables]
-        self._check_trained(gradients, outer.watched_variables())
+        self._check_trained_variables(gradients, outer.watched_variables())
         updates = tuple(network.updates)
-        return TowerResult(gradients, loss, updates, self._metrics(outputs, labels))
+        return TowerResult(gradients, loss, updates, self._mean_metrics(outputs, labels))
 
-    def _check_trained(self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]) -> None:
+    def _check_trained_variables(
+        self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]
+    ) -> None:
         """Sets `foreign`; UsageError if no variable of the network gets a gradient."""
-        where = place_of(self._model)
+        where = plugin_place(self._model)
         places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in foreign)
         self.foreign = tuple(dict.fromkeys(places))
         if any(gradient is not None for gradient in gradients):
@@ -566,9 +568,9 @@ class Tower:
                 f"model {self._model.name}: no trainable variable gets a gradient from the loss"
             )
 
-    def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
+    def _example_losses(self, outputs: Any, labels: Any) -> tf.Tensor:
         """Loss of each example, with labels that are smoothed as in arXiv:1512.00567."""
-        losses = self._over_labels(partial(self._model.loss, outputs), labels)
+        losses = self._weighted_over_labels(partial(self._model.loss, outputs), labels)
         share = self._plan.params.label_smoothing
         if not share:
             return losses
@@ -576,13 +578,13 @@ class Tower:
         even = tf.reduce_logsumexp(outputs, axis=-1) - tf.reduce_mean(outputs, axis=-1)
         return losses * (1.0 - share) + even * share
 
-    def _metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
+    def _mean_metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
         if not self._metric_names:
             return {}
-        columns = self._over_labels(partial(self._model.metrics, outputs), labels)
+        columns = self._weighted_over_labels(partial(self._model.metrics, outputs), labels)
         return {name: tf.reduce_mean(columns[name]) for name in self._metric_names}
 
-    def _over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
+    def _weighted_over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
         """Values of each example for its label; for a mixed image, weighted over both labels.
 
         The cross entropy and the hits are linear in the labels, so this is the value for the mixed
@@ -590,7 +592,7 @@ class Tower:
         """
         if not self._plan.input.training.mixes:
             return of_label(labels)
-        (label,) = of_role(self._spec.elements, "label")
+        (label,) = elements_of_role(self._spec.elements, "label")
         share = labels[OWN_SHARE]
         return tf.nest.map_structure(
             lambda own, other: share * own + (1.0 - share) * other,
@@ -623,10 +625,10 @@ class PassSums:
         added: list[tf.Tensor] = []
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
-                terms = self._terms(tower, result)
+                terms = self._terms_and_factors(tower, result)
                 added += [tensor for _, tensor in terms]
                 for total, term in zip(self._sums_of(tower, terms), terms, strict=True):
-                    self._add(total, *term)
+                    self._accumulate(total, *term)
         state = [[update for update in result.updates if not update.decay] for result in results]
         if state[0]:
             guards = [self._loss_scale.guard(added)] * len(results)
@@ -640,12 +642,12 @@ class PassSums:
         totals = []
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
-                terms = self._terms(tower, result)
+                terms = self._terms_and_factors(tower, result)
                 sums = []
                 for total, (factor, term) in zip(self._sums_of(tower, terms), terms, strict=True):
-                    with tf.control_dependencies([self._add(total, factor, term)]):
+                    with tf.control_dependencies([self._accumulate(total, factor, term)]):
                         sums.append(tower_variable.read(total))
-                totals.append(self._result(result, sums))
+                totals.append(self._mean_result(result, sums))
         return totals
 
     def clear(self, rate: tf.Tensor, updates: Sequence[Any]) -> list[Any]:
@@ -664,16 +666,16 @@ class PassSums:
         return operations
 
     @staticmethod
-    def _add(total: tf.Variable, factor: float, term: tf.Tensor) -> Any:
+    def _accumulate(total: tf.Variable, factor: float, term: tf.Tensor) -> Any:
         if factor == 1.0:
             return total.assign_add(term, read_value=False)
         return total.assign(factor * tower_variable.read(total) + term, read_value=False)
 
-    def _terms(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
+    def _terms_and_factors(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
         """The values that a pass adds, and the factor of the previous sum."""
         pairs = zip(self._trainables, result.gradients, strict=True)
         dense = [
-            gradients.dense(gradient, self._manager.variable(tower, spec.name))
+            gradients.to_dense(gradient, self._manager.variable(tower, spec.name))
             for spec, gradient in pairs
             if gradient is not None
         ]
@@ -694,7 +696,7 @@ class PassSums:
                 ]
         return self._sums[tower]
 
-    def _result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
+    def _mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
         values, passes = iter(sums), self._plan.length.passes
         summed = [None if gradient is None else next(values) for gradient in last.gradients]
         loss, *metrics = (next(values) / float(passes) for _ in range(1 + len(last.metrics)))

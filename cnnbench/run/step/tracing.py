@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
-from cnnbench.base.interrupts import restored
+from cnnbench.base.interrupts import restoring_interrupts
 from cnnbench.errors import RetraceError, first_line
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
@@ -41,11 +41,11 @@ class TracedFunction:
         self._signature = tuple(signature)
         self.traces = 0
 
-        def counted(*arguments: Any) -> Any:
+        def count_trace_and_call(*arguments: Any) -> Any:
             self.traces += 1
             return function(*arguments)
 
-        traced = tf.function(counted, autograph=False)
+        traced = tf.function(count_trace_and_call, autograph=False)
         self.concrete = traced.get_concrete_function(*self._signature)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -116,36 +116,36 @@ class CopiedTowers(Generic[_R]):
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
         if self._original is not None:
             try:
-                with restored():
+                with restoring_interrupts():
                     return self._original.copy(read, tensors)  # type: ignore[no-any-return]
             except Exception as error:  # other versions of TensorFlow may raise other errors
-                self._give_up(error)
+                self._give_up_copying(error)
         if self._traced:
             return self._trace(read, *inputs)
         graph = tensors[0].graph
         reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
         of_reads: set[int] = set()  # numbers of operations
 
-        def recorded(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+        def read_and_record(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
             begin = len(graph.get_operations())
             reads.append((spec, dtype, read(spec, dtype)))
             of_reads.update(range(begin, len(graph.get_operations())))
             return reads[-1][-1]
 
         start = len(graph.get_operations())
-        result = self._trace(recorded, *inputs)
+        result = self._trace(read_and_record, *inputs)
         self._traced = True
         try:
-            with restored():
+            with restoring_interrupts():
                 added = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
                 body = _operations_to_copy(added[start:])
                 if body:
                     self._original = _TowerDefinition(graph, body, reads, tensors, result)
         except Exception as error:
-            self._give_up(error)
+            self._give_up_copying(error)
         return result
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up_copying(self, error: Exception) -> None:
         self._original = None
         reason = f"{type(error).__name__}: {first_line(error)}"
         self._tell(f"every tower is traced, which takes longer: its graph has no copy ({reason})")
@@ -204,7 +204,7 @@ class _TowerDefinition:
             return name.replace(self._scope, scope, 1)
 
         outputs = tf.graph_util.import_graph_def(
-            self._definition(renamed),
+            self._graph_definition(renamed),
             input_map={key: self._outer_tensor(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
             name="",  # keeps the names that a trace would have
@@ -243,7 +243,7 @@ class _TowerDefinition:
         self._outer[f"{elsewhere}:{number or 0}"] = f"{operation}:{number or 0}"
         return f"{elsewhere}:{number or 0}"
 
-    def _definition(self, renamed: Callable[[str], str]) -> Any:
+    def _graph_definition(self, renamed: Callable[[str], str]) -> Any:
         definition = tf.Graph().as_graph_def()
         for original in self._nodes:
             node = definition.node.add()
@@ -259,7 +259,7 @@ class _TowerDefinition:
 # Several calls in one call from the host.
 
 
-def in_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
+def build_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
     """Builds a loop in the traced function. A call begins when the previous call has ended.
 
     Args:
@@ -294,7 +294,7 @@ def in_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
     return tf.nest.pack_sequence_as(like, parts)
 
 
-def select(number: tf.Tensor, nests: Sequence[Any]) -> Any:
+def select_nest(number: tf.Tensor, nests: Sequence[Any]) -> Any:
     """The nest with a number (int32 scalar).
 
     All nests have the same structure, shapes and dtypes.

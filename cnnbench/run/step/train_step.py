@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
-from cnnbench.data.pipeline import ReadEvents, ScalarReader
+from cnnbench.data.pipeline import ReadCallbacks, ScalarReader
 from cnnbench.data.prefetch import CoordinatedInput
 from cnnbench.models.int8 import Calibration
 from cnnbench.models.spec import VariableSpec
@@ -37,11 +37,11 @@ from cnnbench.run.step.tower import (
     Tower,
     TowerResult,
     calibration_examples,
-    inverse_of,
-    unscaled,
+    divide_by_scale,
+    inverse_scale,
 )
-from cnnbench.run.step.tracing import CopiedTowers, TracedFunction, in_loop, select
-from cnnbench.run.step.update import Optimizer, UpdateCounter, Updater, signals
+from cnnbench.run.step.tracing import CopiedTowers, TracedFunction, build_loop, select_nest
+from cnnbench.run.step.update import Optimizer, UpdateCounter, Updater, control_signals
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
@@ -145,7 +145,7 @@ class TrainStep:
         if self._sums is not None:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
             signature = (_PASS, *inputs.signature)
-            self._earlier = TracedFunction("a pass", self._earlier_pass, signature)
+            self._earlier = TracedFunction("a pass", self._run_earlier_pass, signature)
         self.function = self._trace()
         self.graph: tf.Graph = self.function.concrete.graph
         self._execution: TracedFunction | None = None
@@ -206,7 +206,7 @@ class TrainStep:
         result: StepResult = self.function(self._rate_tensor(*learning_rates), *batches)
         return result
 
-    def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
+    def on_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
         """The result in host memory.
 
         A `ScalarReader` reads it from a GPU; on a CPU, it is unchanged.
@@ -243,34 +243,34 @@ class TrainStep:
         per_tower = len(signature) == len(self._devices)
         devices = self._devices if per_tower else [self._host] * len(signature)
 
-        def of_pass(number: tf.Tensor) -> Iterator[TowerBatch]:
+        def batches_of_pass(number: tf.Tensor) -> Iterator[TowerBatch]:
             for place, device in enumerate(devices):
                 with tf.device(device):
-                    yield select(number, batches[place :: len(devices)])
+                    yield select_nest(number, batches[place :: len(devices)])
 
         def step(number: tf.Tensor) -> StepResult:
             first = number * passes
 
-            def earlier(pass_number: tf.Tensor) -> None:
+            def add_earlier_pass(pass_number: tf.Tensor) -> None:
                 assert self._earlier is not None
                 self._earlier.concrete(
-                    tf.cast(pass_number, tf.int64), *of_pass(first + pass_number)
+                    tf.cast(pass_number, tf.int64), *batches_of_pass(first + pass_number)
                 )
 
             if passes > 1:
-                in_loop(passes - 1, earlier, None)
-            result = self.function.concrete(rates[number], *of_pass(first + passes - 1))
+                build_loop(passes - 1, add_earlier_pass, None)
+            result = self.function.concrete(rates[number], *batches_of_pass(first + passes - 1))
             return cast("StepResult", result)
 
         with tf.device(self._host):
-            result = in_loop(rates.shape[0], step, self.function.concrete.structured_outputs)
+            result = build_loop(rates.shape[0], step, self.function.concrete.structured_outputs)
             return cast("StepResult", result)
 
     def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
         factor = None if self._update is None else self.loss_scale.factor()
         counter = self._updates_counter
         count_before = None if counter is None else counter.read()
-        towers = self._all_towers(batches, factor, count_before)
+        towers = self._run_all_towers(batches, factor, count_before)
         if self._sums is not None:
             towers = self._sums.total(towers)
         sums = self._scalar_sums(towers)
@@ -292,14 +292,14 @@ class TrainStep:
         result = self._result(towers, totals, weight_losses, updates)
         return result._replace(skipped=skipped, staleness=staleness)
 
-    def _earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
+    def _run_earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
         """Builds a pass before the last pass of a step. It only adds its results."""
         assert self._sums is not None
         last, self._pass = self._pass, number
-        self._sums.add(self._all_towers(batches, self.loss_scale.factor(), None))
+        self._sums.add(self._run_all_towers(batches, self.loss_scale.factor(), None))
         self._pass = last
 
-    def _all_towers(
+    def _run_all_towers(
         self, batches: Sequence[TowerBatch], factor: Factor, count_before: tf.Tensor | None
     ) -> list[TowerResult]:
         # Towers that synchronise are built at the same time; frozen towers have different
@@ -321,7 +321,7 @@ class TrainStep:
         """Calibration of the first tower's network, if it computes in 8-bit integers."""
         return self._towers[0].calibration
 
-    def _draw_seed(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
+    def _seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         """Seed of a tower and step, int64 [2]."""
         del count_before  # used by `CoordinatedStep`
         number, done = self._first_tower + tower, self._counter
@@ -346,7 +346,7 @@ class TrainStep:
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
-            seed = self._draw_seed(tower, count_before)
+            seed = self._seed_of_tower(tower, count_before)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 if self._plan.numerics.frozen:
@@ -370,13 +370,13 @@ class TrainStep:
         of_towers = self._manager.run_towers(build, meeting=True) if together else [build(0)]
         gradients_of_pass = of_towers[0].gradients
         with tf.device(self._devices[0]):
-            inverse = inverse_of(factor)
+            inverse = inverse_scale(factor)
             passes = self._plan.length.passes
             if passes > 1:  # the gradients of a pass are divided by their number
                 inverse = float(passes) * (1.0 if inverse is None else inverse)
             trainables = [v for v in self._plan.network.spec.variables if v.trainable]
             by_name = {
-                spec.name: tf.convert_to_tensor(unscaled(gradient, inverse))
+                spec.name: tf.convert_to_tensor(divide_by_scale(gradient, inverse))
                 for spec, gradient in zip(trainables, gradients_of_pass, strict=True)
                 if gradient is not None
             }
@@ -390,7 +390,7 @@ class TrainStep:
         columns = [[tower.loss for tower in towers]]
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
         with tf.device(self._devices[0]), tf.name_scope("sums"):
-            sums = [gradients.add_up(column) for column in columns]
+            sums = [gradients.sum_tensors(column) for column in columns]
             if self._stop is not None:
                 sums.append(tower_variable.read(self._stop))
             return sums
@@ -413,7 +413,7 @@ class TrainStep:
             if weight_losses:
                 assert self._update is not None
                 loss = loss + self._update.l2_loss(weight_losses)
-            with tf.control_dependencies(signals(updates, self._devices[0])):
+            with tf.control_dependencies(control_signals(updates, self._devices[0])):
                 by_name = dict(zip(towers[0].metrics, metrics, strict=True))
                 return StepResult(tf.identity(loss), by_name, stop=stop)
 
@@ -440,7 +440,7 @@ class CoordinatedStep(TrainStep):
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
         self._waited = 0.0
         self._waits = threading.Lock()
-        return TracedFunction("the step", self._scheduled, (RATE,))
+        return TracedFunction("the step", self._scheduled_update, (RATE,))
 
     @property
     def input_wait_seconds(self) -> float:
@@ -466,7 +466,7 @@ class CoordinatedStep(TrainStep):
         )
         tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
         values = dict(tf.nest.pack_sequence_as(self._fields, tensors))
-        self._inputs.taken(int(values["worker"].numpy()))
+        self._inputs.refill_queue(int(values["worker"].numpy()))
         with self._waits:
             self._waited += float(values.pop("waited").numpy())
         return StepResult(**values)
@@ -485,7 +485,7 @@ class CoordinatedStep(TrainStep):
             # coordinator repeats the step on another worker, whose result is used.
             time.sleep(_RETRY_SECONDS)
 
-    def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
+    def _scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
         """`StepResult` and the time of waiting for input in one float64 tensor, so that one
         message is sent.
         """
@@ -497,7 +497,7 @@ class CoordinatedStep(TrainStep):
         )
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(scalars)])
 
-    def _draw_seed(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
+    def _seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         del tower
         assert count_before is not None
         return tf.stack([self._plan.params.tf_random_seed + self._inputs.worker(), count_before])

@@ -50,21 +50,27 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.job import cpu_of, is_cpu
+from cnnbench.base.job import cpu_of_device, is_cpu
 from cnnbench.optimizers.registry import AVERAGE, OptimizerSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.step.tower import (
     Factor,
     LossScale,
     TowerResult,
-    inverse_of,
-    unscaled,
+    divide_by_scale,
+    inverse_scale,
     update_moving_averages,
 )
 from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.gradients import Column, Gradient, cast, on_devices, traced_graph
+from cnnbench.variable_mgr.gradients import (
+    Column,
+    Gradient,
+    cast,
+    current_traced_graph,
+    map_on_devices,
+)
 
 # Clips the gradients that are applied together on one device.
 
@@ -73,7 +79,7 @@ def by_value(
     gradients: Sequence[tf.Tensor], devices: Sequence[str], bound: float
 ) -> list[tf.Tensor]:
     """Clips every element to [-bound, bound]."""
-    return on_devices(devices, lambda g: tf.clip_by_value(g, -bound, bound), gradients)
+    return map_on_devices(devices, lambda g: tf.clip_by_value(g, -bound, bound), gradients)
 
 
 CLIPPINGS: Mapping[str, Callable[[Sequence[tf.Tensor], Sequence[str], float], list[tf.Tensor]]] = {
@@ -120,10 +126,10 @@ class FusedDecay:
         ends = []
         for device, there in by_device.items():
             with tf.device(device):
-                ends.append(_apply_sgd(there, rate, self._piece(rate)))
+                ends.append(_apply_sgd(there, rate, self._decay_piece(rate)))
         return ends
 
-    def _piece(self, rate: tf.Tensor) -> tf.Tensor:
+    def _decay_piece(self, rate: tf.Tensor) -> tf.Tensor:
         """x_t, a float32 scalar."""
         product = tf.cast(rate, tf.float64) * self._decay
         kept_share = 1.0 - product
@@ -267,7 +273,9 @@ class Optimizer:
                         n: towers.read(power) for n, power in self._groups[number].items()
                     }
                 constants = {**powers[number], **self._constants}
-                ops += self._update(cast(gradient, dtype), variable, rates[dtype], constants)
+                ops += self._update_variable(
+                    cast(gradient, dtype), variable, rates[dtype], constants
+                )
         ops.extend(self._advance_powers(powers))
         ops = [op for op in ops if op is not None]
         with tf.control_dependencies(ops):
@@ -283,7 +291,7 @@ class Optimizer:
                 resource=average.handle, value=(1.0 - self._average_decay) * distance
             )
 
-    def _update(
+    def _update_variable(
         self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor, arguments: dict[str, Any]
     ) -> list[Any]:
         spec = self._spec
@@ -360,7 +368,9 @@ class Updater:
                 optimizer.decay(manager.updated(name).copies, update.decoupled_decay)
         decayed = decayed if update.weight_decay else []
         # One list for each apply device.
-        self._decayed = gradients.transposed([manager.updated(name).copies for name in decayed])
+        self._decayed = gradients.transpose_lists(
+            [manager.updated(name).copies for name in decayed]
+        )
         copies = list(itertools.chain.from_iterable(self._decayed))
         fused = update.fused and all(map(is_cpu, self._devices))
         self._added_late = set() if update.deferred or fused else {v.ref() for v in copies}
@@ -386,7 +396,7 @@ class Updater:
         manager = self._manager
         early, late = (factor, None) if self._plan.deferred else (None, factor)
         columns = self._gradient_columns(towers, early)
-        graph = traced_graph()
+        graph = current_traced_graph()
         before = len(graph.get_operations())
         devices, state, totals = manager.reduce_together(columns, sums)
         self.reduction_operations = len(graph.get_operations()) - before
@@ -397,11 +407,11 @@ class Updater:
         guards, skipped, ops = self._loss_scale.judge(
             [[gradient for gradient, _ in one] for one in reduced]
         )
-        readers = Readers(towers[0].loss.graph)
-        rates = self._rates(rate, devices)
+        readers = BufferReaders(towers[0].loss.graph)
+        rates = self._rates_by_device(rate, devices)
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
-                inverse = inverse_of(late)
+                inverse = inverse_scale(late)
                 variables = [variable for _, variable in reduced[index]]
                 finals = [self._completed_gradient(*pair, inverse) for pair in reduced[index]]
                 for flag, bound in self._plan.clip.items():
@@ -441,12 +451,14 @@ class Updater:
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
     def _gradient_columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
-        inverses = gradients.on_devices(self._devices, inverse_of, [factor] * len(towers))
+        inverses = gradients.map_on_devices(self._devices, inverse_scale, [factor] * len(towers))
         columns = []
-        by_variable = gradients.transposed([tower.gradients for tower in towers])
+        by_variable = gradients.transpose_lists([tower.gradients for tower in towers])
         for spec, of_towers in zip(self._trainables, by_variable, strict=True):
             pairs = list(zip(of_towers, inverses, strict=True))
-            own = gradients.on_devices(self._devices, lambda pair: unscaled(*pair), pairs)
+            own = gradients.map_on_devices(
+                self._devices, lambda pair: divide_by_scale(*pair), pairs
+            )
             variables = [self._manager.variable(t, spec.name) for t in range(len(towers))]
             columns.append(self.before_reduction(Column(own, variables)))
         return columns
@@ -460,37 +472,37 @@ class Updater:
         if column.variables[0].ref() not in self._read:
             return column
         if self._plan.deferred:
-            return column.mapped(self._devices, self._with_decay)
+            return column.map_gradients(self._devices, self._add_weight_decay)
         if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
             return column  # the reduction replaces None by zeros of the correct shape
-        return column.mapped(
+        return column.map_gradients(
             self._devices,
             lambda gradient, variable: tf.zeros(variable.shape) if gradient is None else gradient,
         )
 
-    def _with_decay(self, gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
+    def _add_weight_decay(self, gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
         term = self._manager.decayed(variable) * self._plan.decay
-        return term if gradient is None else gradients.dense(gradient, variable) + term
+        return term if gradient is None else gradients.to_dense(gradient, variable) + term
 
     def _completed_gradient(
         self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor
     ) -> tf.Tensor:
         """A reduced gradient without loss scale and with decay, on the device of its variable."""
         with tf.device(variable.device):
-            gradient = unscaled(gradient, inverse)
+            gradient = divide_by_scale(gradient, inverse)
             late = variable.ref() in self._added_late
-            return self._with_decay(gradient, variable) if late else gradient
+            return self._add_weight_decay(gradient, variable) if late else gradient
 
-    def _rates(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
+    def _rates_by_device(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
         """The learning rate for updates on each device. It is sent once to every process."""
         by_home: dict[str, tf.Tensor] = {}
-        for home in dict.fromkeys((self._host, *map(cpu_of, devices))):
+        for home in dict.fromkeys((self._host, *map(cpu_of_device, devices))):
             with tf.device(home):
                 by_home[home] = tf.identity(by_home.get(self._host, rate))
-        return [by_home[cpu_of(device)] for device in devices]
+        return [by_home[cpu_of_device(device)] for device in devices]
 
 
-class Readers:
+class BufferReaders:
     """Operations that use variables' buffers in the traced function (see `tower_variable.read`)."""
 
     def __init__(self, graph: tf.Graph) -> None:
@@ -519,12 +531,12 @@ class Readers:
         readers = [reader for reader in of_variable if _cpu_task(reader.device) in near]
         if not readers:
             return gradient
-        waiting = tf.control_dependencies(signals(readers, variable.device))
+        waiting = tf.control_dependencies(control_signals(readers, variable.device))
         with tf.device(variable.device), waiting:
             return tf.identity(gradient, name="waiting")
 
 
-def signals(operations: Sequence[Any], device: str) -> list[Any]:
+def control_signals(operations: Sequence[Any], device: str) -> list[Any]:
     """Control dependencies for a device. Each other device sends it only one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
@@ -566,7 +578,7 @@ class UpdateCounter:
         `count_before` is what `read` returned in the same step.
         """
         home = self._count.device
-        with tf.device(home), tf.control_dependencies(signals(updates, home)):
+        with tf.device(home), tf.control_dependencies(control_signals(updates, home)):
             # One operation reads and increments, so that no two updates get the same number.
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64

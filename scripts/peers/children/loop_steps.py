@@ -75,11 +75,11 @@ def cluster(
 def one_process(args: argparse.Namespace) -> None:
     """A strategy in this process, on two devices or one."""
     from cnnbench.plan.setup import MachinePlan
-    from cnnbench.run.runtime.tensorflow import configure
+    from cnnbench.run.runtime.tensorflow import configure_devices
 
     count = 1 if args.strategy == "one_device_strategy" else 2
     # Threads and devices as those of a run of cnnbench.
-    devices = configure(MachinePlan(network(args.model, count))).job.own_tower_devices
+    devices = configure_devices(MachinePlan(network(args.model, count))).job.own_tower_devices
     import tensorflow as tf
 
     made = {

@@ -17,7 +17,7 @@ from cnnbench.base.charts import (
     Lines,
     Rows,
     Span,
-    key_of,
+    legend_text,
 )
 from cnnbench.base.charts.draw import (
     FORMATS,
@@ -406,7 +406,7 @@ def test_sizes_and_texts_of_points():
 )
 def test_the_key_names_only_marks_that_there_are(parts, expected):
     rows = (DistributionRow(label="a", **parts),)
-    assert key_of(rows, dot="a process", centre="the median", band="its interval") == expected
+    assert legend_text(rows, dot="a process", centre="the median", band="its interval") == expected
 
 
 def test_lanes_have_a_colour_for_each_kind_and_say_what_a_span_is():

@@ -8,37 +8,41 @@ from cnnbench.base.document import (
     Section,
     TableCell,
     Text,
-    docstring_first,
-    interval,
-    lines_of,
-    numeric,
-    table,
+    interval_cell,
+    make_table,
+    numeric_cell,
+    prepend_docstring,
+    sections_to_lines,
     table_lines,
     text_of,
 )
 from cnnbench.base.text import code, percent
 
 ROWS = [
-    {"layer": "conv1", "A, ms": numeric(0.0125, scale=1e3), "share": numeric(0.5, percent)},
-    {"layer": "a|b", "A, ms": numeric(None), "share": numeric(0.25, percent)},
+    {
+        "layer": "conv1",
+        "A, ms": numeric_cell(0.0125, scale=1e3),
+        "share": numeric_cell(0.5, percent),
+    },
+    {"layer": "a|b", "A, ms": numeric_cell(None), "share": numeric_cell(0.25, percent)},
 ]
 
 
 def test_a_table_loses_empty_columns_and_keeps_sort_keys():
-    found = table({**row, "error": ""} for row in ROWS)
+    found = make_table({**row, "error": ""} for row in ROWS)
     assert [title for title, _, _ in found.columns] == ["layer", "A, ms", "share"]
     assert [[cell.text for cell in row] for row in found.rows] == [
         ["conv1", "12.50", "50.0 %"],
         ["a|b", "-", "25.0 %"],
     ]
     assert [row[1].value for row in found.rows] == [12.5, None]
-    assert len(table(({**row, "error": ""} for row in ROWS), whole=True).columns) == 4
-    assert table([]) is None
-    assert interval((1.0, 3.0)).value == 2.0
+    assert len(make_table(({**row, "error": ""} for row in ROWS), whole=True).columns) == 4
+    assert make_table([]) is None
+    assert interval_cell((1.0, 3.0)).value == 2.0
 
 
 def test_a_docstring_introduces_contents_if_there_are_some():
-    @docstring_first
+    @prepend_docstring
     def contents(words):
         """What every
         section begins with.
@@ -55,7 +59,7 @@ def test_a_docstring_introduces_contents_if_there_are_some():
 
 
 def test_sections_are_apart_and_heads_have_no_commas():
-    noted = table(ROWS, title="Times", notes=("slow", ""), indent=2)
+    noted = make_table(ROWS, title="Times", notes=("slow", ""), indent=2)
     found = text_of([["first", None], [], [noted], Section.of("", "Last", ["end"])])
     assert found.splitlines() == [
         *("first", "", "Times"),
@@ -71,8 +75,8 @@ def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch
     monkeypatch.setenv("COLUMNS", "40")
     words = "one two three four five six seven eight nine ten"
     texts = [Text(words, indent=1, hanging=4), Text(words, whole=True)]
-    wide = [{"name": "x" * 30, "a": numeric(1.0), "b": numeric(2.0)}]
-    found = lines_of([texts, [table(wide, spare=("a",))]])
+    wide = [{"name": "x" * 30, "a": numeric_cell(1.0), "b": numeric_cell(2.0)}]
+    found = sections_to_lines([texts, [make_table(wide, spare=("a",))]])
     assert found[:3] == [" one two three four five six seven eight", "    nine ten", words]
     assert found[-1] == "omitted for lack of width: a"
     assert max(len(line) for line in found if line != words) <= 40
@@ -80,21 +84,21 @@ def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch
 
 @pytest.mark.parametrize(("tone", "code"), [("good", "32"), ("bad", "31;1"), ("", "")])
 def test_a_colour_repeats_the_tone_of_a_first_cell(tone, code):
-    sections = [[table([{"verdict": TableCell("- slower", tone=tone), "name": "a"}])]]
-    *_, row = lines_of(sections, colour=True)
+    sections = [[make_table([{"verdict": TableCell("- slower", tone=tone), "name": "a"}])]]
+    *_, row = sections_to_lines(sections, colour=True)
     assert row == (f"\x1b[{code}m- slower\x1b[0m  a" if code else "- slower  a")
     assert "\x1b" not in text_of(sections)
 
 
 def test_records_cannot_control_the_terminal_or_the_markdown():
-    hostile = [{"na\x1b[31mme": "a|b\x07\n# c", "n": numeric(1.0)}]
-    shown = text_of([["x\x1b[31m\ny", table(hostile)]])
+    hostile = [{"na\x1b[31mme": "a|b\x07\n# c", "n": numeric_cell(1.0)}]
+    shown = text_of([["x\x1b[31m\ny", make_table(hostile)]])
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == 3
-    assert table_lines(table(ROWS), code) == [
+    assert table_lines(make_table(ROWS), code) == [
         "| layer | A, ms | share |",
         "| --- | --: | --: |",
         "| <code>conv1</code> | 12.50 | 50.0 % |",
         "| <code>a&#124;b</code> | - | 25.0 % |",
     ]
-    assert "a&#124;b" in table_lines(table(ROWS))[-1]
+    assert "a&#124;b" in table_lines(make_table(ROWS))[-1]

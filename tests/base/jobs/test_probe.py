@@ -14,7 +14,7 @@ import pytest
 
 from cnnbench.base import rendezvous as probing
 from cnnbench.base.job import Job, Task
-from cnnbench.base.rendezvous import culprits, probe, wait_up
+from cnnbench.base.rendezvous import probe, unresponsive_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError
 
 pytestmark = pytest.mark.timeout(60)
@@ -116,10 +116,10 @@ def test_wait_up(job, serve, limits):
     said = []
     missing = f"worker:1 ({job.address(WORKER)}): nobody listens there"
     with pytest.raises(BenchmarkError) as caught:
-        wait_up(job, 0.5, said.append)
+        wait_for_servers(job, 0.5, said.append)
     assert str(caught.value) == f"worker:0: waited 0.5 s for {missing}"
     threading.Timer(0.3, serve, [WORKER]).start()
-    wait_up(job, PATIENCE, said.append)
+    wait_for_servers(job, PATIENCE, said.append)
     assert set(said) == {f"waiting for {missing}"}
 
 
@@ -136,4 +136,4 @@ def test_wait_up(job, serve, limits):
 def test_culprits_of_an_error(job, serve, up, text, named):
     for task in up:
         serve(task)
-    assert [str(task) for task in culprits(job, RuntimeError(text))] == named
+    assert [str(task) for task in unresponsive_tasks(job, RuntimeError(text))] == named

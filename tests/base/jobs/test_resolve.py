@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cnnbench.base.job import Job, Task
-from cnnbench.base.rendezvous import Ranks, expand_nodes, mpi_ranks, resolve, started_together
+from cnnbench.base.rendezvous import Ranks, detect_launcher, expand_nodes, mpi_ranks, resolve_job
 from cnnbench.errors import UsageError
 
 # As Kubeflow's operator sets it.
@@ -79,55 +79,61 @@ def tf_config(changes=(), **parts):
 
 
 def test_tf_config_with_parameter_servers_has_its_chief_as_controller():
-    place, _ = resolve("tf_config", 0, tf_config())
+    place, _ = resolve_job("tf_config", 0, tf_config())
     assert place.task == Task("worker", 1)
     assert place.worker_addresses == tuple(KUBEFLOW["cluster"]["worker"])
     assert place.ps_addresses == ("mnist-ps-0.kubeflow.svc:2222",)
     assert place.controller_address == "mnist-chief-0.kubeflow.svc:2222"
-    chief, _ = resolve("tf_config", 0, tf_config(task={"type": "chief", "index": 0}))
+    chief, _ = resolve_job("tf_config", 0, tf_config(task={"type": "chief", "index": 0}))
     assert chief.task == Task("controller")
-    assert resolve("tf_config", 0, tf_config(task={"type": "ps"}))[0].task == Task("ps", 0)
+    assert resolve_job("tf_config", 0, tf_config(task={"type": "ps"}))[0].task == Task("ps", 0)
 
 
 def test_tf_config_without_them_has_its_chief_as_first_worker():
-    place, _ = resolve("tf_config", 0, {"TF_CONFIG": json.dumps(VERTEX)})
+    place, _ = resolve_job("tf_config", 0, {"TF_CONFIG": json.dumps(VERTEX)})
     assert place.task == Task("worker", 0)
     assert [host.split("-")[2] for host in place.worker_addresses] == ["workerpool0", "workerpool1"]
     worker = {**VERTEX, "task": {"type": "worker", "index": 0}}
-    assert resolve("tf_config", 0, {"TF_CONFIG": json.dumps(worker)})[0].task == Task("worker", 1)
+    assert resolve_job("tf_config", 0, {"TF_CONFIG": json.dumps(worker)})[0].task == Task(
+        "worker", 1
+    )
 
 
 @pytest.mark.parametrize("text", [None, "", " ", "{}", '{"cluster": {}, "environment": "cloud"}'])
 def test_a_job_of_one_replica_has_no_cluster(text):
     """Kubeflow sets no TF_CONFIG then, and others one without addresses."""
-    assert resolve("tf_config", 0, {} if text is None else {"TF_CONFIG": text}) == (Job(), None)
+    assert resolve_job("tf_config", 0, {} if text is None else {"TF_CONFIG": text}) == (Job(), None)
 
 
 def test_an_evaluator_is_in_no_cluster():
     listed = {"cluster": {**KUBEFLOW["cluster"], "evaluator": ["e:2222"]}}
-    assert resolve("tf_config", 0, tf_config(listed)) == resolve("tf_config", 0, tf_config())
+    assert resolve_job("tf_config", 0, tf_config(listed)) == resolve_job(
+        "tf_config", 0, tf_config()
+    )
     for given in (KUBEFLOW, listed, {"cluster": {}}):
         evaluator = tf_config(given, task={"type": "evaluator", "index": 0})
-        job, _ = resolve("tf_config", 0, evaluator)
+        job, _ = resolve_job("tf_config", 0, evaluator)
         assert (job.task, job.in_cluster) == (Task("evaluator"), False)
 
 
 def test_slurm():
-    place, local_rank = resolve("slurm", 1, SLURM)
+    place, local_rank = resolve_job("slurm", 1, SLURM)
     nodes = [host.rpartition(":") for host in (*place.worker_addresses, *place.ps_addresses)]
     assert [node for node, _, _ in nodes] == ["gpu07", "gpu07", "gpu08", "gpu08", "login1"]
     first = int(nodes[0][2])
     assert [int(port) - first for _, _, port in nodes] == [0, 1, 0, 1, 0]
     assert 1024 < first < 32768
     assert (place.task, local_rank, len(place.ps_addresses)) == (Task("worker", 3), 1, 1)
-    other, local_rank = resolve("slurm", 1, {**SLURM, "SLURM_PROCID": "4", "SLURM_LOCALID": "0"})
+    other, local_rank = resolve_job(
+        "slurm", 1, {**SLURM, "SLURM_PROCID": "4", "SLURM_LOCALID": "0"}
+    )
     assert (other.task, local_rank) == (Task("ps", 0), 0)
     assert (other.worker_addresses, other.ps_addresses) == (
         place.worker_addresses,
         place.ps_addresses,
     )
     job = {**SLURM, "SLURM_JOB_ID": "62815"}
-    assert resolve("slurm", 1, job)[0].worker_addresses != place.worker_addresses
+    assert resolve_job("slurm", 1, job)[0].worker_addresses != place.worker_addresses
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_lists_of_nodes(text, nodes):
 
 
 def test_kubernetes():
-    place, _ = resolve("kubernetes", 1, KUBERNETES)
+    place, _ = resolve_job("kubernetes", 1, KUBERNETES)
     hosts = tuple(f"cnnbench-{i}.cnnbench-peers:2222" for i in range(3))
     assert (place.task, place.worker_addresses, place.ps_addresses) == (
         Task("ps"),
@@ -155,7 +161,7 @@ def test_kubernetes():
         hosts[2:],
     )
     other = {**KUBERNETES, "HOSTNAME": "a-b-0", "CNNBENCH_PORT": "7"}
-    assert resolve("kubernetes", 0, other)[0].worker_addresses[1] == "a-b-1.cnnbench-peers:7"
+    assert resolve_job("kubernetes", 0, other)[0].worker_addresses[1] == "a-b-1.cnnbench-peers:7"
 
 
 def test_mpi():
@@ -166,7 +172,7 @@ def test_mpi():
     assert (mpich.launcher, mpich.local_rank, mpich.local_size) == ("MPICH", 3, 4)
     assert mpi_ranks(SLURM).launcher == "Slurm"
     assert mpi_ranks({}) is None
-    job, local_rank = resolve("mpi", 1, {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3"})
+    job, local_rank = resolve_job("mpi", 1, {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3"})
     assert (job.task, local_rank) == (Task("ps"), 0)
 
 
@@ -204,7 +210,7 @@ def test_a_number_on_the_machine_is_that_of_this_process_or_unknown(environ, fou
     ranks = mpi_ranks(environ)
     seen = (ranks.launcher, ranks.rank, ranks.size, ranks.local_rank, ranks.local_size)
     assert seen == found
-    assert resolve("mpi", 0, environ)[1] == found[3]
+    assert resolve_job("mpi", 0, environ)[1] == found[3]
 
 
 # As horovodrun sets it, with Gloo; within an allocation of Slurm beside the variables of that.
@@ -232,7 +238,7 @@ BATCH = {name: value for name, value in SLURM.items() if "STEP" not in name}
     ],
 )
 def test_jobs_of_several_processes_are_seen(environ, found):
-    assert started_together(environ, False) == found
+    assert detect_launcher(environ, False) == found
 
 
 @pytest.mark.parametrize(
@@ -246,7 +252,7 @@ def test_jobs_of_several_processes_are_seen(environ, found):
     ],
 )
 def test_a_process_in_no_job_of_several_is_seen(environ):
-    assert started_together(environ, False) is None
+    assert detect_launcher(environ, False) is None
 
 
 def test_horovodrun():
@@ -311,7 +317,7 @@ def test_malformed_variables(name):
     cluster, environ = ENVIRONMENTS[name.partition("_")[0]]
     for value, words in MALFORMED[name]:
         with pytest.raises(UsageError) as caught:
-            resolve(cluster, 0, {**environ, name: value})
+            resolve_job(cluster, 0, {**environ, name: value})
         message = str(caught.value)
         assert message.startswith(f"the environment variable {name}")
         assert words in message
@@ -328,4 +334,4 @@ def test_malformed_variables(name):
 )
 def test_environments_of_no_process(cluster, ps, environ, words):
     with pytest.raises(UsageError, match=words):
-        resolve(cluster, ps, environ)
+        resolve_job(cluster, ps, environ)

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import scipy  # which loads scipy.stats when it is used
 
-from cnnbench.base.inference import fit, fit_blocks, student_quantile, student_tail
+from cnnbench.base.inference import (
+    fit_additive_blocks,
+    fit_additive_model,
+    student_quantile,
+    student_tail,
+)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 101])
@@ -23,7 +28,7 @@ def test_tails_are_those_of_students_distribution(freedom: int) -> None:
 
 
 def test_a_round_that_is_slow_for_all_moves_no_difference() -> None:
-    fitted = fit([{"a": 1.0, "b": 2.0}, {"a": 0.0, "b": 1.0}, {"a": 5.0, "b": 6.0}])
+    fitted = fit_additive_model([{"a": 1.0, "b": 2.0}, {"a": 0.0, "b": 1.0}, {"a": 5.0, "b": 6.0}])
     assert fitted.difference("b", "a") == pytest.approx(1.0)
     assert fitted.scatter == pytest.approx(0.0, abs=1e-12)
     assert fitted.freedom == 2
@@ -31,7 +36,7 @@ def test_a_round_that_is_slow_for_all_moves_no_difference() -> None:
 
 def test_two_candidates_give_the_paired_t_test() -> None:
     a, b = [1.0, 2.0, 3.0, 4.5], [1.4, 2.1, 3.9, 4.8]
-    fitted = fit([{"a": x, "b": y} for x, y in zip(a, b, strict=True)])
+    fitted = fit_additive_model([{"a": x, "b": y} for x, y in zip(a, b, strict=True)])
     expected = scipy.stats.ttest_rel(b, a, alternative="greater")
     assert fitted.freedom == 3
     assert fitted.p_above("b", "a") == pytest.approx(float(expected.pvalue))
@@ -51,7 +56,7 @@ def test_the_noise_is_that_of_all_candidates_and_some_may_be_missing() -> None:
     ]
     for at in range(20, 40):
         del rounds[at]["b"]
-    fitted = fit(rounds)
+    fitted = fit_additive_model(rounds)
     assert fitted.freedom == 220 - 6 - 40 + 1
     assert fitted.scatter == pytest.approx(0.01, rel=0.15)
     assert fitted.difference("b", "a") == pytest.approx(0.2, abs=0.01)
@@ -68,14 +73,14 @@ def test_a_candidate_may_be_noisier_than_the_others() -> None:
     ]
     for one, own in zip(rounds, (0.1, -0.12, 0.02, 0.0), strict=True):
         one["e"] = 0.15 + own
-    fitted = fit(rounds)
+    fitted = fit_additive_model(rounds)
     assert fitted.reach("e", "a", 0.025) > fitted.reach("c", "a", 0.025)
     pooled = student_tail(fitted.difference("e", "a") / fitted.deviation("e", "a"), fitted.freedom)
     assert fitted.p_above("e", "a") > 3 * pooled
 
 
 def test_one_round_says_nothing_of_the_noise() -> None:
-    fitted = fit([{"a": 1.0, "b": 2.0}])
+    fitted = fit_additive_model([{"a": 1.0, "b": 2.0}])
     assert (fitted.scatter, fitted.freedom) == (None, 0)
     assert fitted.p_above("b", "a") == 1.0
     assert fitted.deviation("b", "a") is None
@@ -84,13 +89,13 @@ def test_one_round_says_nothing_of_the_noise() -> None:
 
 def test_blocks_may_be_disturbed_by_themselves_once_they_tell_all_differences() -> None:
     first = [{"a": 1.0, "b": 2.0}, {"c": 3.0, "d": 4.0}]
-    alone = fit_blocks([first])
+    alone = fit_additive_blocks([first])
     assert alone.difference("c", "b") == pytest.approx(1.0)  # as if all had run together
     second = [{"a": 1.0, "c": 3.0}, {"b": 2.0 - 0.7, "d": 4.0 - 0.7}]
-    together = fit_blocks([first, second])
+    together = fit_additive_blocks([first, second])
     assert together.is_connected
     assert together.difference("c", "b") == pytest.approx(1.0)
     assert together.scatter == pytest.approx(0.0, abs=1e-12)
-    assert fit([{**first[0], **first[1]}, {**second[0], **second[1]}]).scatter > 0.1
-    assert not fit(first).is_connected
-    assert fit([{"a": 1.0}, {}, {"a": 2.0, "b": 2.0}]).is_connected
+    assert fit_additive_model([{**first[0], **first[1]}, {**second[0], **second[1]}]).scatter > 0.1
+    assert not fit_additive_model(first).is_connected
+    assert fit_additive_model([{"a": 1.0}, {}, {"a": 2.0, "b": 2.0}]).is_connected

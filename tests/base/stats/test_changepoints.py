@@ -16,9 +16,9 @@ from cnnbench.base.time_series import (
     MIN_SEGMENT,
     Segment,
     change_points,
-    growing_deviations,
-    partition,
-    segments,
+    cumulative_deviations,
+    find_segments,
+    optimal_segmentation,
 )
 
 
@@ -65,7 +65,7 @@ def test_changes_below_the_least_noise_are_none():
 
 
 def found_in(values, least_trend=0.03):
-    return segments(values, lambda _: 0.002, 2, least_trend)
+    return find_segments(values, lambda _: 0.002, 2, least_trend)
 
 
 def draws(shape, correlation, scatter=0.015):
@@ -166,14 +166,14 @@ def brute_force(values, price):
 @given(st.lists(st.integers(0, 12).map(float), min_size=10, max_size=18))
 def test_no_cut_is_cheaper_than_the_one_found(values):
     least, cost = brute_force(values, 4.5)
-    assert cost(partition(values, 4.5, MIN_SEGMENT)) == pytest.approx(least)
+    assert cost(optimal_segmentation(values, 4.5, MIN_SEGMENT)) == pytest.approx(least)
 
 
 def by_all_segments(values, price, least):
     """The cheapest cuts, from the costs of all segments."""
     best, cuts = [0.0] + [math.inf] * len(values), [()] * (len(values) + 1)
     for start in range(len(values)):
-        for size, cost in enumerate(growing_deviations(values[start:]), start=1):
+        for size, cost in enumerate(cumulative_deviations(values[start:]), start=1):
             total = best[start] + cost + price
             if size >= least and total < best[start + size]:
                 best[start + size] = total
@@ -187,6 +187,6 @@ def test_series_are_cut_at_the_optimum(count, least):
     draw = random.Random(count)  # without ties, which have several optima
     values = [draw.gauss(0, 1) + 3 * (index // 30 % 2) for index in range(count)]
     price = 8.0
-    assert partition(values, price, least) == by_all_segments(values, price, least)
-    assert partition([2.5] * count, 0.0, least) == ()
-    assert partition([1e-320, *values[1:]], 1e300, least) == ()
+    assert optimal_segmentation(values, price, least) == by_all_segments(values, price, least)
+    assert optimal_segmentation([2.5] * count, 0.0, least) == ()
+    assert optimal_segmentation([1e-320, *values[1:]], 1e300, least) == ()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cnnbench.base.stats import RunningSpeed, median, median_absolute_deviation, speed
+from cnnbench.base.stats import RunningSpeed, compute_speed, median, median_absolute_deviation
 
 step_times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=60)
 
@@ -39,7 +39,7 @@ def test_three_steps_worked_by_hand():
     # U: deviations from 140/3 are 100/3, -20/3, -80/3; squares sum to
     #    (10000 + 400 + 6400)/9 = 16800/9; over n: 5600/9; sqrt / sqrt(3) = sqrt(5600/27).
     # J: median 40, |s - 40| = 40, 0, 20, median 20, times 1.4826 = 29.652.
-    result = speed(8, [0.1, 0.2, 0.4])
+    result = compute_speed(8, [0.1, 0.2, 0.4])
     assert result.mean == pytest.approx(24 / 0.7)
     assert result.uncertainty == pytest.approx(math.sqrt(5600 / 27))
     assert result.jitter == pytest.approx(29.652)

@@ -24,7 +24,7 @@ def test_unequal_lengths_with_equal_centres_are_not_significant():
     # pyperf's compare_to raised on 5 against 6 values, swallowed that, and said "significant".
     five, six = [98.0, 99.0, 100.0, 101.0, 102.0], [97.5, 98.5, 99.5, 100.5, 101.5, 102.5]
     assert inference.mann_whitney_p(five, six) > 0.9
-    interval = inference.shift(five, six, 0.95)
+    interval = inference.hodges_lehmann_shift(five, six, 0.95)
     assert interval.estimate == pytest.approx(0.0)
     assert interval.low < 0 < interval.high
 
@@ -32,7 +32,9 @@ def test_unequal_lengths_with_equal_centres_are_not_significant():
 def test_constants_are_no_evidence():
     # pyperf again: identical constant samples were "significant".
     assert inference.mann_whitney_p([7.0] * 5, [7.0] * 5) == 1.0
-    assert inference.shift([7.0] * 5, [7.0] * 5, 0.95) == inference.Interval(0.0, 0.0, 0.0)
+    assert inference.hodges_lehmann_shift([7.0] * 5, [7.0] * 5, 0.95) == inference.Interval(
+        0.0, 0.0, 0.0
+    )
     assert inference.signed_rank_p([0.0] * 6) == 1.0
     assert inference.paired_shift([0.0] * 6, 0.95) == inference.Interval(0.0, 0.0, 0.0)
 
@@ -97,22 +99,26 @@ def test_signed_rank_enumerates_all_signs(differences):
 
 def test_shift_by_hand():
     # Differences new - base of {1, 2, 4} and {5, 9}: 4 3 1 8 7 5, sorted 1 3 4 5 7 8: median 4.5.
-    assert inference.shift([1, 2, 4], [5, 9], 0.5).estimate == 4.5
+    assert inference.hodges_lehmann_shift([1, 2, 4], [5, 9], 0.5).estimate == 4.5
 
 
 def test_interval_of_the_shift_by_hand():
     # 4 against 4: P(U = 0) = 1/70 = 0.0143 is below 0.02, P(U <= 1) = 2/70 = 0.0286 is not, so
     # at 96 % nothing but the outermost of the 16 differences is an end: 11 - 4 and 14 - 1.
-    assert inference.shift([1, 2, 3, 4], [11, 12, 13, 14], 0.96) == inference.Interval(10, 7, 13)
+    assert inference.hodges_lehmann_shift(
+        [1, 2, 3, 4], [11, 12, 13, 14], 0.96
+    ) == inference.Interval(10, 7, 13)
     # At 90 % (0.05 per side): P(U <= 1) = 0.0286 still fits, P(U <= 2) = 4/70 = 0.057 does not:
     # the second differences from outside. Sorted they begin 7 8 8 and end 12 12 13.
-    assert inference.shift([1, 2, 3, 4], [11, 12, 13, 14], 0.90) == inference.Interval(10, 8, 12)
+    assert inference.hodges_lehmann_shift(
+        [1, 2, 3, 4], [11, 12, 13, 14], 0.90
+    ) == inference.Interval(10, 8, 12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_tiny_samples_have_an_estimate_but_no_interval(size):
     values = [float(v) for v in range(size)]
-    interval = inference.shift(values, [v + 1 for v in values], 0.95)
+    interval = inference.hodges_lehmann_shift(values, [v + 1 for v in values], 0.95)
     assert interval == inference.Interval(1.0, None, None)
 
 
@@ -140,7 +146,7 @@ def test_intervals_hold_the_truth_as_often_as_they_promise(base, new):
     draws = 400
     inside = 0
     for _ in range(draws):
-        interval = inference.shift(
+        interval = inference.hodges_lehmann_shift(
             random.normal(size=base).tolist(), random.normal(2.0, size=new).tolist(), 0.9
         )
         inside += interval.low <= 2.0 <= interval.high
@@ -155,7 +161,7 @@ def test_interval_and_test_agree():
         x, y = random.normal(size=6).tolist(), random.normal(1.0, size=5).tolist()
         d = random.normal(0.7, size=8).tolist()
         for p, interval in (
-            (inference.mann_whitney_p(x, y), inference.shift(x, y, 0.95)),
+            (inference.mann_whitney_p(x, y), inference.hodges_lehmann_shift(x, y, 0.95)),
             (inference.signed_rank_p(d), inference.paired_shift(d, 0.95)),
         ):
             assert (p <= 0.05) == (not interval.low <= 0 <= interval.high)
@@ -171,11 +177,11 @@ def test_smallest_p():
 
 def test_holm_by_hand():
     # Sorted 0.01 0.02 0.03 0.5, times 4 3 2 1: 0.04 0.06 0.06 0.5.
-    assert inference.holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+    assert inference.holm_adjust([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
     # 0.015 * 2 = 0.03 is raised to the 0.036 before it: adjusted values never fall.
-    assert inference.holm([0.012, 0.014, 0.9]) == pytest.approx([0.036, 0.036, 0.9])
-    assert inference.holm([0.6, 0.7]) == [1.0, 1.0]
-    assert inference.holm([]) == []
+    assert inference.holm_adjust([0.012, 0.014, 0.9]) == pytest.approx([0.036, 0.036, 0.9])
+    assert inference.holm_adjust([0.6, 0.7]) == [1.0, 1.0]
+    assert inference.holm_adjust([]) == []
 
 
 def test_standard_deviation_by_hand():

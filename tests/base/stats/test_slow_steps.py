@@ -4,10 +4,10 @@ import pytest
 
 from cnnbench.base.slow_steps import (
     disturbance_share,
+    find_slow_steps,
     mean_step_seconds,
-    rare_shares,
-    shared_slow_steps,
-    slow_steps,
+    median_slow_steps,
+    rare_disturbance_shares,
     step_weights,
     weighted_mean,
 )
@@ -27,7 +27,7 @@ def paused(every, extra=0.09, **more):
 
 @pytest.mark.parametrize("every", [2, 3, 5, 10, 30])
 def test_steps_that_pause_are_found_with_their_distance_and_cost(every):
-    found = slow_steps(paused(every))
+    found = find_slow_steps(paused(every))
     assert found.indices == tuple(range(every - 1, 120, every))
     assert found.distance == every
     assert found.share == pytest.approx(1 / every, abs=0.01)
@@ -37,36 +37,38 @@ def test_steps_that_pause_are_found_with_their_distance_and_cost(every):
 
 def test_pauses_at_random_have_no_distance_and_one_group_is_one_occurrence():
     draw = random.Random(2)
-    found = slow_steps([one + (0.05 if draw.random() < 0.1 else 0) for one in steps()])
+    found = find_slow_steps([one + (0.05 if draw.random() < 0.1 else 0) for one in steps()])
     assert found.distance is None
     assert found.occurrences > 5
     burst = [one * (2 if 40 <= index < 60 else 1) for index, one in enumerate(steps())]
-    found = slow_steps(burst)
+    found = find_slow_steps(burst)
     assert (found.occurrences, found.distance, len(found.indices)) == (1, None, 20)
 
 
 @pytest.mark.parametrize("scatter", [0.0, 0.003, 0.03, 0.3])
 def test_steps_of_one_kind_are_not_divided(scatter):
-    assert sum(slow_steps(steps(120, scatter, seed)) is not None for seed in range(50)) <= 1
-    assert slow_steps(paused(3, count=9)) is None
+    assert sum(find_slow_steps(steps(120, scatter, seed)) is not None for seed in range(50)) <= 1
+    assert find_slow_steps(paused(3, count=9)) is None
 
 
 def test_slow_steps_are_a_minority():
     level = [0.07 + 0.0004 * (3 * step % 7) for step in range(19)]
-    assert slow_steps([0.034, *level]) is None
-    found = slow_steps([0.034, *(one + 0.02 * (step % 4 == 0) for step, one in enumerate(level))])
+    assert find_slow_steps([0.034, *level]) is None
+    found = find_slow_steps(
+        [0.034, *(one + 0.02 * (step % 4 == 0) for step, one in enumerate(level))]
+    )
     assert found.indices == (1, 5, 9, 13, 17)
     phase = [one * (1 if step < 11 else 1.5) for step, one in enumerate(steps(24))]
-    assert slow_steps(phase) is None
-    assert len(slow_steps(phase[1:-1] + phase[:1]).indices) == 12
+    assert find_slow_steps(phase) is None
+    assert len(find_slow_steps(phase[1:-1] + phase[:1]).indices) == 12
 
 
 def test_what_most_processes_have_is_shared():
-    plain, slow = slow_steps(steps()), slow_steps(paused(3))
+    plain, slow = find_slow_steps(steps()), find_slow_steps(paused(3))
     assert plain is None
-    assert shared_slow_steps([slow, plain, slow]) is slow
-    assert shared_slow_steps([slow, plain]) is None
-    assert shared_slow_steps([]) is None
+    assert median_slow_steps([slow, plain, slow]) is slow
+    assert median_slow_steps([slow, plain]) is None
+    assert median_slow_steps([]) is None
 
 
 def stalled(where=50, seconds=10.0):
@@ -92,8 +94,8 @@ def test_only_what_few_processes_have_is_left_out():
     assert mean_step_seconds([*plain[:2], stalled()])[-1] == pytest.approx(0.2, rel=0.02)
     both = mean_step_seconds([*plain, *(stalled(where) for where in range(6))])
     assert both[6:] == pytest.approx([0.2] * 6, rel=0.02)
-    assert rare_shares([]) == []
-    assert rare_shares([0.0, 0.1, 0.2, 0.5]) == pytest.approx([0, 0, 0, 0.3])
+    assert rare_disturbance_shares([]) == []
+    assert rare_disturbance_shares([0.0, 0.1, 0.2, 0.5]) == pytest.approx([0, 0, 0, 0.3])
 
 
 def test_weights_remove_the_same_from_every_part_of_a_step():
@@ -102,7 +104,7 @@ def test_weights_remove_the_same_from_every_part_of_a_step():
     assert [sum(one) / len(one) for one in weights] == pytest.approx([1.0] * 8)
     means = mean_step_seconds(processes)
     # As many seconds as the shares say, and all of them in the steps of the disturbance.
-    rare = rare_shares([*map(disturbance_share, processes)])
+    rare = rare_disturbance_shares([*map(disturbance_share, processes)])
     plain = [sum(one) / len(one) for one in processes]
     assert means == pytest.approx([(1 - r) * one for r, one in zip(rare, plain, strict=True)])
     stall = [10.0 * (step == 50) for step in range(100)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.time_series import MIN_STEPS, Shape, steady_state
+from cnnbench.base.time_series import MIN_STEPS, SeriesShape, find_steady_state
 
 
 def noisy(levels, cv=0.02, seed=0, correlation=0.0):
@@ -30,31 +30,31 @@ OUTLIERS[30:32] = [0.3, 0.2]
 @pytest.mark.parametrize(
     ("times", "start", "shape"),
     [
-        (noisy([0.02] * 100), 0, Shape.FLAT),
-        ([0.5] * MIN_STEPS, 0, Shape.FLAT),
-        (OUTLIERS, 0, Shape.FLAT),
-        ([*COMPILING[:1], *noisy([0.02] * 60)], 1, Shape.WARM_UP),
-        ([*COMPILING, *noisy([0.02] * 60)], 2, Shape.WARM_UP),
-        (noisy([0.02] * 30 + [0.026] * 70), 30, Shape.SLOWDOWN),
-        (noisy([0.04] * 20 + [0.02] * 20 + [0.03] * 60), 40, Shape.SLOWDOWN),
-        (noisy([0.02] * 70 + [0.03] * 30), 70, Shape.SLOWDOWN),
-        (noisy([0.02] * 80 + [0.03] * 20), None, Shape.NOT_STEADY),
-        (noisy(([0.0195] * 20 + [0.033] * 20) * 3, cv=0.05), None, Shape.NOT_STEADY),
-        ([0.02] * (MIN_STEPS - 1), None, Shape.TOO_SHORT),
-        ([], None, Shape.TOO_SHORT),
+        (noisy([0.02] * 100), 0, SeriesShape.FLAT),
+        ([0.5] * MIN_STEPS, 0, SeriesShape.FLAT),
+        (OUTLIERS, 0, SeriesShape.FLAT),
+        ([*COMPILING[:1], *noisy([0.02] * 60)], 1, SeriesShape.WARM_UP),
+        ([*COMPILING, *noisy([0.02] * 60)], 2, SeriesShape.WARM_UP),
+        (noisy([0.02] * 30 + [0.026] * 70), 30, SeriesShape.SLOWDOWN),
+        (noisy([0.04] * 20 + [0.02] * 20 + [0.03] * 60), 40, SeriesShape.SLOWDOWN),
+        (noisy([0.02] * 70 + [0.03] * 30), 70, SeriesShape.SLOWDOWN),
+        (noisy([0.02] * 80 + [0.03] * 20), None, SeriesShape.NOT_STEADY),
+        (noisy(([0.0195] * 20 + [0.033] * 20) * 3, cv=0.05), None, SeriesShape.NOT_STEADY),
+        ([0.02] * (MIN_STEPS - 1), None, SeriesShape.TOO_SHORT),
+        ([], None, SeriesShape.TOO_SHORT),
     ],
 )
 def test_shapes(times, start, shape):
-    found = steady_state(times)
+    found = find_steady_state(times)
     assert (found.start, found.shape, found.steps) == (start, shape, len(times))
     assert found.reached == (start is not None)
-    if shape is Shape.TOO_SHORT:
+    if shape is SeriesShape.TOO_SHORT:
         assert found.levels == ()
 
 
 def test_levels_of_a_warm_up():
-    found = steady_state(noisy([0.03] * 25 + [0.02] * 75))
-    assert (found.start, found.shape) == (25, Shape.WARM_UP)
+    found = find_steady_state(noisy([0.03] * 25 + [0.02] * 75))
+    assert (found.start, found.shape) == (25, SeriesShape.WARM_UP)
     assert [(one.start, one.stop) for one in found.levels] == [(0, 25), (25, 100)]
     assert found.levels[1].seconds == pytest.approx(0.02, rel=0.02)
 
@@ -62,11 +62,11 @@ def test_levels_of_a_warm_up():
 @pytest.mark.parametrize(("steps", "growth"), [(100, 1.01), (100, 0.99), (40, 1.02), (20, 1.05)])
 def test_endless_drift_is_not_steady(steps, growth):
     times = noisy([0.02 * growth**i for i in range(steps)], cv=0.01)
-    assert not steady_state(times).reached
+    assert not find_steady_state(times).reached
 
 
 def test_changes_below_the_tolerance_do_not_count():
-    found = steady_state(noisy([0.0204] * 50 + [0.02] * 50, cv=0.001))
+    found = find_steady_state(noisy([0.0204] * 50 + [0.02] * 50, cv=0.001))
     assert len(found.levels) == 2
     assert found.start == 0
 
@@ -75,21 +75,21 @@ def test_changes_below_the_tolerance_do_not_count():
 def test_unknown_times_keep_their_place_and_say_nothing(unknown):
     times = noisy([0.03] * 25 + [0.02] * 75)
     times[3] = times[24] = times[60] = unknown
-    assert steady_state(times).start == 25
-    assert steady_state([unknown] * 500).shape is Shape.TOO_SHORT
-    assert steady_state([unknown, *noisy([0.02] * 30)]).start == 1
+    assert find_steady_state(times).start == 25
+    assert find_steady_state([unknown] * 500).shape is SeriesShape.TOO_SHORT
+    assert find_steady_state([unknown, *noisy([0.02] * 30)]).start == 1
 
 
 def test_beginning_is_found_to_the_step_in_long_series():
     times = noisy([0.03] * 103 + [0.02] * 20_000, cv=0.03)
-    assert steady_state(times).start == pytest.approx(103, abs=2)
+    assert find_steady_state(times).start == pytest.approx(103, abs=2)
     late = noisy([0.03] * 5_511 + [0.02] * 10_000, cv=0.03)
-    assert steady_state(late).start == pytest.approx(5_511, abs=5)
+    assert find_steady_state(late).start == pytest.approx(5_511, abs=5)
 
 
 def test_few_false_alarms_on_noise_as_found_on_shared_machines():
     series = [noisy([0.02] * 60, cv=0.08, seed=i, correlation=0.3) for i in range(100)]
-    found = [steady_state(times) for times in series]
+    found = [find_steady_state(times) for times in series]
     assert sum(not one.reached for one in found) <= 3
     assert sum(one.reached and one.start > 3 for one in found) <= 5
 
@@ -101,10 +101,10 @@ def test_few_false_alarms_on_noise_as_found_on_shared_machines():
     )
 )
 def test_any_series_has_an_answer(times):
-    found = steady_state(times)
+    found = find_steady_state(times)
     assert found.steps == len(times)
     if found.start is None:
-        assert found.shape in (Shape.TOO_SHORT, Shape.NOT_STEADY)
+        assert found.shape in (SeriesShape.TOO_SHORT, SeriesShape.NOT_STEADY)
     else:
         assert 0 <= found.start < len(times)
         assert math.isfinite(times[found.start])
@@ -119,5 +119,8 @@ def test_any_series_has_an_answer(times):
     st.sampled_from([2.0**-10, 2.0, 1024.0]),
 )
 def test_the_unit_of_time_does_not_matter(times, factor):
-    one, other = steady_state([float(t) for t in times]), steady_state([t * factor for t in times])
+    one, other = (
+        find_steady_state([float(t) for t in times]),
+        find_steady_state([t * factor for t in times]),
+    )
     assert (one.start, one.shape) == (other.start, other.shape)

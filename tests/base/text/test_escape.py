@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from cnnbench.base.terminal import LineWriter, aligned, fit_table, wrapped
-from cnnbench.base.text import markdown, plain, spreadsheet
+from cnnbench.base.terminal import LineWriter, align_table, fit_table, wrap_text
+from cnnbench.base.text import escape_formula, markdown, plain
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -54,7 +54,11 @@ def test_no_line_begins_with_a_command_of_a_ci_service(text, monkeypatch):
     lines = stream.getvalue().splitlines()
     for before in ("", "m" * 35 + " ", "m" * 35 + "/"):  # where the line or the cell is broken
         rows = [[before + text, "1"], ["m" * 90, "2"]]
-        lines += [*aligned(rows), *itertools.chain(*fit_table(rows)), *wrapped(before + text, "  ")]
+        lines += [
+            *align_table(rows),
+            *itertools.chain(*fit_table(rows)),
+            *wrap_text(before + text, "  "),
+        ]
     assert not [one for one in lines if re.search(r"##[\w.]*\[|^\s*::[\w-]+( .*)?::", one)]
 
 
@@ -72,7 +76,7 @@ def test_references_are_code():
     "text", ["=1+1", "+A1", "-2+3", "@SUM(A1)", "\t=1", "\r\n=1", "＝1", " =1"]
 )
 def test_no_cell_is_a_formula(text):
-    cell = spreadsheet(text)
+    cell = escape_formula(text)
     assert cell.startswith("'")
     buffer = io.StringIO()
     csv.writer(buffer).writerow([cell])
@@ -80,11 +84,11 @@ def test_no_cell_is_a_formula(text):
 
 
 def test_numbers_and_names_stay_as_they_are():
-    assert spreadsheet("lenet, batch 8") == "lenet, batch 8"
-    assert spreadsheet("0.5") == "0.5"
+    assert escape_formula("lenet, batch 8") == "lenet, batch 8"
+    assert escape_formula("0.5") == "0.5"
 
 
 @pytest.mark.parametrize("number", ["-1", "-0.25", "+3", "-1.5e-07", "-2E+3", "-Infinity"])
 def test_a_number_is_no_formula(number):
-    assert spreadsheet(number) == number
-    assert spreadsheet(f"{number}+A1") == f"'{number}+A1"
+    assert escape_formula(number) == number
+    assert escape_formula(f"{number}+A1") == f"'{number}+A1"

@@ -1,6 +1,6 @@
 """Labels on records; tests/cli/test_refusals.py has what is none."""
 
-from cnnbench.base.text import labels_of, parse
+from cnnbench.base.text import labels_from_config, parse
 from cnnbench.plan import parse_run
 
 
@@ -16,7 +16,7 @@ def test_labels():
 
 def test_labels_go_into_the_record_and_nothing_in_a_record_makes_reading_them_fail():
     config = parse_run(["--result_label=commit=abc"]).params.as_dict()
-    assert labels_of(config) == {"commit": "abc"}
+    assert labels_from_config(config) == {"commit": "abc"}
     for value in (None, 3, "no label", ["a=b"]):
-        assert labels_of({"result_label": value}) == {}
-    assert labels_of({}) == {}
+        assert labels_from_config({"result_label": value}) == {}
+    assert labels_from_config({}) == {}

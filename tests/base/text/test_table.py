@@ -4,14 +4,14 @@ import pytest
 
 from cnnbench.base import terminal
 from cnnbench.base.terminal import (
-    aligned,
+    align_table,
     csv_text,
     fit_table,
     markdown_table,
     natural_key,
+    replace_table,
     split_table,
-    with_table,
-    wrapped,
+    wrap_text,
 )
 from cnnbench.errors import UsageError
 
@@ -50,7 +50,7 @@ def test_numbers_within_names_sort_by_value(ordered):
 
 def test_a_table_that_fits_stays_as_it_is(columns):
     columns(120)
-    assert lines_of(ROWS, (0, 1), spare=(3,)) == aligned(ROWS, (0, 1))
+    assert lines_of(ROWS, (0, 1), spare=(3,)) == align_table(ROWS, (0, 1))
 
 
 def test_heads_are_broken_first(columns):
@@ -143,17 +143,17 @@ def test_many_columns_become_several_tables(columns):
     found = split_table(rows)
     assert [table[0][0] for table in found] == ["devices"] * len(found)
     assert [name for table in found for name in table[0][1:]] == list(rows[0][1:])
-    assert all(len(line) <= 50 for table in found for line in aligned(table))
+    assert all(len(line) <= 50 for table in found for line in align_table(table))
     columns(200)
     assert split_table(rows) == [[list(row) for row in rows]]
 
 
 def test_sentences_keep_their_words(columns):
     columns(40)
-    lines = wrapped("failed: " + "word " * 12 + "/a/long/path/" + "x" * 60, more="  ")
+    lines = wrap_text("failed: " + "word " * 12 + "/a/long/path/" + "x" * 60, more="  ")
     assert all(len(line) <= 40 for line in lines[:-1])
     assert lines[-1] == "  /a/long/path/" + "x" * 60
-    assert wrapped("") == [""]
+    assert wrap_text("") == [""]
 
 
 @pytest.mark.parametrize(("given", "found"), [("80", 80), ("1", 40), ("", 100), ("x", 100)])
@@ -169,14 +169,14 @@ def test_rewriting_replaces_what_stands_between_the_markers(tmp_path):
     assert markdown_table(("a", "b"), ("---", "---:"), [("x", "1")]) == TABLE
     path = tmp_path / "doc.md"
     path.write_text("before\n<!-- t: begin -->\nold\n<!-- t: end -->\nafter\n")
-    path.write_text(with_table(path.read_text(), "t", TABLE))
+    path.write_text(replace_table(path.read_text(), "t", TABLE))
     expected = f"before\n<!-- t: begin -->\n{TABLE}\n<!-- t: end -->\nafter\n"
-    assert path.read_text() == expected == with_table(expected, "t", TABLE)
+    assert path.read_text() == expected == replace_table(expected, "t", TABLE)
 
 
 def test_a_document_without_markers_is_refused():
     with pytest.raises(UsageError, match="models: end"):
-        with_table("<!-- models: begin -->\n", "models", TABLE)
+        replace_table("<!-- models: begin -->\n", "models", TABLE)
 
 
 def test_cells_of_csv_files_are_as_in_json():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cnnbench.campaigns.ab.pairs import AB, experiment_in
+from cnnbench.campaigns.ab.pairs import AB, find_experiment
 from cnnbench.campaigns.processes.results_dir import Journal
 
 FROZEN = Path(__file__).parents[2] / "frozen" / "ab"
@@ -53,7 +53,7 @@ def test_analyses_follow_from_the_plan_and_the_pairs(
         if ended is not None:
             journal.add("end", **ended)
             levels[ended["pairs"]] = ended["alpha"]
-    found = experiment_in(tmp_path)
+    found = find_experiment(tmp_path)
     assert found is not None
     assert [(one.pairs, one.alpha) for one in found.made] == [(n, levels[n]) for n in made]
     assert found.clear == clear
@@ -62,14 +62,14 @@ def test_analyses_follow_from_the_plan_and_the_pairs(
 
 def test_an_experiment_of_1_0_0_is_read_and_does_not_go_on(tmp_path: Path) -> None:
     shutil.copytree(FROZEN, tmp_path / "ab")
-    found = experiment_in(tmp_path / "ab")
+    found = find_experiment(tmp_path / "ab")
     assert found is not None
     assert [(one.pairs, one.alpha) for one in found.made] == [(2, 0.04)]
-    assert (found.planned, found.clear, found.goes_on) == (2, False, False)
+    assert (found.planned, found.clear, found.is_resumable) == (2, False, False)
     path = tmp_path / "ab" / AB.journal
     lines = path.read_text().splitlines()[:-2]  # killed after its last pair
     more = {"event": "ab", "looks": [{"pairs": 4, "alpha": 0.02}]}
     path.write_text("\n".join([*lines, json.dumps(more), ""]))
-    found = experiment_in(tmp_path / "ab")
+    found = find_experiment(tmp_path / "ab")
     assert found is not None
     assert (found.made, found.planned, found.pairs) == ((), 2, 4)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cnnbench.campaigns.ab.side import Side, check
+from cnnbench.campaigns.ab.side import Side, resolve_flags
 from cnnbench.campaigns.processes.child import RunSummary
 from cnnbench.errors import UsageError
 
@@ -25,14 +25,14 @@ register_model("ours", "imagenet", Ours)
 
 @pytest.mark.usefixtures("quick_answers")
 def test_of_another_cnnbench_nothing_is_known():
-    assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == RunSummary()
-    known = check(Side(flags=("--model=lenet",), python="/opt/python"))
+    assert resolve_flags(Side(flags=("--flag_of_another=1",), python="/opt/python")) == RunSummary()
+    known = resolve_flags(Side(flags=("--model=lenet",), python="/opt/python"))
     assert (known.config["model"], known.explicit_flags[0]) == ("lenet", "model")
 
 
 @pytest.mark.usefixtures("quick_answers")
 def test_notices_are_those_of_a_run_that_keeps_a_record():
-    (notice,) = check(Side(flags=("--single_l2_loss_op=true", "--peak_flops=1e12"))).notices
+    (notice,) = resolve_flags(Side(flags=("--single_l2_loss_op=true", "--peak_flops=1e12"))).notices
     assert notice.startswith("--single_l2_loss_op")
 
 
@@ -44,16 +44,16 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
         (tmp_path / name / "net.py").write_text("import helper_of_ours\n" + PLUGIN)
         flags = ("--model_plugin=net.py", "--model=ours")
         side = Side(flags=flags, checkout=tmp_path / name, variables={"PYTHONPATH": "src"})
-        assert check(side).notices == ()
+        assert resolve_flags(side).notices == ()
     with pytest.raises(UsageError, match="helper_of_ours"):
-        check(Side(flags=flags, checkout=tmp_path / name))
+        resolve_flags(Side(flags=flags, checkout=tmp_path / name))
     assert "helper_of_ours" not in sys.modules
 
 
 def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
     (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
-    assert check(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == RunSummary()
+    assert resolve_flags(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == RunSummary()
     (tmp_path / "net.py").write_text("print('{}')\n" + PLUGIN)
     flags = ("--model_plugin=net.py", "--model=ourz")
     with pytest.raises(UsageError, match="--model=ourz: unknown; did you mean ours"):
-        check(Side(flags=flags, checkout=tmp_path))
+        resolve_flags(Side(flags=flags, checkout=tmp_path))

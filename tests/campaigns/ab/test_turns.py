@@ -8,7 +8,7 @@ import pytest
 
 from cnnbench.campaigns.ab import side as turns
 from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.processes.child import _reason_against_turns
+from cnnbench.campaigns.processes.child import _why_no_turns
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
@@ -39,14 +39,14 @@ def room(monkeypatch, made_up_machine):
     ],
 )
 def test_runs_that_can_and_that_cannot(flags, why):
-    found = _reason_against_turns(make_plan(Params(**{"model": "lenet", "device": "cpu", **flags})))
+    found = _why_no_turns(make_plan(Params(**{"model": "lenet", "device": "cpu", **flags})))
     assert found is None if why is None else why in found
 
 
 def test_runs_with_files_cannot():
     plan = make_plan(Params(model="lenet", device="cpu"))
     reading = dataclasses.replace(plan, params=plan.params.replace(data_dir="/data"))
-    assert "read ahead" in (_reason_against_turns(reading) or "")
+    assert "read ahead" in (_why_no_turns(reading) or "")
 
 
 @pytest.mark.parametrize("place", ["run/runtime", "runtime", None])
@@ -57,5 +57,5 @@ def test_another_cnnbench_is_asked(tmp_path, place):
     if place is not None:
         (package / place).mkdir(parents=True)
         (package / place / "turns.py").touch()
-    found = turns.sides_obstacle({"a": Side(), "b": Side(checkout=tmp_path)})
+    found = turns.why_no_turns({"a": Side(), "b": Side(checkout=tmp_path)})
     assert found == (None if place else "side B: its cnnbench is of a version that cannot")

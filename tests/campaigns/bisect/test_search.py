@@ -14,13 +14,13 @@ from cnnbench.campaigns.bisect import (
     BAD,
     GOOD,
     SKIP,
+    BisectionStep,
+    CommitHistory,
     CommitSearch,
-    History,
-    Step,
-    answer_about,
-    ends_of,
+    bisect_answer,
     follow_up_pairs,
-    policy_between,
+    good_and_bad_hashes,
+    policy_for_middle_commit,
     text_of,
 )
 from cnnbench.errors import UsageError
@@ -38,7 +38,7 @@ class Line:
 
 def step(commit, answer):
     judgement = Judgement(verdict=Verdict.NOT_MEASURED, reason="")
-    return Step(commit=commit, answer=answer, judgement=judgement)
+    return BisectionStep(commit=commit, answer=answer, judgement=judgement)
 
 
 def found(commits, culprit, skipped=()):
@@ -99,22 +99,22 @@ def test_a_stretch_that_does_not_build_is_left_in_a_few_steps():
 )
 def test_answers_follow_from_verdicts(verdict, about_speed, about_work):
     result = SimpleNamespace(verdict=verdict)
-    assert answer_about(result, Policy(), about_work=False) == about_speed
-    assert answer_about(result, Policy(), about_work=True) == about_work
+    assert bisect_answer(result, Policy(), about_work=False) == about_speed
+    assert bisect_answer(result, Policy(), about_work=True) == about_work
 
 
 @pytest.mark.parametrize(("speed", "expected"), [(0.9, BAD), (1.0, SKIP), (1.1, SKIP)])
 def test_where_half_of_the_change_is_not_decided_the_usual_floor_is(speed, expected):
     base = [100.0 + pair for pair in range(8)]
     result = SimpleNamespace(verdict=Verdict.INCONCLUSIVE, base=base, new=[speed * b for b in base])
-    assert answer_about(result, Policy(), about_work=False) == expected
+    assert bisect_answer(result, Policy(), about_work=False) == expected
 
 
 def test_between_the_floor_is_half_of_the_change_and_no_less_than_the_usual_one():
     for change, threshold in ((-0.36, 0.25), (0.5625, 0.25), (-0.04, 0.03), (None, 0.03)):
         bad = step("bad", BAD)
         found = replace(bad, judgement=replace(bad.judgement, change=change))
-        assert policy_between(found, Policy()).threshold == pytest.approx(threshold)
+        assert policy_for_middle_commit(found, Policy()).threshold == pytest.approx(threshold)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_every_commit_of_a_real_history_is_found(tmp_path, git):
     contents = {
         commit: {*git(folder, "rev-list", commit).split()} for commit in made.values()
     }  # of a commit: itself and its ancestors
-    suspects = History(folder).suspects([made["m1"]], made["m8"])
+    suspects = CommitHistory(folder).suspects([made["m1"]], made["m8"])
     assert sorted(names[one] for one in suspects) == sorted(
         [
             "m2",
@@ -159,7 +159,7 @@ def test_every_commit_of_a_real_history_is_found(tmp_path, git):
         ]
     )
     for culprit in suspects:
-        search = CommitSearch(History(folder), made["m1"], made["m8"])
+        search = CommitSearch(CommitHistory(folder), made["m1"], made["m8"])
         while (commit := search.next()) is not None:
             search.add(step(commit, BAD if culprit in contents[commit] else GOOD))
         assert [names[one] for one in search.suspects] == [names[culprit]]
@@ -170,7 +170,7 @@ def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
     made = grown(folder, git)
     short = {name: commit[:12] for name, commit in made.items()}
     for good in ("m1", "b2"):
-        assert ends_of(made[good], "main", folder) == (made[good], made["m8"])
+        assert good_and_bad_hashes(made[good], "main", folder) == (made[good], made["m8"])
     aside = "it is not an ancestor of BAD; "
     replaced = "{} was replaced, as by a {}: it is now {}; "
     both = "give their common ancestor: {}"
@@ -193,7 +193,7 @@ def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
         ),
     ):
         with pytest.raises(UsageError) as refused:
-            ends_of(made[good], made[bad], folder)
+            good_and_bad_hashes(made[good], made[bad], folder)
         assert str(refused.value) == f"GOOD {made[good]!r}: {told}"
 
 
@@ -214,7 +214,7 @@ def test_a_found_merge_or_revert_is_called_so(tmp_path, git, culprit, first_pare
     made = grown(tmp_path / "nets", git)
     bad = step(made[culprit], BAD)
     setting = SimpleNamespace(
-        history=History(tmp_path / "nets", first_parent), side=SimpleNamespace(flags=())
+        history=CommitHistory(tmp_path / "nets", first_parent), side=SimpleNamespace(flags=())
     )
     search = SimpleNamespace(
         setting=setting, steps={bad.commit: bad}, suspects=(bad.commit,), differ=bad

@@ -14,11 +14,11 @@ import forked
 import pytest
 from forked import PATIENCE, finished, gone, until, wait_for
 
-from cnnbench.base.interrupts import begin, conclude, handling
+from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Command
 from cnnbench.errors import BenchmarkError
-from cnnbench.machine.cpu import Host, oom_kills
+from cnnbench.machine.cpu import Host, count_oom_kills
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -98,17 +98,17 @@ def test_a_child_has_the_time_that_it_announces(
     monkeypatch.setattr(child, "grace", lambda: 1.0)
     log = tmp_path / "log"
     code = ANNOUNCES.format(seconds=2, needs=needs, most=2 if interrupts else 9)
-    with child.start(Command(words=python(code), log=log)) as one:
+    with child.start_command(Command(words=python(code), log=log)) as one:
         until(lambda: "ready" in log.read_text(), PATIENCE)
         began = time.monotonic()
         if interrupts:
             threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
             with pytest.raises(KeyboardInterrupt):
-                child.stop([one], print)
+                child.stop_children([one], print)
             ended = one.stopped()
             status = 130
         else:
-            (ended,) = child.stop([one], print)
+            (ended,) = child.stop_children([one], print)
         assert (ended.code, ended.timed_out) == (status, True)
         assert least <= time.monotonic() - began < most
     assert capsys.readouterr().out.startswith("interrupted; waiting up to 2 s for the running step")
@@ -121,12 +121,12 @@ class Dropping:
 
 def test_an_interrupt_that_python_drops_ends_a_child(tmp_path):
     begun = time.monotonic()
-    with handling():
-        begin()
+    with handling_signals():
+        begin_command()
         Dropping()
         with pytest.raises(KeyboardInterrupt):
             execute(python("import time; time.sleep(600)"), tmp_path / "log", 600)
-        conclude()
+        conclude_command()
     assert time.monotonic() - begun < PATIENCE
 
 
@@ -142,11 +142,11 @@ def test_quick_interrupts_are_not_one_to_a_child(tmp_path):
         print("at once", flush=True)
     """
     log = tmp_path / "log"
-    with child.start(Command(words=python(code), log=log)) as one:
+    with child.start_command(Command(words=python(code), log=log)) as one:
         until(lambda: "ready" in log.read_text(), PATIENCE)
         threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
-            child.stop([one])
+            child.stop_children([one])
     assert "at once" in log.read_text()
 
 
@@ -158,7 +158,7 @@ def test_an_interrupt_of_a_guard_is_for_its_child(tmp_path):
         time.sleep(60)
     """
     log = tmp_path / "log"
-    with child.start(Command(words=python(code), log=log)) as one:
+    with child.start_command(Command(words=python(code), log=log)) as one:
         until(lambda: "ready" in log.read_text(), PATIENCE)
         one.send(signal.SIGUSR1)
         assert one.wait(PATIENCE).code == 7
@@ -191,7 +191,7 @@ def test_a_killed_child_is_gone_when_its_context_is_left(tmp_path):
         time.sleep(600)
     """
     log = tmp_path / "log"
-    with child.start(Command(words=python(code), log=log)):
+    with child.start_command(Command(words=python(code), log=log)):
         pid = int(wait_for(log))
     assert not os.path.exists(f"/proc/{pid}")
 
@@ -311,7 +311,7 @@ GROUP, VMSTAT = "proc/self/cgroup", "proc/vmstat"
     ],
 )
 def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):
-    assert oom_kills(Host(root(files))) == count
+    assert count_oom_kills(Host(root(files))) == count
 
 
 def test_a_process_does_not_get_the_repository_of_a_hook(tmp_path, monkeypatch):

@@ -9,13 +9,13 @@ from datetime import datetime, timezone
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.text import library_lines
+from cnnbench.base.text import library_output_notices
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, blank_record, judge
 from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.benchmark_cnn import _as_benchmark_error
+from cnnbench.run.driver.benchmark_cnn import _to_benchmark_error
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ FULL = ("out_of_memory", "OutOfMemory")
         (ProcessResult(-6, 1.0), FATAL, KILLED, "SIGABRT; Check failed: a == b (1 vs. 2)", ""),
         (
             ProcessResult(-6, 1.0),
-            library_lines(FATAL),
+            library_output_notices(FATAL),
             KILLED,
             "SIGABRT; Check failed: a == b (1",
             "",
@@ -218,7 +218,7 @@ def test_without_a_record(outcome, ended, said, status, message, lost):
 
 def test_the_driver_s_own_report_of_too_little_memory_is_one(outcome, make_record):
     full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
-    error = _as_benchmark_error(make_plan(Params()), full)
+    error = _to_benchmark_error(make_plan(Params()), full)
     record = make_record(error=(type(error).__name__, str(error)))
     assert outcome(ProcessResult(4, 1.0), record).status == "out_of_memory"
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def words_in(folder: Path, *start: str) -> list[str]:
-    """What `command_prefix` returns in a Python that is started so."""
+    """What `own_command_prefix` returns in a Python that is started so."""
     environment = {"PYTHONPATH": str(ROOT)}
     done = finished([sys.executable, *start], cwd=folder, environment=environment)
     found: list[str] = json.loads(done.stdout)

@@ -91,7 +91,7 @@ def test_waits_do_not_count_as_time_that_a_process_runs(monkeypatch):
     now = 10.0
     monkeypatch.setattr(processes.time, "monotonic", lambda: now)
     ours, theirs = socket.socketpair()
-    member = processes._Member(None, ours)
+    member = processes._TurnTaker(None, ours)
     now = 12.0
     theirs.sendall(WAITS)
     member.listen()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.launch import command_words
+from cnnbench.campaigns.launch import flags_to_words
 from cnnbench.campaigns.strategies import StrategyCase, make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags
@@ -35,7 +35,7 @@ def test_each_case_has_the_flags_of_all_and_its_own(on_gpu: bool, batch: int) ->
     (alone, *modes), _ = plan("--precision=bf16", *device, on_gpu=on_gpu)
     for case in modes:
         words = {*SMALL, "--precision=bf16", f"--variable_update={case.name}"}
-        assert words <= {*command_words(case.flags)}
+        assert words <= {*flags_to_words(case.flags)}
         assert case.resolved.config["variable_update"] == case.name
     # One tower has the work that shows the overhead.
     assert alone.resolved.batch_size == batch
@@ -65,7 +65,7 @@ def test_weights_are_trained_by_few_steps_at_a_rate_that_amplifies_no_rounding()
     more = ("--eval_during_training_every_n_steps=2", "--trace_file=t", "--optimizer=momentum")
     modes = ("replicated", "independent")
     (alone, replicated, independent), _ = plan(*given, *more, modes=modes, steps=3)
-    params = parse_run(command_words(replicated.weights_flags)).params
+    params = parse_run(flags_to_words(replicated.weights_flags)).params
     assert (params.num_batches, params.num_warmup_batches) == (3, 0)
     assert params.init_learning_rate == 1e-6
     assert params.check_replica_consistency == 1

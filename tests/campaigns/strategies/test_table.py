@@ -70,7 +70,7 @@ def session(lenet_runs) -> StrategiesSession:
 def summary(
     session: StrategiesSession, distances: Mapping[str, tuple[float, str]] = DISTANCES
 ) -> StrategiesDocument:
-    return strategies.document(
+    return strategies.strategies_document(
         session,
         distances,
         TOLERANCE,

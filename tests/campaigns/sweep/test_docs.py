@@ -18,7 +18,7 @@ TEXT = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
 
 def test_the_suite_shown_is_what_the_list_shown_says(write):
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    plan = make_plan(suite.check(load(write(text))), {})
+    plan = make_plan(suite.parse_suite(load(write(text))), {})
     (listed,) = re.findall(r"--list\n(.*?)\$", TEXT, re.DOTALL)
     assert "".join(f"{case.name}  x{case.repeats}\n" for case in plan.cases) == listed
     # The order that seed 7 gives is the one of the tutorial.
@@ -27,9 +27,9 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
 
 
 def test_every_key_and_metric_is_there():
-    for name in (*suite.keys_of(suite.Suite), *suite.keys_of(suite.SuiteEntry)):
+    for name in (*suite.declared_keys(suite.Suite), *suite.declared_keys(suite.SuiteEntry)):
         assert f"| `{name}`" in TEXT
-    for name in suite.keys_of(suite.BatchSizeSearch):
+    for name in suite.declared_keys(suite.BatchSizeSearch):
         assert re.search(rf"`{name}`|{name}: ", TEXT), name
     for name in shipped_suites():
         assert f"| `{name}` |" in TEXT
@@ -37,7 +37,7 @@ def test_every_key_and_metric_is_there():
 
 def test_defaults_are_those_of_the_schema():
     starred = re.findall(r"^\| `(\w+)` \*", TEXT, re.MULTILINE)
-    assert sorted(starred) == sorted(suite.keys_of(suite.EntrySettings))
+    assert sorted(starred) == sorted(suite.declared_keys(suite.EntrySettings))
     assert f"one process in seconds ({suite.DEFAULT_TIMEOUT:g})" in TEXT
     search = suite.BatchSizeSearch()
     assert f"`limit` ({search.limit})" in TEXT
@@ -48,5 +48,5 @@ def test_defaults_are_those_of_the_schema():
 def test_the_error_shown_is_the_one_that_comes(write):
     path = write("\n" * 8 + "entries:\n  - name: a\n    flags:\n      modle: lenet\n", "typo.yaml")
     with pytest.raises(UsageError) as caught:
-        make_plan(suite.check(load(path)), {})
+        make_plan(suite.parse_suite(load(path)), {})
     assert f"error: {str(caught.value).replace(path, 'typo.yaml')}\n" in TEXT

@@ -11,10 +11,10 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from other_values import other
 
 from cnnbench.campaigns.suite import BatchSizeSearch
-from cnnbench.campaigns.sweep import largest_batch, make_plan
+from cnnbench.campaigns.sweep import make_plan, search_largest_batch
 from cnnbench.errors import UsageError
-from cnnbench.flags.declare import Counted
-from cnnbench.flags.params import ACCEPTED, having
+from cnnbench.flags.declare import IdentityShare
+from cnnbench.flags.params import ACCEPTED, flags_with_identity_share
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
 TINY = "entries: [{name: a, flags: {model: lenet}}]"
@@ -48,7 +48,7 @@ def test_the_key_is_of_what_is_measured_and_of_the_environment(suite, flags, set
     assert (key_of(suite, text, **facts) == key_of(suite)) is same
 
 
-@pytest.mark.parametrize("flag", having(Counted.NOTHING))
+@pytest.mark.parametrize("flag", flags_with_identity_share(IdentityShare.NOTHING))
 def test_entries_that_differ_in_a_flag_that_does_not_count_are_refused(suite, flag):
     if flag not in ACCEPTED:  # of cnnbench allreduce
         pytest.skip()
@@ -87,7 +87,7 @@ def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
 )
 def test_finds_the_largest_multiple_that_fits(start, limit, unit, capacity):
     limit = max(limit, unit)
-    search = largest_batch(start, BatchSizeSearch(limit=limit, multiple_of=unit))
+    search = search_largest_batch(start, BatchSizeSearch(limit=limit, multiple_of=unit))
     sizes = [next(search)]
     try:
         while True:

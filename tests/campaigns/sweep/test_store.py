@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cnnbench.campaigns.processes.results_dir import Journal, ResultsFolder
-from cnnbench.campaigns.sweep import SWEEP, found_records, record_name
+from cnnbench.campaigns.sweep import SWEEP, find_records, record_name
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records import files
 
@@ -22,14 +22,14 @@ def test_long_and_odd_labels_make_file_names(tmp_path):
             path = tmp_path / record_name(label, KEY, 1, LATER)
             store.write(path, b"{}")
             assert path.parent == tmp_path
-            assert path in found_records(tmp_path, KEY, 1)
+            assert path in find_records(tmp_path, KEY, 1)
 
 
 def test_the_newest_is_last(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         for stamp in (LATER, EARLIER):
             store.write(tmp_path / record_name(*RUN, stamp), b"{}")
-        found = found_records(tmp_path, KEY, 2)
+        found = find_records(tmp_path, KEY, 2)
         assert [path.name.split(".")[-2] for path in found] == [EARLIER, LATER]
 
 
@@ -47,7 +47,7 @@ def test_leftovers_are_removed_and_records_are_not(tmp_path):
         store.write(tmp_path / record_name(*RUN, LATER), b"{}")
     with ResultsFolder(SWEEP, tmp_path):
         assert not [*tmp_path.glob("*.tmp")]
-        assert len(found_records(tmp_path, KEY, 2)) == 1
+        assert len(find_records(tmp_path, KEY, 2)) == 1
 
 
 def test_the_journal_survives_a_torn_line(tmp_path):

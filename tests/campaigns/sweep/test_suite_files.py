@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.campaigns.suite import BatchSizeSearch
-from cnnbench.campaigns.sweep import expand
+from cnnbench.campaigns.sweep import expand_entry
 
 
 def test_defaults_are_merged_into_entries(suite):
@@ -52,7 +52,7 @@ def configurations(suite, monkeypatch):
         if data is not None:
             monkeypatch.setenv("DATA", data)
         (entry,) = suite("entries:\n - name: e\n   " + text.replace("\n", "\n   ")).entries
-        return expand(entry)[0]
+        return expand_entry(entry)[0]
 
     return configurations
 

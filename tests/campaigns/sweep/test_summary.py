@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from cnnbench.campaigns.processes.campaign import headline
+from cnnbench.campaigns.processes.campaign import main_result_text
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.sweep import (
-    Item,
+    SweepItem,
     SweepRun,
     detection_advice,
     exit_code,
@@ -19,12 +19,12 @@ from cnnbench.campaigns.sweep import (
     table_text,
 )
 from cnnbench.records.metric import BOUNDS
-from cnnbench.records.result_files import record_of
+from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import Batch, Evaluation
 
 
 def went_well(case, repeat, path):
-    return SweepRun(Item(case, repeat), path, ProcessResult(0, 1.0, status="ok"))
+    return SweepRun(SweepItem(case, repeat), path, ProcessResult(0, 1.0, status="ok"))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def rows(plan, tmp_path, make_record):
                 path = tmp_path / f"{case.key}-{repeat}.json"
                 if seconds is None:
                     ended = ProcessResult(-9, 9.0, status="timed_out", message="killed after 9 s")
-                    results.append(SweepRun(Item(case, repeat), path, ended))
+                    results.append(SweepRun(SweepItem(case, repeat), path, ended))
                     continue
                 series = {"step_seconds": (63 / 64 * seconds, 66 / 64 * seconds, 63 / 64 * seconds)}
                 record = make_record(
@@ -216,10 +216,10 @@ def test_every_metric_is_none_where_nothing_was_measured(make_record):
 
 
 def test_headlines(make_record, measured):
-    assert headline(make_record()) == "ok 30.00 images/sec"
-    assert headline(make_record(step_seconds=(), losses=())) == "ok"
-    assert headline(measured(0.001, 0.0005)) == "ok up to 3.000 GB/s"
-    assert headline(measured()) == "ok"
+    assert main_result_text(make_record()) == "ok 30.00 images/sec"
+    assert main_result_text(make_record(step_seconds=(), losses=())) == "ok"
+    assert main_result_text(measured(0.001, 0.0005)) == "ok up to 3.000 GB/s"
+    assert main_result_text(measured()) == "ok"
 
 
 @pytest.fixture
@@ -260,4 +260,4 @@ def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record, mea
         "a                        1.125  66.7 %  2 ok",
     ]
     record = measured(0.1)
-    assert record_of(record.to_dict()) == record
+    assert record_from_json(record.to_dict()) == record

@@ -21,13 +21,13 @@ from cnnbench.campaigns.tune.bench import (
     FINAL,
     MOST_PAIRS,
     TUNE,
-    Lengths,
-    RaceBench,
+    ProcessLengths,
+    RaceBenchmark,
     SearchOutcome,
     TuneQuestion,
 )
 from cnnbench.campaigns.tune.session import race_groups
-from cnnbench.campaigns.tune.space import Space
+from cnnbench.campaigns.tune.space import SearchSpace
 from cnnbench.flags import args_of, values_of
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import Policy
@@ -71,7 +71,7 @@ class Clocked(Campaign):
         ]
 
 
-Searched: TypeAlias = Callable[..., tuple[SearchOutcome, Clocked, RaceBench]]
+Searched: TypeAlias = Callable[..., tuple[SearchOutcome, Clocked, RaceBenchmark]]
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
 
     def searched(
         seconds: float, folder: str = "results"
-    ) -> tuple[SearchOutcome, Clocked, RaceBench]:
-        space = Space(args=args_of(values_of(FIXED, SPECS)), groups={"all": ({}, *CHOICES)})
+    ) -> tuple[SearchOutcome, Clocked, RaceBenchmark]:
+        space = SearchSpace(args=args_of(values_of(FIXED, SPECS)), groups={"all": ({}, *CHOICES)})
         question = TuneQuestion(
             space=space,
             first=space.make({}),
@@ -97,7 +97,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         results = ResultsFolder(TUNE, tmp_path / folder, resume=folder != "results")
         held.enter_context(results)
         results.begin(minutes=seconds / 60)
-        bench = RaceBench(results, campaign, question)
+        bench = RaceBenchmark(results, campaign, question)
         campaign.follow(bench.begin())
         found = campaign.follow(race_groups(space, question.first, bench, 0.01))
         return found, campaign, bench
@@ -158,12 +158,12 @@ def test_processes_of_the_final_time_more_steps(
     runs: Callable[..., RunRecord], step_seconds: float, final: int, longer: float
 ) -> None:
     record = replace(runs(100.0), step_seconds=(step_seconds,) * 3)
-    lengths = Lengths((), record)
+    lengths = ProcessLengths((), record)
     assert lengths.flags(FINAL)["num_batches"] == final
     assert lengths.longer == pytest.approx(longer)
     for flag in ("num_epochs", "max_seconds"):
-        assert Lengths((flag,), record).longer == 0.0
-        assert "num_batches" not in Lengths((flag,), record).flags(FINAL)
+        assert ProcessLengths((flag,), record).longer == 0.0
+        assert "num_batches" not in ProcessLengths((flag,), record).flags(FINAL)
 
 
 def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(

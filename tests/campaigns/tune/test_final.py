@@ -17,8 +17,8 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import session
-from cnnbench.campaigns.tune.bench import TUNE, RaceBench, TuneQuestion
-from cnnbench.campaigns.tune.space import Candidate, Settings, Space
+from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, TuneQuestion
+from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, values_of
 from cnnbench.flags.params import SPECS
@@ -48,7 +48,7 @@ def weights(
         started: list[str] = []
         made = runs(100.0).to_dict()
 
-        class Refusing(Space):
+        class Refusing(SearchSpace):
             def make(self, settings: Settings) -> Candidate:
                 if set(settings) == {refused}:
                     raise UsageError("not here")
@@ -82,9 +82,9 @@ def weights(
                 command=(),
                 timeout=120.0,
             )
-            bench = RaceBench(folder, Standing(Reporter(io.StringIO())), question)
+            bench = RaceBenchmark(folder, Standing(Reporter(io.StringIO())), question)
             proven = tuning(weights="", trains_alike=None)
-            comparison = session.Final(bench).compare_weights(proven, space.make(leader))
+            comparison = session.FinalComparison(bench).compare_weights(proven, space.make(leader))
             document = bench.campaign.follow(comparison)
         assert not (tmp_path / "results" / "checkpoints").exists()
         assert (document.command == proven.command) == (document.trains_alike is not False)

@@ -16,12 +16,12 @@ from cnnbench.campaigns.tune.bench import (
     FINALISTS,
     MOST_ROUNDS,
     RACED_SLOWER,
-    Race,
-    Round,
+    CandidateRace,
+    RaceRound,
     SearchOutcome,
 )
 from cnnbench.campaigns.tune.session import race_groups
-from cnnbench.campaigns.tune.space import Candidate, Space, name_of
+from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidate_name
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
 from cnnbench.judge.compare import Policy, Verdict, judge
@@ -31,13 +31,13 @@ THRESHOLD = 0.01
 POLICY = Policy(threshold=THRESHOLD)
 
 
-class MadeUp(Space):
+class MadeUp(SearchSpace):
     """Candidates whose flags mean nothing."""
 
     def make(self, settings: Mapping[str, str]) -> Candidate:
         if settings.get("c") == "bad":
             raise UsageError("cannot be")
-        name = name_of(settings)
+        name = candidate_name(settings)
         return Candidate(name=name, settings=dict(settings), flags=settings, key=name)
 
 
@@ -68,7 +68,7 @@ class Sampler:
 
     def measure(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
-    ) -> RunPolicy[Round]:
+    ) -> RunPolicy[RaceRound]:
         yield from ()
         fitting = max(0, self._left - reserved)
         candidates, late = candidates[:fitting], candidates[fitting:]
@@ -77,7 +77,7 @@ class Sampler:
         self.rounds.append((group, number, [one.name for one in candidates]))
         factor = 1 + self._draw.gauss(0, 0.05)
         speeds = {one.key: factor * self.draw(one) for one in candidates}
-        return Round(speeds, late=[one.key for one in late])
+        return RaceRound(speeds, late=[one.key for one in late])
 
     def closed(self, group: str, number: int, eliminated: Sequence[TuneRow], best: str) -> None:
         assert best
@@ -86,7 +86,7 @@ class Sampler:
         return self._speed(one) * (1 + self._draw.gauss(0, self._noise))
 
 
-def space(*groups: Sequence[Mapping[str, str]]) -> Space:
+def space(*groups: Sequence[Mapping[str, str]]) -> SearchSpace:
     named = {f"g{at}": ({}, *choices) for at, choices in enumerate(groups, start=1)}
     return MadeUp(args=ParsedArgs({}), groups=named)
 
@@ -201,12 +201,12 @@ def test_in_short_time_all_run_once_and_the_best_of_them_again() -> None:
 PLENTY = 10**6
 
 
-def race_of(names: Sequence[str], threshold: float = THRESHOLD) -> Race:
-    return Race("g", [Candidate(one, {}, {}, one) for one in names], threshold)
+def race_of(names: Sequence[str], threshold: float = THRESHOLD) -> CandidateRace:
+    return CandidateRace("g", [Candidate(one, {}, {}, one) for one in names], threshold)
 
 
-def add(race: Race, speeds: Mapping[str, float], affordable: int = PLENTY) -> None:
-    race.add(Round(dict(speeds)))
+def add(race: CandidateRace, speeds: Mapping[str, float], affordable: int = PLENTY) -> None:
+    race.add(RaceRound(dict(speeds)))
     race.drop(affordable)
 
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cnnbench.campaigns.ab import pairs as experiments
-from cnnbench.campaigns.ab.pairs import Pairs, experiment_in
+from cnnbench.campaigns.ab.pairs import Pairs, find_experiment
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records
 from cnnbench.records.run import RunRecord
@@ -421,7 +421,7 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call):
     first, again = journal("session")
     assert (again["seed"], again["question"]) == (5, first["question"])
     assert again["command"] == first["command"]
-    made = experiment_in(Path("results")).made
+    made = find_experiment(Path("results")).made
     assert [one.pairs for one in made][:2] == [8, again["looks"][0]["pairs"]]
     assert sum(one.alpha for one in made) < 0.04
     # The order of a pair does not depend on those before it, nor on the session.
@@ -507,7 +507,7 @@ def test_what_cannot_go_on_is_refused(ab, call, monkeypatch):
         raise BenchmarkError("as killed before the first pair")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pairs, "_up_to_an_end", ends)
+        patch.setattr(Pairs, "_run_until_end", ends)
         ab("--nosequential", "--pairs=2", results="early", **NOISY, code=4)
     call("ab", "--resume", "--results=early", *noise, code=3)  # nothing was judged yet
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")

@@ -10,8 +10,8 @@ from forked import Forked, cnnbench
 
 from cnnbench.cli import main
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.lab.all_reduce.session import AllReduceBench
-from cnnbench.machine.repository import of_work
+from cnnbench.lab.all_reduce.session import AllReduceBenchmark
+from cnnbench.machine.repository import measured_code
 from cnnbench.records.codec import encode
 
 COMMAND = ("allreduce", "--device=cpu")
@@ -21,13 +21,13 @@ def test_a_record_that_cannot_be_written_ends_no_measurement(tmp_path, capfd, mo
     """Its folder is gone before the first of three sizes is measured."""
     path, table = tmp_path / "lost" / "r.json", tmp_path / "r.csv"
     path.parent.mkdir()
-    measure = AllReduceBench._measure
+    measure = AllReduceBenchmark._measure
 
     def losing(*arguments):
         path.parent.rmdir()
         measure(*arguments)
 
-    monkeypatch.setattr(AllReduceBench, "_measure", losing)
+    monkeypatch.setattr(AllReduceBenchmark, "_measure", losing)
     files = (f"--result_json={path}", f"--result_csv={table}", "--quiet_conditions=all")
     sizes = ("--num_gpus=2", "--sizes=1K,2K,4K", "--all_reduce_spec=copy", "--num_batches=2")
     assert main((*COMMAND, *sizes, *files)) == 4
@@ -73,7 +73,7 @@ def test_a_table_and_nothing_else(tmp_path, capfd):
         f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(3)
     ]
     assert document["environment"]["tensorflow_version"]
-    assert document.get("subject") == encode(of_work({}).labelled({}))
+    assert document.get("subject") == encode(measured_code({}).with_labels({}))
     assert len(table.read_text().splitlines()) == 1 + len(rows)
 
 

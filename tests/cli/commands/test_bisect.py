@@ -14,7 +14,7 @@ import pytest
 from forked import until
 from step_profiles import Profiles, changed
 
-from cnnbench.campaigns.ab.pairs import experiment_in
+from cnnbench.campaigns.ab.pairs import find_experiment
 from cnnbench.records.result_files import load_records
 
 pytestmark = [
@@ -253,7 +253,7 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
     of_commits = list((tmp_path / "results").glob("*/journal.jsonl"))
     assert len(of_commits) == len(says) - 1
     for journal in of_commits:
-        state = experiment_in(journal.parent)
+        state = find_experiment(journal.parent)
         assert sum(one.alpha for one in state.made) <= state.facts["policy"]["alpha"]
 
 

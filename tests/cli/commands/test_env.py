@@ -19,7 +19,7 @@ SECTIONS = {
 
 @pytest.fixture
 def facts(monkeypatch):
-    monkeypatch.setattr(environment, "collect_by_section", lambda host=None: SECTIONS)
+    monkeypatch.setattr(environment, "collect_facts_by_section", lambda host=None: SECTIONS)
 
 
 def test_facts_are_grouped_and_readable(call, facts):
@@ -65,7 +65,7 @@ def conditions(facts, monkeypatch):
             ),
             Counters(at=1.0, busy_seconds=5.0 + busy, steal_seconds=steal, own_seconds=1.0),
         ]
-        monkeypatch.setattr(watch, "take", lambda *_: samples.pop(0))
+        monkeypatch.setattr(watch, "read_counters", lambda *_: samples.pop(0))
         return slept
 
     return script

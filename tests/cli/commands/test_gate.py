@@ -319,7 +319,7 @@ def test_what_ci_systems_install(repository, git, monkeypatch, origin, wanted, t
         git(tmp_path / "checkout", "remote", "set-url", "origin", origin)
         wanted = f"{wanted}@{git(repository, 'rev-parse', 'change')}"
     monkeypatch.setattr(gate, "__file__", str(place / "gate.py"))
-    assert gate._requirement() == wanted
+    assert gate._pip_requirement() == wanted
 
 
 def test_rules_are_those_of_the_merge_base(call, given, repository, git):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from short_runs import command
 
-from cnnbench.base.terminal import with_table
+from cnnbench.base.terminal import replace_table
 from cnnbench.cli import documents
-from cnnbench.cli.documents import schemas
+from cnnbench.cli.documents import schema_files
 from cnnbench.errors import UsageError
 from cnnbench.records import metric
 from cnnbench.records.metric import BOUNDS, register_metric
@@ -47,8 +47,8 @@ def test_a_run_computes_prints_and_writes_it(tmp_path, capsys, holds):
     (row,) = csv.DictReader(files["result_csv"].read_text().splitlines())
     assert float(row[NAME]) == ratio
     holds("run", record)  # whose schema does not know it
-    assert NAME in schemas()["run.schema.json"]
-    schema = json.loads(schemas()["run.schema.json"])["$defs"]["Summary"]
+    assert NAME in schema_files()["run.schema.json"]
+    schema = json.loads(schema_files()["run.schema.json"])["$defs"]["Summary"]
     assert NAME not in schema["required"]
 
 
@@ -79,7 +79,7 @@ def test_the_documented_tables_are_current():
     text = (DOCS / "metrics.md").read_text()
     for name, table in documents.metric_tables().items():
         message = "run: python -m cnnbench.cli.documents docs"
-        assert with_table(text, name, table) == text, message
+        assert replace_table(text, name, table) == text, message
     assert f"```python\n{EXAMPLE.read_text()}```" in text
 
 

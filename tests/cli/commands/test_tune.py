@@ -15,7 +15,7 @@ import pytest
 from edits import rewrite
 
 from cnnbench.campaigns.ab import side
-from cnnbench.campaigns.ab.pairs import experiment_in
+from cnnbench.campaigns.ab.pairs import find_experiment
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import bench, session
 from cnnbench.campaigns.tune import bench as race
@@ -268,7 +268,7 @@ def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
 def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     tune, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(bench.RaceBench, "final_seconds", 7.0)
+    monkeypatch.setattr(bench.RaceBenchmark, "final_seconds", 7.0)
     say = {"by_flag": {"--variable_update=replicated": 1.04}, "scatter": 0.05, "salt": 3}
     short = json.loads(tune("--format=json", **say)[1])
     assert (short["verdict"], short["pairs"]) == ("open", 8)
@@ -278,7 +278,7 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     plans = [event["plan"] for event in events if event.get("note") == "final"]
     assert [(plan["pairs"], plan["number"]) for plan in plans] == [(8, 1), (16, 1)]
     assert plans[1]["alpha"] == plans[0]["alpha"] == 0.04
-    made = experiment_in(tmp_path / "r" / "final").made
+    made = find_experiment(tmp_path / "r" / "final").made
     assert [one.pairs for one in made] == [8, 12, 16]
     assert sum(one.alpha for one in made) < 0.04
     done = traced(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 from cnnbench.campaigns.processes.child import environment_identity
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import compare_records
-from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.configuration import GROUPS
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import encode
@@ -185,7 +185,9 @@ def test_flags_bring_along_what_follows_from_them(runs, flag, more, facts):
 def test_flags_that_choose_the_reduction_bring_it_along(runs, given, flag):
     def run(*more):
         setup = parse_run(("--num_gpus=4", "--device=cpu", *given.split(), *more))
-        reduction = setup.exchange.by_strategy(on_gpu=False) or str(setup.exchange.running)
+        reduction = setup.exchange.reduction_without_all_reduce(on_gpu=False) or str(
+            setup.exchange.running
+        )
         made = runs(devices=4, flags={name: encode(getattr(setup.params, name))})
         return [replace(made, placement=replace(made.placement, all_reduce=(reduction,)))]
 
@@ -206,6 +208,6 @@ def test_blocking_facts_come_first_and_flags_before_what_follows_from_them(runs)
 
 def test_facts_of_records_are_known(runs):
     record = runs(environment={"own_fact": 1})
-    check_facts(["own_fact", "own_*", "xla", "global_batch"], [record])
+    check_fact_names(["own_fact", "own_*", "xla", "global_batch"], [record])
     with pytest.raises(FlagError, match="no such fact; did you mean own_fact"):
-        check_facts(["own_fakt"], [record])
+        check_fact_names(["own_fakt"], [record])

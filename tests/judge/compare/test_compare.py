@@ -8,7 +8,7 @@ import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import SkippedFile, Verdict, compare_records
-from cnnbench.judge.compare.result import confirmed
+from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.run import Evaluation
@@ -258,7 +258,7 @@ def test_a_second_experiment_must_agree_on_the_direction(runs, again, code):
     )
     first = replace(first, fail_on=("faster",))
     assert first.exit_code == 1
-    both = confirmed(first, second)
+    both = with_second_experiment(first, second)
     assert both.exit_code == code
     (result, *_) = both.entries[0].results
     assert result.is_unconfirmed == (code == 3)

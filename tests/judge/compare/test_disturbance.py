@@ -14,8 +14,8 @@ from cnnbench.judge.compare.judgement import (
     log_cpu_time_ratio,
     mostly_disturbed,
 )
-from cnnbench.judge.report.renderers import render, tables
-from cnnbench.judge.report.renderers import row as cells
+from cnnbench.judge.report.renderers import metric_tables, render
+from cnnbench.judge.report.renderers import result_cells as cells
 from cnnbench.records.run import ConditionNote, Conditions, TurnTaking
 
 WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]
@@ -86,7 +86,7 @@ def test_the_answer_is_that_of_the_cpu_time(runs):
 def test_the_row_shows_what_decided(runs):
     main, found = judged(*sides(runs, 1.1, 1.1))
     assert main.judgement.p_adjusted > 0.04
-    (metric, [row]), (second, [other]) = tables(found)
+    (metric, [row]), (second, [other]) = metric_tables(found)
     assert [metric.name, second.name] == ["throughput", "cpu_time"]
     _, _, _, _, change, interval, p, _ = (cell.text for cell in cells(found, *row).values())
     _, _, _, _, *numbers, _ = (cell.text for cell in cells(found, *other).values())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.inference import Continuation, holm, interim_analyses
+from cnnbench.base.inference import Continuation, holm_adjust, interim_analyses
 from cnnbench.judge.compare import METRICS, Policy, TwoSamples, Verdict, aa_spread, judge, judge_all
 from cnnbench.judge.compare.judgement import processes_needed
 
@@ -440,7 +440,7 @@ def test_the_weighted_adjustment_is_that_of_all_intersections(tests):
         )
         for place in range(len(p))
     ]
-    assert holm(quotients, weights) == pytest.approx(closed)
+    assert holm_adjust(quotients, weights) == pytest.approx(closed)
 
 
 def test_unequal_shares_keep_alpha_over_all_configurations_and_metrics():

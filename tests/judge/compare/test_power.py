@@ -8,7 +8,7 @@ import random
 import pytest
 
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge_all, processes_needed
-from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_find
+from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_detect
 
 SMOKE = 10
 
@@ -52,7 +52,7 @@ def test_about_so_many_find_it_on_a_noisy_machine():
     # So many find it in nine suites of ten, and the fewest that a verdict takes in hardly any:
     # fewer than 6 of 10, or more, would be one chance in a hundred.
     draw, scatter = random.Random(3), 0.1
-    count = processes_to_find(-0.2, scatter, SMOKE)
+    count = processes_to_detect(-0.2, scatter, SMOKE)
     enough = [verdicts(suite(draw, count, scatter)) == {Verdict.SLOWER} for _ in range(10)]
     assert sum(enough) >= 6
     few = processes_needed(Policy(), SMOKE)
@@ -62,9 +62,9 @@ def test_about_so_many_find_it_on_a_noisy_machine():
 
 
 def test_more_scatter_and_smaller_changes_take_more():
-    counts = [processes_to_find(-0.2, scatter, SMOKE) for scatter in (0.0, 0.05, 0.1, 0.2)]
+    counts = [processes_to_detect(-0.2, scatter, SMOKE) for scatter in (0.0, 0.05, 0.1, 0.2)]
     assert counts == sorted(counts)
     assert counts[0] == processes_needed(Policy(), SMOKE)
-    assert processes_to_find(-0.1, 0.1, SMOKE) > processes_to_find(-0.2, 0.1, SMOKE)
+    assert processes_to_detect(-0.1, 0.1, SMOKE) > processes_to_detect(-0.2, 0.1, SMOKE)
     with pytest.raises(ValueError, match="within the threshold"):
-        processes_to_find(-0.01, 0.1, SMOKE)
+        processes_to_detect(-0.01, 0.1, SMOKE)

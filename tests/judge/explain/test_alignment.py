@@ -122,7 +122,7 @@ def test_blocks_that_have_swapped_places():
         return network_of(build)
 
     found = Alignment.of(body([3, 3, 5]), body([5, 3, 3]))
-    assert found.only_a == found.only_b == ()
+    assert found.layers_only_in_a == found.layers_only_in_b == ()
     assert found.text() == "B has 2 layers in another place (block2/conv0)"
     assert found.names["block0/conv0"] == "block2/conv0"
     assert found.names["block1/conv0"] == "block0/conv0"
@@ -149,8 +149,8 @@ def test_another_dense_layer():
 def test_a_deeper_network_has_all_of_the_other(base, new, more):
     found = Alignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
     assert not found.is_other_network
-    assert found.only_a == ()
-    assert len([one for one in found.only_b if one.kind]) == more
+    assert found.layers_only_in_a == ()
+    assert len([one for one in found.layers_only_in_b if one.kind]) == more
     assert f"B has {more} convolutions more (" in found.text()
 
 

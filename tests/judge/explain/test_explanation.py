@@ -12,7 +12,12 @@ from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
 from cnnbench.base.slow_steps import mean_step_seconds
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explanation import chart, lines_of, table_text, to_markdown
+from cnnbench.judge.explain.explanation import (
+    differences_chart,
+    explanation_rows,
+    table_text,
+    to_markdown,
+)
 from cnnbench.judge.explain.sides import Times
 from cnnbench.records.profiles import (
     FORWARD,
@@ -185,7 +190,7 @@ def test_rows_and_remainder_add_up_to_the_measured_difference(profiles):
     whole = sum(row.difference for row in found.rows) + found.remainder
     assert whole == pytest.approx(found.difference, rel=1e-9)
     assert sum(row.base for row in found.rows) == pytest.approx(found.profiled_base, rel=1e-9)
-    *shown, step = lines_of(found, 5)
+    *shown, step = explanation_rows(found, 5)
     assert len(shown) == 5 + 2
     assert sum(line.base for line in shown) == pytest.approx(step.base, rel=1e-9)
     assert sum(line.new for line in shown) == pytest.approx(step.new, rel=1e-9)
@@ -269,7 +274,7 @@ def test_a_step_that_cannot_be_told_is_not_claimed(calm):
     found = explain(noisy, new)
     assert abs(found.difference) < found.spread
     # Shares of nearly nothing would be those of chance.
-    assert {line.share for line in (*found.rows, *lines_of(found))} == {None}
+    assert {line.share for line in (*found.rows, *explanation_rows(found))} == {None}
     assert "%" not in table_text(found)
     assert found.answer.startswith("No significant difference in step time (")
     assert "but a step has 10.29 ms more (+/- " in found.answer
@@ -462,7 +467,7 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     text = to_markdown(found, 4)
     assert text.startswith("### cnnbench: why\n")
     assert text.count("| <code>conv3</code> |") >= 3
-    drawn = chart(found, 4)
+    drawn = differences_chart(found, 4)
     assert len(drawn.rows) == 7
     assert drawn.rows[0].label.startswith("conv3")
 

@@ -129,7 +129,7 @@ def test_charts_have_commits_on_their_axis_and_dates_where_points_are_days(by_co
     found = [by_commit(100.0, commit) for commit in commits]
     for by, label in ((None, "commits in order"), ("day", "points in order")):
         (one,) = series_of(found) if by is None else series_of(found, by=by)
-        chart = page._chart(trend(one, SPEED), SPEED)
+        chart = page._series_chart(trend(one, SPEED), SPEED)
         assert chart.x.label == label
         assert chart.labels == chart.x.tick_texts
         if by is None:
@@ -260,7 +260,7 @@ def test_of_many_series_those_with_steps_and_the_newest_are_drawn(by_commit, ser
 def test_a_mark_of_a_long_series_stands_for_points_of_one_level(by_commit, series_of):
     levels = [100.0] * 95 + [80.0] * 45
     (found,) = [trend(one, SPEED) for one in series_of(by_commit.history(levels, per_commit=1))]
-    chart = page._chart(found, SPEED, 20)
+    chart = page._series_chart(found, SPEED, 20)
     marks = chart.series[0]
     assert 20 <= len(marks.points) <= 22
     assert all((value > 90) == (place < 95) for place, value in marks.points)

@@ -60,7 +60,7 @@ def output(folder, capfd):
 def expected(folder, output, monkeypatch):
     """What it prints without a table."""
     with monkeypatch.context() as patch:
-        patch.setattr(table.ValueTable, "write", lambda *_, **__: None)
+        patch.setattr(table.MeasurementTable, "write", lambda *_, **__: None)
         return output()
 
 
@@ -152,7 +152,7 @@ def test_a_further_metric_is_computed_for_all(folder, output, parsed, monkeypatc
     found = []
     with monkeypatch.context() as patch:
         patch.setitem(HISTORY, "more", replace(HISTORY["step_seconds"], name="more"))
-        table._version.cache_clear()
+        table._code_digest.cache_clear()
         for name in ("step_seconds", "more", "step_seconds"):
             entries = [
                 one for one in contents(folder, metrics=(name,)).entries if one.kind == "run"
@@ -161,7 +161,7 @@ def test_a_further_metric_is_computed_for_all(folder, output, parsed, monkeypatc
         assert found[0] == found[1] == found[2]
         assert sum(value is not None for value in found[0]) == 17
         assert len(parsed) == 22
-    table._version.cache_clear()
+    table._code_digest.cache_clear()
 
 
 def test_a_locked_table_and_one_that_cannot_be_written(folder, output, expected, monkeypatch):
@@ -213,7 +213,7 @@ def test_several_processes_read_many_files_and_may_be_killed(folder, expected, o
     monkeypatch.setattr(reading, "usable_cpus", lambda: (0, 1))
     assert output() == expected
     (folder / table.FILE).unlink()
-    monkeypatch.setattr(reading, "_work", lambda *_: os._exit(9))
+    monkeypatch.setattr(reading, "_run_reader_process", lambda *_: os._exit(9))
     assert output() == expected
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from cnnbench.flags import FLAGS
 from cnnbench.judge.compare.configuration import FACTS, GROUPS, PATTERNS, fact
-from cnnbench.judge.metrics import DEFAULT_METRICS, KINDS, THROUGHPUT, Policy, judged
+from cnnbench.judge.metrics import DEFAULT_METRICS, KINDS, THROUGHPUT, Policy, metrics_to_judge
 from cnnbench.machine import facts
 from cnnbench.records.metric import BOUNDS, HISTORY, METRICS
 from cnnbench.records.metrics.figures import accuracy, startup, throughput
@@ -70,7 +70,7 @@ def test_a_metric_has_the_rules_of_the_policy_or_its_own():
 
 def test_commands_offer_views_of_one_table():
     assert DEFAULT_METRICS == ("throughput", "memory", "startup", "accuracy")
-    assert all(judged(METRICS, {kind}) for kind in KINDS)
+    assert all(metrics_to_judge(METRICS, {kind}) for kind in KINDS)
     # What bounds of sweeps can be about history follows too, and compare judges.
     assert set(BOUNDS) < set(HISTORY)
     assert set(BOUNDS) < set(METRICS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.slow_steps import further_cost, slow_steps
+from cnnbench.base.slow_steps import additional_cost, find_slow_steps
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,12 @@ from cnnbench.base.slow_steps import further_cost, slow_steps
     ],
 )
 def test_slow_steps_have_their_number_and_their_whole_cost(slow, extra, text):
-    found = slow_steps([0.02 + extra * (step in slow) for step in range(40)])
+    found = find_slow_steps([0.02 + extra * (step in slow) for step in range(40)])
     assert found.text.startswith(text)
 
 
 def test_further_cost_of_slow_steps():
-    few, many = (slow_steps([0.02 + 0.02 * (n % e == 0) for n in range(40)]) for e in (10, 2))
-    assert further_cost(few, many) == pytest.approx(many.cost - few.cost)
-    assert further_cost(None, many) == many.cost
-    assert further_cost(many, None) == -many.cost
+    few, many = (find_slow_steps([0.02 + 0.02 * (n % e == 0) for n in range(40)]) for e in (10, 2))
+    assert additional_cost(few, many) == pytest.approx(many.cost - few.cost)
+    assert additional_cost(None, many) == many.cost
+    assert additional_cost(many, None) == -many.cost

@@ -184,7 +184,7 @@ def test_the_peak_that_a_roofline_measured_counts_for_all(full_runs):
 
 
 def test_estimates_are_those_of_the_one_peak_of_the_page(full_runs):
-    profiled = roofline(full_runs.with_peak(1.2e12)).at_peak(1.2e12, "measured: x")
+    profiled = roofline(full_runs.with_peak(1.2e12)).with_peak_rate(1.2e12, "measured: x")
     alone = report_of(studies=[profiled])
     beside = report_of(full_runs.with_peak(2e12), studies=[profiled])
     (share,) = (row["of the estimate"] for row in rows(alone, "roofline"))

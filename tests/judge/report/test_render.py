@@ -13,7 +13,7 @@ from pages import HOSTILE, Page, golden
 from cnnbench import __version__
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.exports import TABLES, frame
-from cnnbench.judge.report.exports import csv as csv_text
+from cnnbench.judge.report.exports import to_csv as csv_text
 from cnnbench.records.result_files import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"

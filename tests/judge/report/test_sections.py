@@ -12,7 +12,7 @@ from cnnbench.base.charts import HIGHER, Lines, Rows
 from cnnbench.base.document import Charts, Table, Text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explanation import sections, to_markdown
+from cnnbench.judge.explain.explanation import terminal_sections, to_markdown
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import Measured, ResourceUse, StartupSeconds, Subject
@@ -215,7 +215,7 @@ def test_a_cause_names_its_flag_once(full_runs, profiles):
     (cause, *_) = rows(report, "why")
     (line, *_) = (one for one in to_markdown(found).splitlines() if one.startswith("- "))
     assert cause["what"].count(fact) == line.count(fact) == 1
-    first, *others = sections(found)[0]
+    first, *others = terminal_sections(found)[0]
     assert fact in first.text
     assert not any(fact in one.text for one in others)
 

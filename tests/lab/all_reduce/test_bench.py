@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from cnnbench.base.terminal import LineWriter, Messages, Progress
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.groups.all_reduce import params_of
+from cnnbench.flags.groups.all_reduce import params_from_values
 from cnnbench.lab.all_reduce import session
 from cnnbench.lab.all_reduce.plan import make_plan
-from cnnbench.lab.all_reduce.session import AllReduceBench
+from cnnbench.lab.all_reduce.session import AllReduceBenchmark
 from cnnbench.machine import checks
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.run.driver.membership import Membership
@@ -38,8 +38,11 @@ class Run:
 
     def __init__(self, explicit=(), **flags):
         self.out, self.err = io.StringIO(), io.StringIO()
-        plan, messages = make_plan(params_of({**QUICK, **flags}), explicit), Messages(self.err)
-        self.bench = AllReduceBench(
+        plan, messages = (
+            make_plan(params_from_values({**QUICK, **flags}), explicit),
+            Messages(self.err),
+        )
+        self.bench = AllReduceBenchmark(
             plan,
             LineWriter(self.out),
             command=("cnnbench", "allreduce"),
@@ -359,7 +362,7 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
 
 
 def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):
-    monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
+    monkeypatch.setattr(checks, "_cpus_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
     limits(session, IMPLAUSIBLE_SHARE=0.0)
     path = tmp_path / "r.json"
     run = Run(result_json=str(path), all_reduce_spec="copy,xring")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cnnbench.lab.all_reduce import program as module
-from cnnbench.lab.all_reduce.program import PERIOD, SETS, make_data
+from cnnbench.lab.all_reduce.program import PERIOD, SETS, make_reduction_data
 
 
 def sums(data, dtype, order):
@@ -22,7 +22,7 @@ def sums(data, dtype, order):
 )
 def test_right_sums_in_any_order_are_right(dtype, devices):
     for name in SETS:
-        data = make_data(name, devices, dtype, [], 1)
+        data = make_reduction_data(name, devices, dtype, [], 1)
         for order in itertools.islice(itertools.permutations(range(devices)), 0, 24, 5):
             total = sums(data, dtype, order)
             assert data.count_wrong(total, 0, dtype, cast=False) == 0
@@ -31,20 +31,20 @@ def test_right_sums_in_any_order_are_right(dtype, devices):
 
 
 def test_the_order_of_summation_matters():
-    data = make_data("floats", 4, "float32", [], 1)
+    data = make_reduction_data("floats", 4, "float32", [], 1)
     one, other = (sums(data, "float32", order) for order in ((0, 1, 2, 3), (3, 2, 1, 0)))
     assert np.mean(one != other) > 0.2
 
 
 def test_integers_fit_the_narrowest_format_they_are_added_in():
-    data = make_data("integers", 5, "float32", ["bfloat16"], 1)
+    data = make_reduction_data("integers", 5, "float32", ["bfloat16"], 1)
     assert data.magnitude.max() <= 256
     assert max(value.max() for value in data.values) > 30
 
 
 def test_more_devices_than_a_format_counts(limits):
     limits(module, PERIOD=997)
-    data = make_data("integers", 300, "bfloat16", [], 1)
+    data = make_reduction_data("integers", 300, "bfloat16", [], 1)
     assert data.magnitude.max() <= 256
     # None is zero everywhere: leaving one out would not be noticed.
     assert all(np.any(value != 0) for value in data.values)
@@ -66,14 +66,14 @@ def test_more_devices_than_a_format_counts(limits):
 )
 def test_wrong_sums_are_wrong(spoil):
     for name in SETS:
-        data = make_data(name, 3, "float32", [], 1)
+        data = make_reduction_data(name, 3, "float32", [], 1)
         total = sums(data, "float32", (0, 1, 2))
         wrong = data.count_wrong(spoil(data, total), 0, "float32", cast=False)
         assert wrong > 0.9 * PERIOD
 
 
 def test_every_wrong_element_counts_once():
-    data = make_data("floats", 3, "float32", [], 1)
+    data = make_reduction_data("floats", 3, "float32", [], 1)
     result = np.resize(sums(data, "float32", (0, 1, 2)), 3 * PERIOD + 100)
     assert data.count_wrong(result, 0, "float32", cast=False) == 0
     result[[0, PERIOD - 1, PERIOD, 3 * PERIOD + 99]] = np.nan
@@ -82,7 +82,7 @@ def test_every_wrong_element_counts_once():
 
 def test_the_bound_is_that_of_the_analysis():
     # By hand: three devices, eps of float32 is 2**-23.
-    data = make_data("floats", 3, "float32", [], 1)
+    data = make_reduction_data("floats", 3, "float32", [], 1)
     bound = 2 * 2.0**-23 * data.magnitude
     inside, outside = data.total + 0.999 * bound, data.total + 1.001 * bound
     assert data.count_wrong(inside, 0, "float32", cast=False) == 0
@@ -96,7 +96,7 @@ def test_the_bound_is_that_of_the_analysis():
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
 def test_sums_sent_in_16_bits_are_right_within_their_bound_only(wire):
-    data = make_data("floats", 5, "float32", [wire], 1)
+    data = make_reduction_data("floats", 5, "float32", [wire], 1)
     sent = [value.astype(np.dtype(wire)) for value in data.values]
     total = sent[0]
     for value in sent[1:]:
@@ -108,7 +108,7 @@ def test_sums_sent_in_16_bits_are_right_within_their_bound_only(wire):
 
 @pytest.mark.parametrize("begin", [0, 1, PERIOD - 3, 5 * PERIOD + 7])
 def test_tensors_continue_where_the_one_before_ends(begin):
-    data = make_data("floats", 2, "float32", [], 1)
+    data = make_reduction_data("floats", 2, "float32", [], 1)
     tensor = data.fill(1, begin, (3, 50000))
     assert tensor.shape == (3, 50000)
     assert tensor.dtype == np.float32
@@ -120,7 +120,7 @@ def test_tensors_continue_where_the_one_before_ends(begin):
 
 
 def test_scalars_and_empty_tensors():
-    data = make_data("integers", 2, "float32", [], 1)
+    data = make_reduction_data("integers", 2, "float32", [], 1)
     assert data.fill(0, 5, ()).shape == ()
     assert data.fill(0, 5, (0, 3)).shape == (0, 3)
     assert data.count_wrong(np.float32(data.total[5]).reshape(()), 5, "float32", cast=False) == 0
@@ -128,7 +128,7 @@ def test_scalars_and_empty_tensors():
 
 
 def test_the_same_seed_draws_the_same():
-    one, same, other = (make_data("floats", 2, "float16", [], seed) for seed in (3, 3, 4))
+    one, same, other = (make_reduction_data("floats", 2, "float16", [], seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one.values[0], same.values[0])
     assert np.any(one.values[0] != other.values[0])
     assert np.any(one.values[0] != one.values[1])

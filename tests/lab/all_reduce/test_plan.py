@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cnnbench.flags import parse_flags
-from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_of
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_from_values
 from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
 from cnnbench.lab.predict.command import PREDICT_FLAGS
-from cnnbench.plan.place import notices
+from cnnbench.plan.place import no_effect_notices
 from cnnbench.variable_mgr.modes import Packing
 
 JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
@@ -24,7 +24,7 @@ COMMANDS = re.findall(r"^(?:\$ )?cnnbench allreduce (.*)$", TEXT.replace("\\\n",
 def planned(words):
     """The plan of a command line, and the flags that it names."""
     given = parse_flags(words, ALL_REDUCE_FLAGS)
-    return make_plan(params_of(given), tuple(given)), tuple(given)
+    return make_plan(params_from_values(given), tuple(given)), tuple(given)
 
 
 @pytest.mark.parametrize(
@@ -59,18 +59,20 @@ def test_plans():
     plan = make_plan(AllReduceParams())
     assert [workload.name for workload in plan.workloads][::8] == ["1024", "67108864"]
     assert (plan.counts, plan.specs, plan.packings) == ((2,), None, (Packing(),))
-    assert make_plan(params_of({"iterations": 7})).params.num_batches == 7
+    assert make_plan(params_from_values({"iterations": 7})).params.num_batches == 7
     same = {"iterations": 2, "num_batches": 2}
-    assert make_plan(params_of(same), tuple(same)).params.num_batches == 2
+    assert make_plan(params_from_values(same), tuple(same)).params.num_batches == 2
     # Asked for, a chain is built.
     chain = {"build_only": True, "iters_per_step": 3}
-    assert make_plan(params_of(chain), tuple(chain)).params.iters_per_step == 3
+    assert make_plan(params_from_values(chain), tuple(chain)).params.iters_per_step == 3
 
 
 def test_the_steps_of_a_job_belong_to_one_process_or_to_each():
-    plan = make_plan(params_of(JOB))
+    plan = make_plan(params_from_values(JOB))
     assert (plan.job.num_towers, plan.job.client_per_worker, plan.job.is_chief) == (2, False, True)
-    of_second = make_plan(params_of({**JOB, "all_reduce_spec": "collective", "task_index": 1}))
+    of_second = make_plan(
+        params_from_values({**JOB, "all_reduce_spec": "collective", "task_index": 1})
+    )
     assert of_second.job.client_per_worker
     assert list(of_second.job.own_towers) == [1]
 
@@ -93,7 +95,7 @@ def test_every_documented_flag_exists():
 
 
 def told(flags):
-    return notices(UNUSED, *planned(flags.replace("SPEC", "--all_reduce_spec").split()))
+    return no_effect_notices(UNUSED, *planned(flags.replace("SPEC", "--all_reduce_spec").split()))
 
 
 @pytest.mark.parametrize(

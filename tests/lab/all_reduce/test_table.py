@@ -74,7 +74,7 @@ def test_times():
     lines = [*rows.header(), session.copy_line(COPY)]
     for point in POINTS:
         lines += rows.lines(point, RECORD.share_of_estimate(point))
-    assert "\n".join([*lines, *session.footer(RECORD)]) + "\n" == TIMES
+    assert "\n".join([*lines, *session.footer_lines(RECORD)]) + "\n" == TIMES
 
 
 def test_a_column_is_p99_with_a_hundred_calls():
@@ -89,7 +89,7 @@ def test_the_fastest_of_each_size():
     wrong = dataclasses.replace(POINTS[1], spec="pscpu", seconds=(0.0001,))
     alone = dataclasses.replace(POINTS[0], devices=2)
     record = dataclasses.replace(RECORD, points=(slower, POINTS[0], wrong, alone), copies=())
-    assert session.fastest(record) == [
+    assert session.fastest_spec_lines(record) == [
         "# Fastest of 8000000 B on 4 devices: copy, 6.00 GB/s busbw, 1.50 times as fast as the "
         "next, xring"
     ]
@@ -103,9 +103,9 @@ def test_build_times():
 
 
 def test_a_time_that_cannot_be_is_doubted():
-    assert session.implausible(POINTS[0], 19.9) is None
-    assert session.implausible(POINTS[0], None) is None
-    warning = session.implausible(POINTS[0], 21.2)
+    assert session.implausible_time_warning(POINTS[0], 19.9) is None
+    assert session.implausible_time_warning(POINTS[0], None) is None
+    warning = session.implausible_time_warning(POINTS[0], 21.2)
     assert warning == (
         "copy - on 8000000 bytes and 4 devices: 21 times as fast as the memory-copy estimate; "
         "not measured?"

@@ -6,9 +6,9 @@ from cnnbench.lab.predict.predict import (
     FastestRange,
     Interconnect,
     TrainingStep,
-    fastest,
     fastest_by_size,
-    predict,
+    fastest_predictions,
+    predict_all,
 )
 from cnnbench.variable_mgr.all_reduce.spec import Link, Tensor, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import Packing
@@ -33,16 +33,16 @@ def specs(*texts):
 )
 def test_step_without_overlap_and_its_bound(compute, reduction, devices, apart, overlapped):
     network = Interconnect(Link("free", 0.0, 0.0, 0.0), launch=reduction)
-    (p,) = predict(network, STEP._replace(step_seconds=compute), specs("xring"), [devices])
+    (p,) = predict_all(network, STEP._replace(step_seconds=compute), specs("xring"), [devices])
     assert (p.step_seconds, p.efficiency, p.images_per_sec) == pytest.approx(apart)
     found = (p.overlapped_step_seconds, p.overlapped_efficiency, p.overlapped_images_per_sec)
     assert found == pytest.approx(overlapped)
 
 
 def test_the_fastest():
-    found = predict(NETWORK, STEP, specs("copy", "xring", "xring#8"), (4, 8))
-    assert {n: p.spec for n, p in fastest(found).items()} == {4: "xring", 8: "xring"}
-    assert fastest(predict(NETWORK, STEP, specs("xring#8"), (4,))) == {}
+    found = predict_all(NETWORK, STEP, specs("copy", "xring", "xring#8"), (4, 8))
+    assert {n: p.spec for n, p in fastest_predictions(found).items()} == {4: "xring", 8: "xring"}
+    assert fastest_predictions(predict_all(NETWORK, STEP, specs("xring#8"), (4,))) == {}
 
 
 def test_halving_doubling_for_small_tensors_ring_for_large_ones():

@@ -13,8 +13,8 @@ import pytest
 from cnnbench.base.job import Job, Task
 from cnnbench.base.rendezvous import OK, REFUSED, SILENT
 from cnnbench.run import cluster as watchdog
-from cnnbench.run.cluster import Ending, Watchdog
-from cnnbench.run.runtime.supervisor import LONG, Doing, ProcessProgress, StallDetector
+from cnnbench.run.cluster import RunEnding, Watchdog
+from cnnbench.run.runtime.supervisor import LONG, ProcessActivity, ProcessProgress, StallDetector
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,7 +85,7 @@ class Process:
         """One pass of the loop in the thread of the watchdog."""
         if self.runs and (self.dog.listen(0) or self.cluster.now >= self.next):
             self.next = self.cluster.now + PERIOD
-            self.dog.tick()
+            self.dog.send_and_check_progress()
 
 
 class Cluster:
@@ -188,7 +188,7 @@ def test_all_name_those_that_are_lost_in_time(cluster, victims, fate, state):
 @pytest.mark.parametrize("victim", [CHIEF, OTHER])
 def test_a_process_that_has_said_why_it_ends_is_lost_for_that(cluster, victim):
     job = cluster(3)
-    job.processes[victim].dog.end(Ending(4, "no space left"), lost=True)
+    job.processes[victim].dog.end(RunEnding(4, "no space left"), lost=True)
     job.run(1)
     job.processes[victim].end()
     job.run(BOUND - 2 * TIMEOUT - 1)
@@ -205,11 +205,11 @@ def test_workers_that_fail_in_one_step_leave_when_all_have_said_why(cluster):
     job = cluster(3, collective=True)
     tasks = list(job.processes)
     for task in tasks:
-        assert not job.chief.dog._all_ended()
-        job.processes[task].dog.end(Ending(4, f"{task} diverged"), lost=True)
+        assert not job.chief.dog._all_peers_ended()
+        job.processes[task].dog.end(RunEnding(4, f"{task} diverged"), lost=True)
         job.run(1)
     for task, one in job.processes.items():
-        assert one.dog._all_ended()
+        assert one.dog._all_peers_ended()
         others = {other: f"{other} diverged" for other in tasks if other != task}
         assert one.dog.explained({}) == others
         (*_, last) = others
@@ -260,7 +260,7 @@ def test_messages_that_mean_nothing_do_no_harm(cluster):
 def test_an_end_that_was_told_is_no_loss(cluster, lost):
     job = cluster(3)
     other = job.processes[OTHER]
-    other.dog.end(Ending(4, "why"), lost=lost)
+    other.dog.end(RunEnding(4, "why"), lost=lost)
     other.turn()
     other.end()
     job.run(PERIOD - 0.5)  # time for others that fail for the same reason to report it
@@ -271,11 +271,11 @@ def test_an_end_that_was_told_is_no_loss(cluster, lost):
 
 def test_nothing_is_a_loss_after_the_end(cluster):
     job = cluster(3)
-    job.chief.dog.end(Ending(4, "some reason"))
+    job.chief.dog.end(RunEnding(4, "some reason"))
     job.processes[OTHER].end()
     job.run(BOUND)
     assert job.chief.messages == []
-    assert job.processes[THIRD].dog.wait() == Ending(4, "some reason")
+    assert job.processes[THIRD].dog.wait() == RunEnding(4, "some reason")
 
 
 @pytest.mark.parametrize(("fate", "waits"), [("stop", False), ("work", True)])
@@ -285,11 +285,11 @@ def test_the_end_waits_for_the_slow_and_not_for_the_stopped(cluster, fate, waits
     other = job.processes[OTHER]
     other.runs = False
     other.state = SILENT if fate == "stop" else OK
-    job.chief.dog.end(Ending(0))
-    job.processes[THIRD].dog.end(Ending(0))
-    assert not job.chief.dog._all_ended()
+    job.chief.dog.end(RunEnding(0))
+    job.processes[THIRD].dog.end(RunEnding(0))
+    assert not job.chief.dog._all_peers_ended()
     job.run(BOUND - 2 * TIMEOUT - 1)
-    assert job.chief.dog._all_ended() != waits
+    assert job.chief.dog._all_peers_ended() != waits
     assert (job.chief.messages, job.chief.dog.lost_tasks) == ([], {})
 
 
@@ -319,7 +319,10 @@ def test_workers_start_their_servers_when_all_can(cluster, comes):
     tasks = [CHIEF, OTHER, Task("worker", 2)]
     job = cluster(3, collective=True, late=tasks)
     last = job.processes[tasks[-1]]
-    starts = {task: threading.Thread(target=job.processes[task].dog.up_together) for task in tasks}
+    starts = {
+        task: threading.Thread(target=job.processes[task].dog.announce_ready_together)
+        for task in tasks
+    }
     for task in tasks[:-1]:
         starts[task].start()
     job.run(60)
@@ -390,7 +393,7 @@ class Loop:
     """How far a worker has come, set by the test."""
 
     def __init__(self, task):
-        self.task, self.steps, self.doing, self.batches = task, 3, Doing.STEP, 3
+        self.task, self.steps, self.doing, self.batches = task, 3, ProcessActivity.STEP, 3
 
     def __call__(self):
         last = f"step {self.steps}"
@@ -413,16 +416,16 @@ def messages(job):
 @pytest.mark.parametrize(
     ("doing", "steps", "words"),
     [
-        (Doing.INPUT, 3, "after step 3, waits for its input"),
-        (Doing.STEP, 2, "after step 2, waits for the end of a step"),
-        (Doing.CHECKPOINT, 3, "after step 3, waits for a checkpoint"),
+        (ProcessActivity.INPUT, 3, "after step 3, waits for its input"),
+        (ProcessActivity.STEP, 2, "after step 2, waits for the end of a step"),
+        (ProcessActivity.CHECKPOINT, 3, "after step 3, waits for a checkpoint"),
     ],
 )
 def test_the_one_that_the_others_wait_for_is_named(loops, culprit, doing, steps, words):
     job, by_task = loops
     job.run(10)
     by_task[culprit].doing, by_task[culprit].steps = doing, steps
-    limit = STALL * (LONG if doing is Doing.CHECKPOINT else 1)
+    limit = STALL * (LONG if doing is ProcessActivity.CHECKPOINT else 1)
     job.run(limit - 20)
     assert not messages(job)
     job.run(40)
@@ -443,17 +446,17 @@ def test_where_none_is_behind_all_are_named(loops):
 def test_a_job_in_which_one_moves_or_may_wait_for_long_is_not_stuck(loops):
     job, by_task = loops
     for _ in range(20):  # an evaluation: no steps, but batches
-        by_task[OTHER].doing = Doing.EVALUATION
+        by_task[OTHER].doing = ProcessActivity.EVALUATION
         by_task[OTHER].batches += 1
         job.run(STALL / 2)
-    by_task[OTHER].doing = Doing.OTHERS
+    by_task[OTHER].doing = ProcessActivity.OTHERS
     job.run(2 * LONG * STALL)
     assert not messages(job)
 
 
 def test_a_process_that_drives_all_names_the_worker_that_it_waits_for(cluster):
     loop = Loop(OTHER)
-    loop.doing = Doing.INPUT
+    loop.doing = ProcessActivity.INPUT
     job = cluster(3, looks={CHIEF: loop})
     job.run(STALL)
     (message,) = messages(job)

@@ -9,7 +9,11 @@ from short_runs import TINY
 
 from cnnbench.errors import BenchmarkError
 from cnnbench.records import files
-from cnnbench.records.files import clean, latest, tidy
+from cnnbench.records.files import (
+    delete_incomplete_files,
+    delete_old_checkpoints,
+    find_latest_checkpoint,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -49,13 +53,13 @@ def test_the_newest_complete_checkpoint_counts_whatever_the_state_file_holds(
         (folder / "checkpoint").write_bytes(state)
     for name in lost:
         (folder / name).unlink()
-    assert latest(str(folder)) == f"{folder}/model.ckpt-{newest}"
+    assert find_latest_checkpoint(str(folder)) == f"{folder}/model.ckpt-{newest}"
 
 
 @pytest.mark.parametrize("written", [b"", INDEX_END[:7], INDEX_END + b"x", b"x" * 99])
 def test_an_index_that_was_being_written_is_none(folder, written):
     (folder / "model.ckpt-100.index").write_bytes(written)
-    assert latest(str(folder)) == f"{folder}/model.ckpt-10"
+    assert find_latest_checkpoint(str(folder)) == f"{folder}/model.ckpt-10"
 
 
 @pytest.mark.parametrize(
@@ -64,19 +68,19 @@ def test_an_index_that_was_being_written_is_none(folder, written):
 def test_parts_of_a_checkpoint_are_no_fresh_start(tmp_path, left):
     (tmp_path / left).touch()
     with pytest.raises(BenchmarkError, match=f"no complete checkpoint .*{left}"):
-        latest(str(tmp_path))
+        find_latest_checkpoint(str(tmp_path))
 
 
 def test_nothing_there(tmp_path):
-    assert latest(str(tmp_path)) is None
-    assert latest(str(tmp_path / "nowhere")) is None
-    assert latest(str(tmp_path / "model.ckpt-5")) is None
+    assert find_latest_checkpoint(str(tmp_path)) is None
+    assert find_latest_checkpoint(str(tmp_path / "nowhere")) is None
+    assert find_latest_checkpoint(str(tmp_path / "model.ckpt-5")) is None
 
 
 def test_a_folder_that_cannot_be_listed_is_no_fresh_start(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BenchmarkError, match="file cannot be read: Not a directory"):
-        latest(str(tmp_path / "file"))
+        find_latest_checkpoint(str(tmp_path / "file"))
 
 
 def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder):
@@ -87,7 +91,7 @@ def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder):
     left = (f"checkpoint.tmp{'0a' * 16}", f"{files._UNFINISHED}0123456789ab.tmp")
     for name in (*left, *own):
         (folder / name).touch()
-    tidy(str(folder), keep=1)
+    delete_old_checkpoints(str(folder), keep=1)
     assert names(folder) == [
         "checkpoint",
         "checkpoint.tmp-notes",
@@ -105,13 +109,13 @@ def test_a_file_that_another_process_is_writing_there_is_left_alone(folder):
     waiting = folder / f"{files._UNFINISHED}0123456789ab.tmp"
     with waiting.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        tidy(str(folder), keep=1)
+        delete_old_checkpoints(str(folder), keep=1)
         assert waiting.exists()
 
 
 def test_zero_keeps_all_and_a_torn_newer_one_is_left_alone(folder):
     (folder / "model.ckpt-100.index").unlink()
-    tidy(str(folder), keep=0)
+    delete_old_checkpoints(str(folder), keep=0)
     assert {name.split(".")[1] for name in names(folder) if "." in name} == {
         "ckpt-5",
         "ckpt-10",
@@ -125,7 +129,7 @@ def test_zero_keeps_all_and_a_torn_newer_one_is_left_alone(folder):
 
 
 def test_cleaning_a_folder_that_is_not_there(tmp_path):
-    clean(str(tmp_path / "nowhere"))
+    delete_incomplete_files(str(tmp_path / "nowhere"))
 
 
 def test_a_run_resumes_without_its_state_file(tmp_path, call):

@@ -8,15 +8,15 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
-from cnnbench.plan.place import Work
+from cnnbench.plan.place import WorkKind
 from cnnbench.run.driver import benchmark_cnn, preflight
 from cnnbench.run.driver.preflight import (
     PROCESS_BYTES,
     MemoryEstimate,
     batch_limits,
-    estimate,
-    total_of_job,
-    work_of,
+    estimate_job_memory,
+    estimate_memory,
+    estimate_run_work,
 )
 
 GIB = 2**30
@@ -24,7 +24,7 @@ SHARED = {"model": "alexnet", "device": "cpu", "batch_size": 8}
 
 
 def estimated(**flags):
-    return estimate(make_plan(Params(**{**SHARED, **flags})), "cpu")
+    return estimate_memory(make_plan(Params(**{**SHARED, **flags})), "cpu")
 
 
 def test_what_a_run_keeps_beside_its_activations():
@@ -40,7 +40,7 @@ def test_what_a_run_keeps_beside_its_activations():
     assert copied - second == 2 * weights
     assert second > weights
     assert total(forward_only=True) < total() - 2 * weights
-    assert total_of_job(make_plan(Params(**SHARED))) == total()
+    assert estimate_job_memory(make_plan(Params(**SHARED))) == total()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_all_processes_of_a_job_count(flags, serving, copies):
     job = Params(**SHARED, **flags, worker_hosts="a:1,a:2", job_name="worker")
     plan = make_plan(job)
     weights = sum(one.bytes for one in plan.network.spec.variables)
-    besides = total_of_job(plan) - 2 * estimate(plan, "cpu").total
+    besides = estimate_job_memory(plan) - 2 * estimate_memory(plan, "cpu").total
     assert besides == serving * PROCESS_BYTES + copies * weights
 
 
@@ -89,7 +89,9 @@ def test_a_batch_counts_once_per_device():
 )
 def test_warned_or_quiet(there, warns, refuse):
     needed = MemoryEstimate(fixed=GIB, per_image=GIB // 8, batch=64)  # 9 GiB
-    warning = preflight.check(needed, there, make_plan(Params(model="trivial")), refuse=refuse)
+    warning = preflight.check_memory_estimate(
+        needed, there, make_plan(Params(model="trivial")), refuse=refuse
+    )
     assert (warning is not None) == warns
     assert warning is None or "9 GiB of memory with --num_gpus=1, but 7 GiB is avail" in warning
 
@@ -98,7 +100,7 @@ def test_variables_alone_ask_for_fewer_devices():
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
     plan = make_plan(Params(model="trivial", num_gpus=8))
     with pytest.raises(FlagError, match=r"--num_gpus=8: .* there is 4 GiB; lower --num_gpus"):
-        preflight.check(needed, Memory(4 * GIB, 3 * GIB), plan)
+        preflight.check_memory_estimate(needed, Memory(4 * GIB, 3 * GIB), plan)
 
 
 def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_machine):
@@ -122,7 +124,7 @@ def planned(**flags):
 
 
 def work(**flags):
-    return work_of(planned(**flags))
+    return estimate_run_work(planned(**flags))
 
 
 def test_steps_images_devices_and_evaluations_are_work():
@@ -132,15 +134,15 @@ def test_steps_images_devices_and_evaluations_are_work():
     for twice in ({"num_warmup_batches": 50}, {"batch_size": 64}, {"num_gpus": 2}):
         assert work(**twice).flops == pytest.approx(2 * one.flops)
     assert work(forward_only=True).flops < one.flops / 2
-    assert work_of(dataclasses.replace(planned(), work=Work.INPUT)).flops == 0
+    assert estimate_run_work(dataclasses.replace(planned(), work=WorkKind.INPUT)).flops == 0
     evaluated = work(eval_during_training_every_n_steps=10, num_eval_batches=5)
     assert evaluated.steps == one.steps + 2 * 5
     assert evaluated.flops > one.flops
 
 
 def test_seconds_follow_from_the_speed_of_the_device(limits):
-    assert 1e8 < preflight.cpu_rate() < 1e14
-    assert preflight.cpu_rate() == preflight.cpu_rate()  # measured once
+    assert 1e8 < preflight.measure_cpu_flops() < 1e14
+    assert preflight.measure_cpu_flops() == preflight.measure_cpu_flops()  # measured once
     limits(preflight, cpu_rate=lambda: 1e11)
     assert 7 < work().seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.

@@ -58,7 +58,7 @@ def test_the_evaluator_ends_after_the_last_checkpoint(evaluate, train, clock, tm
     folder = tmp_path / "train"
     assert train(2) == 0
     assert files.training_status(folder) == "ok"
-    files.note_training(folder, files.RUNNING)
+    files.write_training_status(folder, files.RUNNING)
     clock.events[2] = lambda: train(4)  # resumes, and ends before the next search
     code, evaluations, err = evaluate()
     assert (code, evaluations, clock.sleeps) == (0, 2, 2)
@@ -73,7 +73,7 @@ def test_the_end_of_an_earlier_training_leaves_one_interval_to_resume(
     assert clock.sleeps == 1
     clock.sleeps = 0
     folder = tmp_path / "train"
-    clock.events[1] = lambda: files.note_training(folder, files.RUNNING)
+    clock.events[1] = lambda: files.write_training_status(folder, files.RUNNING)
     clock.events[3] = lambda: train(4)
     assert evaluate()[:2] == (0, 2)
     assert clock.sleeps == 3
@@ -81,7 +81,7 @@ def test_the_end_of_an_earlier_training_leaves_one_interval_to_resume(
 
 def test_a_killed_training_ends_the_evaluator_by_its_timeout(evaluate, train, clock, tmp_path):
     assert train(2) == 0
-    files.note_training(tmp_path / "train", files.RUNNING)
+    files.write_training_status(tmp_path / "train", files.RUNNING)
     code, evaluations, err = evaluate("--eval_timeout_secs=20")
     assert (code, evaluations, clock.now) == (0, 1, 20.0)
     assert "there was no new checkpoint for --eval_timeout_secs=20" in err
@@ -89,7 +89,7 @@ def test_a_killed_training_ends_the_evaluator_by_its_timeout(evaluate, train, cl
 
 def test_an_evaluator_without_any_checkpoint_fails(evaluate, clock, tmp_path):
     (tmp_path / "train").mkdir()
-    files.note_training(tmp_path / "train", "failed")
+    files.write_training_status(tmp_path / "train", "failed")
     code, evaluations, err = evaluate()
     assert (code, evaluations) == (4, 0)
     assert "and the training has ended (failed)" in err

@@ -15,7 +15,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.data.dataset import find_dataset
 from cnnbench.models import model as registry
 from cnnbench.models.networks.nasnet import NasNet
-from cnnbench.models.spec import grouped, of_role, resolve
+from cnnbench.models.spec import elements_of_role, group_values, resolve_sizes
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -159,7 +159,7 @@ def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(name, d
     model, classes = cut(registry.get_model(name, dataset)), find_dataset(dataset, None).num_classes
     if isinstance(model, NasNet):
         model.size = model.size._replace(cells=3, filters=8)
-    features = of_role(resolve(model.elements, model, classes), "feature")
+    features = elements_of_role(resolve_sizes(model.elements, model, classes), "feature")
     signature = {one.name: tf.TensorSpec([None, *one.sizes], one.dtype) for one in features}
 
     @tf.function(autograph=False)
@@ -167,7 +167,7 @@ def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(name, d
         return forward(
             model,
             classes,
-            grouped(features, "feature", given),
+            group_values(features, "feature", given),
             lambda spec, dtype: tf.zeros(spec.shape, dtype),  # the graph needs no values
             training=False,
         ).outputs

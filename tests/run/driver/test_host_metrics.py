@@ -19,7 +19,11 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults, HostMetricsInChild
+from cnnbench.run.driver.host_metrics import (
+    EvaluationResults,
+    HostMetricsInChild,
+    PendingEvaluation,
+)
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
 
@@ -78,7 +82,7 @@ def test_a_process_without_a_result_is_named(body, line, tmp_path):
 
 def evaluated(step, host):
     evaluation = Evaluation(global_step=step, examples=1, images_per_sec=1.0)
-    return Evaluated(evaluation, {"top_1": 0.5}, host)
+    return PendingEvaluation(evaluation, {"top_1": 0.5}, host)
 
 
 def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():

@@ -225,7 +225,7 @@ def test_the_code_of_a_file_is_not_run(tmp_path):
 def test_the_applications_are_those_of_keras():
     theirs = {name for name in dir(keras.applications) if name[0].isupper()}
     assert set(APPLICATIONS) == theirs
-    assert {f"keras:{name}" for name in theirs} < set(registry.all_names())
+    assert {f"keras:{name}" for name in theirs} < set(registry.all_model_names())
 
 
 def test_images_and_labels_of_an_application_are_those_that_keras_prepares(monkeypatch):

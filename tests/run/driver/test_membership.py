@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base import rendezvous
-from cnnbench.base.interrupts import begin, conclude, handling
+from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
 from cnnbench.base.job import Job, ReservedPorts, Task
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
@@ -21,7 +21,7 @@ from cnnbench.run import cluster
 from cnnbench.run.cluster import JobConnections
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import Interrupts, Membership
-from cnnbench.run.runtime.supervisor import Doing
+from cnnbench.run.runtime.supervisor import ProcessActivity
 from cnnbench.run.runtime.tensorflow import Devices
 
 
@@ -81,7 +81,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
 
 def _silent(address):
     """What `connect_job` returns."""
-    listener, reserved = cluster._bind(address)
+    listener, reserved = cluster._bind_and_reserve_port(address)
     listener.close()
     return JobConnections(reserved, {})
 
@@ -112,11 +112,11 @@ def membership_in(job, kind=Membership):
 
 def test_an_activity_lasts_as_long_as_its_block():
     alone = membership_in(Job())
-    with alone.doing(Doing.PAUSE):
-        with contextlib.suppress(OSError), alone.doing(Doing.CHECKPOINT):
+    with alone.doing(ProcessActivity.PAUSE):
+        with contextlib.suppress(OSError), alone.doing(ProcessActivity.CHECKPOINT):
             raise OSError
-        assert alone.activity is Doing.PAUSE
-    assert alone.activity is Doing.START
+        assert alone.activity is ProcessActivity.PAUSE
+    assert alone.activity is ProcessActivity.START
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -152,13 +152,13 @@ class Alone:
 
 
 def test_a_signal_after_the_last_step_ends_all_workers():
-    with handling():
-        begin()
+    with handling_signals():
+        begin_command()
         with pytest.raises(KeyboardInterrupt), Interrupts(Alone()).shared():
             signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):  # of the others, by their next check
             Interrupts(SimpleNamespace(is_chief=True, total=lambda values: [1, 1])).check(1.0)
-        conclude()
+        conclude_command()
 
 
 def test_a_worker_that_is_done_stays_until_the_others_are():

@@ -11,7 +11,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.run.driver.checkpoints import Checkpoints, moving_averages
-from cnnbench.run.driver.preflight import estimate
+from cnnbench.run.driver.preflight import estimate_memory
 from cnnbench.variable_mgr.towers import read
 
 DECAY = 0.75
@@ -107,7 +107,8 @@ def test_evaluations_use_the_averages(tmp_path):
 def test_averages_are_part_of_the_estimate():
     flags = {"model": "lenet", "batch_size": 2}
     plain, averaged = (
-        estimate(make_plan(Params(**flags, ema_decay=decay)), "cpu").total for decay in (0, DECAY)
+        estimate_memory(make_plan(Params(**flags, ema_decay=decay)), "cpu").total
+        for decay in (0, DECAY)
     )
     spec = make_plan(Params(**flags)).network.spec
     assert averaged - plain == sum(one.bytes for one in spec.variables)

@@ -9,12 +9,12 @@ from short_runs import command
 
 from cnnbench.base import terminal
 from cnnbench.base.terminal import Messages
-from cnnbench.machine.checks import parse_quiet
+from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.run import Batch, LossScaling, ModelInfo
 from cnnbench.run.driver import training
-from cnnbench.run.driver.console import notices, print_notices
+from cnnbench.run.driver.console import ended_run_notices, print_notices
 
 
 def test_a_long_warm_up_is_said_before_it_and_shows_its_progress(monkeypatch, capsys):
@@ -36,7 +36,7 @@ def test_a_short_run_has_no_notice_of_its_length(capsys):
 
 def notices_with(record, word):
     """The notices of a run that contain a word: texts, and whether each is a warning."""
-    return [(text, bool(name)) for text, name in notices(record) if word in text]
+    return [(text, bool(name)) for text, name in ended_run_notices(record) if word in text]
 
 
 def record(warmup, timed, status="fixed"):
@@ -155,7 +155,7 @@ def test_what_an_automatic_loss_scale_did(record, words):
     assert len(found) == (words is not None)
     assert all(part in text and not warns for text, warns in found for part in words)
     interrupted = dataclasses.replace(record, status="interrupted")
-    assert [(text, bool(name)) for text, name in notices(interrupted)] == found
+    assert [(text, bool(name)) for text, name in ended_run_notices(interrupted)] == found
 
 
 def test_a_late_steady_state_is_silenced_by_its_name(monkeypatch):
@@ -165,7 +165,7 @@ def test_a_late_steady_state_is_silenced_by_its_name(monkeypatch):
     print_notices(late, messages)
     assert "(--quiet_conditions=steady silences this)" in stream.getvalue()
     stream.truncate(0)
-    monkeypatch.setattr(terminal, "_silenced", parse_quiet("steady"))
+    monkeypatch.setattr(terminal, "_silenced", parse_silenced_conditions("steady"))
     print_notices(late, messages)
     assert "steady" not in stream.getvalue()
 
@@ -174,7 +174,7 @@ def lines_of(summary):
     """The notices of a run with these figures and nothing else."""
     ended = dataclasses.replace(record([], []), status="ok")
     vars(ended)["_summary"] = summary
-    return [text for text, _ in notices(ended)]
+    return [text for text, _ in ended_run_notices(ended)]
 
 
 def test_summary_in_words():

@@ -16,7 +16,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import Console, RunOutput
-from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
+from cnnbench.run.driver.host_metrics import EvaluationResults, PendingEvaluation
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.driver.observers import Observer
 from cnnbench.run.driver.step_loop import LoopTime, StepTime
@@ -79,7 +79,7 @@ class Script:
         self.host.append(Future())
         if not any(len(self.host) - 1 in late for late in self.ready_at.values()):
             self.host[-1].set_result({})
-        return Evaluated(evaluation, {"top_1": 0.5, "top_5": 0.5}, self.host[-1])
+        return PendingEvaluation(evaluation, {"top_1": 0.5, "top_5": 0.5}, self.host[-1])
 
     def __enter__(self):
         self.loop.append(self.launched)

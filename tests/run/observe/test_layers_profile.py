@@ -8,12 +8,19 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.models import get_model
-from cnnbench.models.cpu_products import FORMS, Products
-from cnnbench.models.declaration import Flops, declare, scope_flops
+from cnnbench.models.cpu_products import FORMS, CpuProducts
+from cnnbench.models.declaration import FlopCounts, declare, scope_flops
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, Part
 from cnnbench.run.observe.operations import WallTimes
-from cnnbench.run.observe.work import Layer, Works, chart, flops_by_part, layers_of, table
+from cnnbench.run.observe.work import (
+    Layer,
+    StepWork,
+    flops_by_part,
+    layer_chart,
+    layer_table,
+    layers_of_step,
+)
 
 
 @pytest.mark.parametrize("model", ["resnet50", "lenet", "googlenet"])
@@ -65,11 +72,11 @@ def test_operations_belong_to_the_innermost_layer():
     }
     flops = {"": 0, "block": 0, "block/affine0": 48, "idle": 0}
     graph = _graph()
-    works = Works(graph, [], flops, {})
+    works = StepWork(graph, [], flops, {})
     assert all(works.is_of_step(name) for name, _ in seconds)
     assert not works.is_of_step("DecodeJpeg")
     times = WallTimes(seconds, 4.0, 0.25, Counter())
-    assert layers_of(times, works, graph, flops) == [
+    assert layers_of_step(times, works, graph, flops) == [
         Layer("block", 0.125),
         Layer("block/affine0", 0.75, 1.0, 2 * 4 * 4, 48),
         # Handed to the block and to the gradient, counted once.
@@ -102,10 +109,10 @@ def test_every_form_of_a_gradient_is_of_its_layer_and_direction(
         with tf.name_scope("tower_0/conv0/"), tf.GradientTape() as tape:
             kernel = tf.constant(1.0, dtype, [size, size, 32, 40])
             tape.watch([images, kernel])
-            y = Products(kernels).conv(images, kernel, [1, stride, stride, 1], "SAME")
+            y = CpuProducts(kernels).conv(images, kernel, [1, stride, stride, 1], "SAME")
         upstream = tf.raw_ops.Placeholder(dtype=dtype, shape=y.shape)
         gradients = tape.gradient(y, [images, kernel], upstream)
-    works = Works(graph, [], {"conv0": Flops(4, 5, 6)}, {"conv0": (size, size, 32, 40)})
+    works = StepWork(graph, [], {"conv0": FlopCounts(4, 5, 6)}, {"conv0": (size, size, 32, 40)})
     directions, products = (TO_INPUT, TO_KERNEL), []
     parts = [Part("conv0", f"convolution {size}x{size}", direction) for direction in directions]
     for gradient, part in zip(gradients, parts, strict=True):
@@ -160,9 +167,9 @@ def test_inference_has_no_backward_pass(run, tmp_path):
 
 def test_the_table_and_the_plot_of_many_layers():
     layers = [Layer(f"conv{i}", 1e-3 * i, 2e-3 * i, 2**20, 10**9) for i in range(1, 41)]
-    lines = table(layers, "title").splitlines()
+    lines = layer_table(layers, "title").splitlines()
     assert lines[0] == "title"
     assert " ".join(lines[-1].split()) == "conv40 40.00 80.00 4.9 % 1 MiB 1.000 8.333"
-    drawn = chart(layers, "title")
+    drawn = layer_chart(layers, "title")
     assert [row.label for row in drawn.rows] == [f"conv{i}" for i in range(11, 41)]
     assert "The 30 longest of 40 rows, 93.3 % of the time" in drawn.note

@@ -11,7 +11,7 @@ from data_sets import WEATHER, write_weather
 from cnnbench import Params
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import make_plan
-from cnnbench.plan.training import evaluated_examples
+from cnnbench.plan.training import count_evaluated_examples
 from cnnbench.records.run import Evaluation, RunRecord
 from cnnbench.run.driver.observers import MLPerfLog
 
@@ -240,4 +240,4 @@ def test_a_log_ends_with_what_became_of_the_training(flags, code, end, status, r
     ],
 )
 def test_padding_is_no_example(batches, batch, examples, shards, counted):
-    assert evaluated_examples(batches, batch, examples, shards) == counted
+    assert count_evaluated_examples(batches, batch, examples, shards) == counted

@@ -9,7 +9,12 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.records.files import KINDS, is_replaceable
 from cnnbench.run.observe import operations
-from cnnbench.run.observe.operations import Rank, RanOperation, sorted_operations, table
+from cnnbench.run.observe.operations import (
+    ExecutedOperation,
+    Rank,
+    operation_table,
+    sorted_operations,
+)
 
 PRODUCT = re.compile(r"[\w/]+:\w*MatMul")
 """What remains of an affine layer's name; the optimizer joins bias and ReLU to the product."""
@@ -79,13 +84,13 @@ def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
 
 def test_the_table_sums_by_type_and_by_name():
     ran = [  # at the same time
-        RanOperation(name, type, "/host:CPU", 0, milliseconds * 10**9, Rank.COMPUTES)
+        ExecutedOperation(name, type, "/host:CPU", 0, milliseconds * 10**9, Rank.COMPUTES)
         for name, type, milliseconds in (
             *(("a", "Conv", 3), ("b", "Conv", 2)),
             *(("a", "Conv", 3), ("c", "Relu", 2)),
         )
     ]
-    lines = table(ran, "what").splitlines()
+    lines = operation_table(ran, "what").splitlines()
     rows = [line.split() for line in lines]
     assert lines[0] == "what"
     assert ["Conv", "8.000", "80.0", "%", "3"] in rows

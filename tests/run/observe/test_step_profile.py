@@ -21,15 +21,15 @@ from cnnbench.records.profiles import (
     Part,
     StepProfile,
 )
-from cnnbench.run.driver.step_profile import rows_of, spans_of
+from cnnbench.run.driver.step_profile import profile_rows, timeline_spans
 from cnnbench.run.observe.operations import (
     WallTimes,
     XEvent,
     XPlane,
     allocations,
+    divide_wall_time_of_step,
+    operation_table,
     sorted_operations,
-    table,
-    wall_times,
 )
 from cnnbench.run.observe.work import OperationWork
 
@@ -50,18 +50,18 @@ def test_operations_of_the_input_have_no_time_while_one_of_the_step_runs():
             [("decode:DecodeJpeg", 0, 5), ("decode:DecodeJpeg", 9, 14)],
         )
     ]
-    found = wall_times(sorted_operations(planes, lambda name: name in ("a", "b")))
+    found = divide_wall_time_of_step(sorted_operations(planes, lambda name: name in ("a", "b")))
     assert found.seconds == {("a", "MatMul"): 2.0, ("b", "Relu"): 2.0}
     # Between 2 and 10: the input alone from 4 to 5, nothing from 5 to 8.
     assert (found.other_seconds, found.idle_seconds) == (1.0, 3.0)
     assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1})
-    nothing = wall_times(sorted_operations(planes, lambda name: False))
+    nothing = divide_wall_time_of_step(sorted_operations(planes, lambda name: False))
     assert nothing == WallTimes({}, 0.0, 0.0, Counter())
 
 
 def test_operations_that_run_at_once_share_the_time():
     planes = [plane([("a:MatMul", 0, 4), ("nothing", 0, 9)], [("b:Relu", 2, 6), ("c:Relu", 7, 7)])]
-    found = wall_times(sorted_operations(planes, lambda name: True))
+    found = divide_wall_time_of_step(sorted_operations(planes, lambda name: True))
     assert found.seconds == {("a", "MatMul"): 3.0, ("b", "Relu"): 3.0, ("c", "Relu"): 0.0}
     assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1, ("c", "Relu"): 1})
 
@@ -78,14 +78,14 @@ def test_collectives_have_the_time_that_nothing_hides(type):
             [(f"s:{type}", 8, 10)],
         )
     ]
-    found = wall_times(sorted_operations(planes, is_own))
+    found = divide_wall_time_of_step(sorted_operations(planes, is_own))
     # r: from 4 to 6 and from 7 to 8, and half of the time from 8 to 9.
     own = {("a", "MatMul"): 4.0, ("b", "Relu"): 1.0, ("r", type): 3.5, ("s", type): 1.5}
     assert found.seconds == own
     assert (found.other_seconds, found.idle_seconds) == (0.0, 0.0)
     ran = sorted_operations(planes, is_own)
     assert [one.name for one in ran if not one.own] == ["decode"]
-    rows = dict(re.findall(r"(?m)^(\w+):\w+ +([\d.,]+) ", table(ran, "")))
+    rows = dict(re.findall(r"(?m)^(\w+):\w+ +([\d.,]+) ", operation_table(ran, "")))
     assert {name: float(value.replace(",", "")) for name, value in rows.items()} == {
         **{"a": 4000, "b": 1000, "r": 3500, "s": 1500},
         "decode": 12000,  # on its thread
@@ -116,7 +116,9 @@ def test_streams_of_gpus():
     # A second GPU at work at the same time, and the host, which only launches.
     other = XPlane("/device:GPU:1", (("Stream #13", (event("sgemm", "b:MatMul", 0, 2),)),))
     planes = [XPlane("/device:GPU:0", lines), other, plane([("a:MatMul", 0, 20)])]
-    found = wall_times(sorted_operations(planes, lambda name: name in (conv, send, "b")))
+    found = divide_wall_time_of_step(
+        sorted_operations(planes, lambda name: name in (conv, send, "b"))
+    )
     assert found.seconds == {
         (conv, "Conv2D"): 1 + 2 + 1,
         ("b", "MatMul"): 1,
@@ -155,7 +157,9 @@ def test_every_moment_of_a_step_belongs_to_a_row():
     ]
     forward, outside = Part("conv0", "convolution 3x3", FORWARD), Part(REST, "update", "step")
     works = {conv: OperationWork(forward, True, 10), update: OperationWork(outside, False, 4)}
-    rows = {row.part: row for row in rows_of(steps, [6.0, 4.0], [0.75, 9.0], works, {}, Types())}
+    rows = {
+        row.part: row for row in profile_rows(steps, [6.0, 4.0], [0.75, 9.0], works, {}, Types())
+    }
     assert [sum(row.seconds[step] for row in rows.values()) for step in range(2)] == [6.0, 4.0]
     assert rows[forward].operations == {"Conv2D float32": 2}
     assert rows[outside].seconds == (1.0, 0.0)
@@ -183,21 +187,21 @@ def test_the_timeline_joins_what_follows_and_leaves_out_what_is_too_short():
             [("b1:MatMul", 20, 5000), ("a1:Relu", 5000, 5001), ("x:Decode", 10, 3010)],
         )
     ]
-    found = spans_of(sorted_operations(planes, lambda name: name != "x"), OneLayer())
+    found = timeline_spans(sorted_operations(planes, lambda name: name != "x"), OneLayer())
     assert [(one.device, one.layer, one.start, one.end) for one in found] == [
         ("cpu:0", "a", 0.0, 3990.0),
         ("", "input pipeline", 0.0, 3000.0),
         ("cpu:1", "b", 10.0, 4990.0),
         ("cpu:0", "a", 7990.0, 10000.0),
     ]
-    assert spans_of([], OneLayer()) == []
+    assert timeline_spans([], OneLayer()) == []
 
 
 def test_operations_without_a_node_are_on_the_device_of_their_plane():
     launched = {"tf_op": "b:MatMul"}
     kernel = XEvent("kernel", 0, SECOND, launched)
     planes = [XPlane("/device:GPU:1", (("stream", (kernel,)),))]
-    (span,) = spans_of(sorted_operations(planes, lambda name: True), OneLayer())
+    (span,) = timeline_spans(sorted_operations(planes, lambda name: True), OneLayer())
     assert span.device == "gpu:1"
 
 

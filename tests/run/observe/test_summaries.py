@@ -8,7 +8,7 @@ import tensorflow as tf
 from short_runs import RATE, build
 from tensorflow.core.util import event_pb2
 
-from cnnbench.run.driver.observers import EventFile, buckets
+from cnnbench.run.driver.observers import EventFile, histogram_buckets
 
 
 def _values(folder):
@@ -162,12 +162,12 @@ def test_evaluations_of_the_newest_checkpoint_hide_later_ones(run, tmp_path):
 
 def test_buckets_against_numbers():
     values = np.arange(61.0)
-    rows = buckets(values)
+    rows = histogram_buckets(values)
     assert rows.shape == (30, 3)
     assert (rows[0, 0], rows[-1, 1]) == (0, 60)
     assert rows[:, 2].tolist() == [2] * 29 + [3]
-    assert buckets([2.0, 2.0, np.nan, np.inf]).tolist() == [[1.5, 2.5, 2.0]]
-    assert buckets([np.nan]).shape == (0, 3)
+    assert histogram_buckets([2.0, 2.0, np.nan, np.inf]).tolist() == [[1.5, 2.5, 2.0]]
+    assert histogram_buckets([np.nan]).shape == (0, 3)
 
 
 def test_no_file_without_values(tmp_path):

@@ -16,7 +16,7 @@ import tensorflow as tf
 from forked import Forked, cnnbench, finished
 from short_runs import NETWORKS
 
-from cnnbench.base.interrupts import begin, conclude, handling
+from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
@@ -25,7 +25,7 @@ from cnnbench.plan.setup import MachinePlan
 from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
-    configure,
+    configure_devices,
     export_environment,
     input_threads,
     peak_memory,
@@ -175,7 +175,7 @@ def resident_bytes():
 def test_the_graph_optimizer_is_on_unless_a_flag_disables_it(optimized, monkeypatch):
     options = {}
     monkeypatch.setattr(tf.config.optimizer, "set_experimental_options", options.update)
-    configure(MachinePlan(Params(device="cpu", enable_optimizations=optimized)))
+    configure_devices(MachinePlan(Params(device="cpu", enable_optimizations=optimized)))
     assert options == {"disable_meta_optimizer": not optimized}
 
 
@@ -236,7 +236,7 @@ def test_a_newer_tensorflow_runs_with_one_notice_and_an_older_one_is_refused(
     assert load_tensorflow() is tf
     found = [
         line
-        for line in configure(MachinePlan(Params(device="cpu"))).notices
+        for line in configure_devices(MachinePlan(Params(device="cpu"))).notices
         if "TensorFlow" in line
     ]
     assert found == [f"TensorFlow {version} is newer than 2.21, the newest tested"] * notices
@@ -256,11 +256,11 @@ class Interrupted:
 def test_an_interrupt_of_the_import_is_one(monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow")
     monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
-    with handling():
-        begin()
+    with handling_signals():
+        begin_command()
         with pytest.raises(KeyboardInterrupt):
             load_tensorflow()
-        conclude()
+        conclude_command()
         with pytest.raises(BenchmarkError, match="cannot be imported: initialization failed"):
             load_tensorflow()
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cnnbench.base.interrupts import begin, conclude, handling
+from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
 from cnnbench.run.runtime import turns as module
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS, Turns
 
@@ -76,12 +76,12 @@ def test_a_signal_that_came_just_before_a_wait_ends_it(limits):
             ours.sendall(GO_ON)
 
     thread = threading.Thread(target=parent)
-    with handling():
-        begin()
+    with handling_signals():
+        begin_command()
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             Turns(theirs, 0.1).wait()
         heard.set()
         thread.join()
-        conclude()
+        conclude_command()
     assert not turn_was_given.is_set()

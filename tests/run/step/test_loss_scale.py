@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.run.step.tower import CAP, FLOOR, AutoLossScale, all_finite, inverse_of, unscaled
+from cnnbench.run.step.tower import (
+    CAP,
+    FLOOR,
+    AutoLossScale,
+    all_finite,
+    divide_by_scale,
+    inverse_scale,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_a_tensor_is_looked_at_once_and_where_it_is(cpu_devices):
 def test_unscaled_slices_are_slices_in_float32():
     values = tf.constant([[256.0], [512.0]], tf.float16)
     slices = tf.IndexedSlices(values, tf.constant([4, 1]), tf.constant([6, 1]))
-    found = unscaled(slices, inverse_of(tf.constant(128.0)))
+    found = divide_by_scale(slices, inverse_scale(tf.constant(128.0)))
     assert found.values.dtype == tf.float32
     np.testing.assert_array_equal(found.values.numpy(), [[2.0], [4.0]])
     np.testing.assert_array_equal(found.indices.numpy(), [4, 1])

@@ -12,7 +12,7 @@ from cnnbench.flags import Params
 from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.plan import make_plan
 from cnnbench.plan.notices import unused_notices
-from cnnbench.run.driver.preflight import estimate
+from cnnbench.run.driver.preflight import estimate_memory
 from cnnbench.run.step.update import Optimizer
 
 STEPS = 6
@@ -233,4 +233,4 @@ def test_a_declaration_is_all_that_an_optimizer_needs(cpu_devices):
         plan, numerics=dataclasses.replace(plan.numerics, optimizer_spec=spec)
     )
     size = sum(one.bytes for one in plan.network.spec.variables)
-    assert estimate(other, "cpu").total - estimate(plan, "cpu").total == size
+    assert estimate_memory(other, "cpu").total - estimate_memory(plan, "cpu").total == size

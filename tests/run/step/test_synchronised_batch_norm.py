@@ -66,7 +66,7 @@ def test_moments_and_gradients_are_those_of_all_batches(count, data_format):
                 loss = tf.reduce_sum(y * of_tower(upstream, tower))
             return y, mean, variance, tape.gradient(loss, inputs)
 
-        return towers.in_step(build, count)
+        return towers.build_towers_in_threads(build, count)
 
     found = step()
     wanted = oracle(x, scale, offset, upstream)

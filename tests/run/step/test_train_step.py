@@ -12,7 +12,7 @@ from data_sets import write_random_cifar10
 from short_runs import RATE, build
 
 from cnnbench.data import make_input
-from cnnbench.data.pipeline import ReadEvents
+from cnnbench.data.pipeline import ReadCallbacks
 from cnnbench.models import (
     Initializer,
     LearningRateSpec,
@@ -207,7 +207,7 @@ def test_forward_only_has_no_gradients_and_no_updates():
     top_1, top_5 = (float(result.metrics[name].numpy()) for name in ("top_1", "top_5"))
     assert 0.0 <= top_1 <= top_5 <= 1.0
     # Nothing is copied from a CPU.
-    assert step.on_host(result, ReadEvents(pytest.fail, pytest.fail)) is result
+    assert step.on_host(result, ReadCallbacks(pytest.fail, pytest.fail)) is result
 
 
 def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch):
@@ -221,7 +221,7 @@ def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch):
         return float(built.step(RATE).loss.numpy()), kinds
 
     loss, kinds = step()
-    monkeypatch.setattr(graph._Convolution, "pays", False)
+    monkeypatch.setattr(graph._FoldableConvolution, "saves_time", False)
     expected, plain = step()
     assert kinds != plain
     assert loss == pytest.approx(expected, rel=1e-4)

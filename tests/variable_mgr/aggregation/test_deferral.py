@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from towers import ByTower
 
-from cnnbench.variable_mgr.gradients import Deferral
+from cnnbench.variable_mgr.gradients import DeferredGradients
 
 
 def stepping(deferral, outputs=lambda deferred: deferred):
@@ -45,7 +45,7 @@ def zeros(towers, dtype=tf.float32):
 
 @pytest.mark.parametrize(("towers", "dtype"), [(1, tf.float32), (2, tf.bfloat16), (3, tf.float32)])
 def test_zeros_first_then_what_went_in_one_step_earlier(towers, dtype, cpu_devices):
-    step = stepping(Deferral(cpu_devices[:towers]))
+    step = stepping(DeferredGradients(cpu_devices[:towers]))
     previous = zeros(towers, dtype)
     for number in range(1, 6):
         current = gradients(number, towers, dtype)
@@ -57,7 +57,7 @@ def test_zeros_first_then_what_went_in_one_step_earlier(towers, dtype, cpu_devic
 
 def test_kept_on_the_towers_devices_and_read_before_they_are_assigned(cpu_devices, operations_of):
     devices = cpu_devices[1:4]
-    deferral = Deferral(devices)
+    deferral = DeferredGradients(devices)
     forms = [((2, 3), tf.float32), ((), tf.float32)]
     operations = operations_of(lambda tensors: ByTower(deferral)(tensors)[0], forms, 3)
     assert [v.device for v in deferral.variables] == [*devices] * 2
@@ -72,8 +72,8 @@ def test_kept_on_the_towers_devices_and_read_before_they_are_assigned(cpu_device
 
 
 def test_assigned_even_if_nobody_asks_for_the_old_value(cpu_devices):
-    step = stepping(Deferral(cpu_devices[:2]), outputs=lambda deferred: deferred[1][0])
-    silent = stepping(deferral := Deferral(cpu_devices[:2]), outputs=lambda deferred: None)
+    step = stepping(DeferredGradients(cpu_devices[:2]), outputs=lambda deferred: deferred[1][0])
+    silent = stepping(deferral := DeferredGradients(cpu_devices[:2]), outputs=lambda deferred: None)
     for number in range(1, 4):
         result = step(gradients(number, 2))
         np.testing.assert_array_equal(result, gradients(number - 1, 2)[1][0] * (number > 1))
@@ -84,7 +84,7 @@ def test_assigned_even_if_nobody_asks_for_the_old_value(cpu_devices):
 
 
 def test_another_trace_goes_on_with_what_was_kept(cpu_devices):
-    deferral = Deferral(cpu_devices[:2])
+    deferral = DeferredGradients(cpu_devices[:2])
     first, second = stepping(deferral), stepping(deferral)
     assert_equal(first(gradients(1, 2)), zeros(2))
     kept = deferral.variables
@@ -94,7 +94,7 @@ def test_another_trace_goes_on_with_what_was_kept(cpu_devices):
 
 
 def test_a_gradient_is_taken_over_without_a_copy(cpu_devices, address):
-    deferral = Deferral(cpu_devices[:1])
+    deferral = DeferredGradients(cpu_devices[:1])
     step = stepping(deferral)
     tensor = tf.random.normal([64])
     step([[tensor]])

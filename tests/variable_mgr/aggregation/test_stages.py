@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from towers import ByTower, run_through
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.all_reduce.spec import buckets_of, buffer_sizes
-from cnnbench.variable_mgr.gradients import FlatLayout, factors, make_stages
+from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
+from cnnbench.variable_mgr.all_reduce.spec import bucket_indices, buffer_sizes
+from cnnbench.variable_mgr.gradients import FlatBufferLayout, make_stages, scale_factors
 from cnnbench.variable_mgr.modes import AggregationSpec
 
 VECTOR = ((64,), tf.float32)
@@ -28,7 +28,7 @@ def stage_of(devices, scale=None, **options):
 
 
 def reducer(devices):
-    return Reducer(single("copy"), ReduceContext(devices=devices), [devices])
+    return AllReducer(single("copy"), ReduceContext(devices=devices), [devices])
 
 
 def lengths(tensors):
@@ -118,7 +118,7 @@ def test_sizes_of_buffers(elements, buffers, expected):
 @pytest.mark.parametrize("traced", [False, True])
 def test_tensors_of_whole_lines_are_views_of_the_buffer(traced, address):
     shapes = [(3, 16), (5,), (0, 4), (32,), (), (4, 4, 4)]
-    flat = FlatLayout([tf.TensorShape(shape) for shape in shapes], tf.float32)
+    flat = FlatBufferLayout([tf.TensorShape(shape) for shape in shapes], tf.float32)
     (buffer,) = flat.join([tf.zeros(shape) for shape in shapes])
     split = tf.function(flat.split, autograph=False) if traced else flat.split
     parts = split([buffer])
@@ -129,7 +129,7 @@ def test_tensors_of_whole_lines_are_views_of_the_buffer(traced, address):
 def test_lines_are_counted_in_bytes(address):
     # 16 elements of two bytes are half a line, so they come after all others.
     tensors = [tf.cast(tf.fill([size], size), tf.bfloat16) for size in (16, 32, 64)]
-    flat = FlatLayout([tensor.shape for tensor in tensors], tf.bfloat16)
+    flat = FlatBufferLayout([tensor.shape for tensor in tensors], tf.bfloat16)
     (buffer,) = flat.join(tensors)
     assert buffer.numpy()[[0, -1]].tolist() == [32, 16]
     first, second = (tf.bitcast(t, tf.uint16) for t in flat.split([buffer])[1:])
@@ -138,7 +138,7 @@ def test_lines_are_counted_in_bytes(address):
 
 def test_cuts_of_a_tensor_over_buffers_are_views_too(address):
     tensor = tf.random.normal([160])
-    buffers = FlatLayout([tensor.shape], tf.float32, 3).join([tensor])
+    buffers = FlatBufferLayout([tensor.shape], tf.float32, 3).join([tensor])
     assert lengths(buffers) == [48, 48, 64]
     assert [address(b) - address(tensor) for b in buffers] == [0, 192, 384]
 
@@ -201,7 +201,7 @@ def test_other_dtypes_are_never_joined_and_end_a_run(dtype, cpu_devices):
     ],
 )
 def test_buckets_are_filled_from_the_last_tensor_on(sizes, most, expected):
-    assert buckets_of([("float32", size) for size in sizes], most) == expected
+    assert bucket_indices([("float32", size) for size in sizes], most) == expected
 
 
 def test_gradients_of_two_dtypes_meet_in_the_one_that_is_sent(cpu_devices):
@@ -219,11 +219,11 @@ def test_gradients_of_two_dtypes_meet_in_the_one_that_is_sent(cpu_devices):
 @pytest.mark.parametrize("towers", [2, 3, 4, 5, 7, 8, 49, 1000])
 def test_float16_is_divided_by_a_power_of_two_as_large_as_the_number_of_towers(towers):
     scale = 1 / towers
-    sent, received = factors(scale, "float16")
+    sent, received = scale_factors(scale, "float16")
     assert towers * sent <= 1 < 2 * towers * sent
     assert np.log2(sent) == round(np.log2(sent))
     assert sent * received == scale
-    assert factors(scale, "bfloat16") == (1.0, scale)
+    assert scale_factors(scale, "bfloat16") == (1.0, scale)
 
 
 def test_values_are_rounded_to_the_wire(cpu_devices):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cnnbench.base.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create
-from cnnbench.variable_mgr.all_reduce.algorithms.collective import IN_FLIGHT, group_key
+from cnnbench.variable_mgr.all_reduce.algorithms.collective import IN_FLIGHT, collective_group_key
 
 GPUS = tuple(Task("localhost", 0).device("gpu", i) for i in range(4))
 TASKS = tuple(Task("worker", task).device("gpu", i) for task in (0, 1) for i in range(2))
@@ -45,14 +45,14 @@ def step_of(algorithm, indices):
 
 
 def test_group_keys_name_sets_of_devices():
-    assert group_key(GPUS) == group_key(tuple(reversed(GPUS)))
+    assert collective_group_key(GPUS) == collective_group_key(tuple(reversed(GPUS)))
     subsets = [GPUS[:2], GPUS[:3], GPUS, GPUS[2:], (GPUS[0], GPUS[2])]
-    keys = {group_key(devices) for devices in subsets}
+    keys = {collective_group_key(devices) for devices in subsets}
     assert len(keys) == len(subsets)
     # The op's attribute is a signed 32-bit number; tf.distribute counts up from 1.
     assert all(2**30 <= key < 2**31 for key in keys)
     other_task = tuple(device.replace("task:0", "task:1") for device in GPUS)
-    assert group_key(other_task) not in keys
+    assert collective_group_key(other_task) not in keys
 
 
 def test_the_limit_counts_all_algorithms_of_a_device(cpu_devices):
@@ -176,7 +176,7 @@ def test_two_rings_begin_half_the_devices_of_a_process_apart(devices, offsets, t
 def test_the_hint_of_a_group(devices, shards, asked, hint, request):
     devices = request.getfixturevalue(devices)[:2] if isinstance(devices, str) else devices
     context = ReduceContext(devices=devices, shards=shards, communication_hint=asked)
-    assert context.collective_hint == hint
+    assert context.collective_communication_hint == hint
     algorithm = make(devices, shards, asked)
     reduced = operations(step_of(algorithm, [0]), devices)
     gathered = operations(tf.function(algorithm.gather, autograph=False), devices)

@@ -14,7 +14,7 @@ from towers import ByTower
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import algorithms
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = (DOCS / "all_reduce.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def test_the_new_file_is_all_that_it_takes(spec, make_context):
     parsed = all_reduce.parse_all_reduce_spec(spec, all_reduce.names())
     values = np.random.default_rng(0).integers(-99, 99, size=(5, 1000)).astype(np.float32)
     towers = [[tf.constant(value), tf.constant(value[:7])] for value in values]
-    sums = tf.function(ByTower(Reducer(parsed, context, groups)), autograph=False)(towers)
+    sums = tf.function(ByTower(AllReducer(parsed, context, groups)), autograph=False)(towers)
     for large, small in sums:
         np.testing.assert_array_equal(large, values.sum(0))
         np.testing.assert_array_equal(small, values.sum(0)[:7])
@@ -46,7 +46,7 @@ def test_the_new_file_is_all_that_it_takes(spec, make_context):
 def test_what_it_refuses_is_told_with_its_place_in_the_spec(make_context):
     parsed = all_reduce.parse_all_reduce_spec("copy:1K:chain#2", all_reduce.names())
     with pytest.raises(FlagError, match="character 9, 'chain#2': chain takes no shards"):
-        Reducer(parsed, make_context(2), [])
+        AllReducer(parsed, make_context(2), [])
 
 
 def test_every_algorithm_has_its_row():

@@ -10,8 +10,8 @@ from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext, parse_all_reduce_spec
 from cnnbench.variable_mgr.all_reduce import spec as limits
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.all_reduce.spec import adding_cpus, groups_of
+from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
+from cnnbench.variable_mgr.all_reduce.spec import cpus_for_additions, group_devices
 
 HOST = "/job:localhost/replica:0/task:0"
 TWO_PROCESSES = [f"/job:worker/replica:0/task:{task}/device:GPU:0" for task in (0, 1)]
@@ -25,7 +25,7 @@ def devices(kind: str, count: int) -> list[str]:
 def context_of(kind: str, count: int, **fields) -> ReduceContext:
     on = tuple(devices(kind, count))
     return ReduceContext(
-        devices=on, cpu_devices=adding_cpus(on, (), f"{HOST}/device:CPU:0"), **fields
+        devices=on, cpu_devices=cpus_for_additions(on, (), f"{HOST}/device:CPU:0"), **fields
     )
 
 
@@ -86,8 +86,8 @@ def test_what_is_built_is_what_is_allowed(name):
 )
 def test_specs_that_the_devices_do_not_allow_are_refused(spec, count, group_size, message):
     context = context_of("CPU", count, network_topology="gcp_v100")
-    groups = groups_of(context.devices, group_size)
-    for check in (limits.check_spec, Reducer):
+    groups = group_devices(context.devices, group_size)
+    for check in (limits.check_spec, AllReducer):
         with pytest.raises(FlagError, match=message):
             check(parse_all_reduce_spec(spec), context, groups)
 
@@ -106,6 +106,6 @@ def test_specs_that_the_devices_do_not_allow_are_refused(spec, count, group_size
 )
 def test_what_works_is_let_through(spec, count, group_size):
     context = context_of("CPU", count, network_topology="gcp_v100")
-    groups = groups_of(context.devices, group_size)
-    for check in (limits.check_spec, Reducer):
+    groups = group_devices(context.devices, group_size)
+    for check in (limits.check_spec, AllReducer):
         check(parse_all_reduce_spec(spec), context, groups)

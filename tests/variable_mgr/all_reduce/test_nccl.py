@@ -20,7 +20,7 @@ def test_a_build_without_the_kernel_is_refused(nccl_says):
 
 def test_the_kernel_is_there_in_builds_for_cuda():
     build = tf.sysconfig.get_build_info()
-    assert nccl.kernel_exists() == (build["is_cuda_build"] or build["is_rocm_build"])
+    assert nccl.nccl_kernel_exists() == (build["is_cuda_build"] or build["is_rocm_build"])
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_kernel_is_there_in_builds_for_cuda():
 )
 def test_what_the_refusal_of_a_cpu_kernel_says(text, exists, nccl_says):
     nccl_says(text)
-    assert nccl.kernel_exists() is exists
+    assert nccl.nccl_kernel_exists() is exists
 
 
 @pytest.mark.usefixtures("with_nccl")

@@ -18,7 +18,7 @@ from towers import ByTower, run_through
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.gradients import make_stages
 from cnnbench.variable_mgr.modes import AggregationSpec
 
@@ -65,12 +65,12 @@ STAGES: dict[str, tuple[dict[str, Any], tuple[tf.DType, ...]]] = {
 STAGED = ("tree", "hierarchical_copy", "collective/rechd", "copy:1K:pscpu#2:64K:xring", "psgpu")
 
 
-def reducer(spec: str, count: int, share_memory: bool = True) -> Reducer:
+def reducer(spec: str, count: int, share_memory: bool = True) -> AllReducer:
     devices = DEVICES[:count]
     half = -(-count // 2)
     groups = [group for group in (devices[:half], devices[half:]) if group]
     context = ReduceContext(devices=devices, cpu_devices=devices, share_memory=share_memory)
-    return Reducer(all_reduce.parse_all_reduce_spec(spec, NAMES), context, groups)
+    return AllReducer(all_reduce.parse_all_reduce_spec(spec, NAMES), context, groups)
 
 
 def refusal(spec: str, count: int) -> str | None:

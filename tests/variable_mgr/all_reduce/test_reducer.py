@@ -12,7 +12,7 @@ from cnnbench.errors import UsageError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, single, spec
 from cnnbench.variable_mgr.all_reduce.algorithms.copy import CopyToOneDevice
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 
 
 def test_every_file_registers_the_name_it_bears(make_context):
@@ -66,7 +66,7 @@ def calls(registered) -> dict[str, list[tuple[int, int]]]:
 
 def run(spec: str, context, sizes: list[int], dtype: tf.DType = tf.float32) -> None:
     columns = [[tf.zeros([size], dtype)] * len(context.devices) for size in sizes]
-    Reducer(parse_all_reduce_spec(spec), context, ())(columns)
+    AllReducer(parse_all_reduce_spec(spec), context, ())(columns)
 
 
 # A limit of 1K bytes is 256 float32 or 512 float16 elements.
@@ -87,7 +87,9 @@ def test_each_range_counts_its_own_tensors_and_starts_with_the_last(calls, make_
 
 @pytest.mark.parametrize("merge_scope", [1, 2, 9])
 def test_so_many_tensors_share_a_name_scope(merge_scope, make_context):
-    step = tf.function(Reducer(single("copy"), make_context(2), (), merge_scope), autograph=False)
+    step = tf.function(
+        AllReducer(single("copy"), make_context(2), (), merge_scope), autograph=False
+    )
     graph = step.get_concrete_function([[tf.TensorSpec([3])] * 2] * 5).graph
     names = [op.name for op in graph.get_operations() if op.type == "AddN"]
     found = [re.match(r"allreduce_(\d+)/", name).group(1) for name in names]

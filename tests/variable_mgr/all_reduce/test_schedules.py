@@ -10,8 +10,8 @@ import tensorflow as tf
 from cnnbench.base.job import Task
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import gather_groups
-from cnnbench.variable_mgr.all_reduce.algorithms.tree import parent
+from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import shard_device_groups
+from cnnbench.variable_mgr.all_reduce.algorithms.tree import parent_place
 
 A0, A1, B0, B1 = (
     f"/job:worker/replica:0/task:{task}/device:GPU:{gpu}" for task in (0, 1) for gpu in (0, 1)
@@ -134,7 +134,7 @@ def test_an_odd_count_has_every_device_in_one_half(count, trace):
     ],
 )
 def test_groups_wrap_around_the_devices(devices, size, expected):
-    assert ["".join(group) for group in gather_groups(devices, size)] == expected.split()
+    assert ["".join(group) for group in shard_device_groups(devices, size)] == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,10 @@ def test_the_first_rounds_stay_in_a_memory():
 
 def parents(count: int) -> dict[int, int | None]:
     root = 1 << (count.bit_length() - 1)
-    return {place: None if place == root else parent(place, count) for place in range(1, count + 1)}
+    return {
+        place: None if place == root else parent_place(place, count)
+        for place in range(1, count + 1)
+    }
 
 
 def test_every_tree_is_binary_and_flat_and_odd_places_are_leaves():

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from cnnbench.base.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, spec
-from cnnbench.variable_mgr.all_reduce.reducer import TwoLevel
-from cnnbench.variable_mgr.all_reduce.spec import groups_of
+from cnnbench.variable_mgr.all_reduce.reducer import TwoLevelAllReduce
+from cnnbench.variable_mgr.all_reduce.spec import group_devices
 
 
 def groups_by(devices, sizes):
@@ -86,21 +86,23 @@ def test_cpus_of_a_process_have_one_memory():
 def test_groups_are_runs_of_devices_within_a_process_in_order(size, groups):
     ps = Task("ps", 1).device("gpu", 0)
     device = dict(zip("abcdef", (*gpus(1, 0, 1, 2), *gpus(11, 0, 1), ps), strict=True))
-    found = groups_of([device[name] for name in "adbecf"], size)
+    found = group_devices([device[name] for name in "adbecf"], size)
     assert found == tuple(tuple(device[name] for name in group) for group in groups)
 
 
 @pytest.mark.parametrize("sizes", [(1, 3), (4, 1, 2), (1, 1, 1, 1), (8,)], ids=str)
 def test_groups_of_any_size(sizes, cpu_devices, run):
     devices = cpu_devices[: sum(sizes)]
-    algorithm = TwoLevel("xring", "rechd", context_of(devices), groups_by(devices, sizes), 1)
+    algorithm = TwoLevelAllReduce(
+        "xring", "rechd", context_of(devices), groups_by(devices, sizes), 1
+    )
     run(algorithm, devices, range(2 * max(sizes) + 1))
 
 
 def test_groups_that_interleave_keep_the_order_of_devices(cpu_devices, run):
     devices = cpu_devices[:4]
     groups = [(devices[3], devices[0]), (devices[1], devices[2])]
-    algorithm = TwoLevel("copy", "copy", context_of(devices), groups, 1)
+    algorithm = TwoLevelAllReduce("copy", "copy", context_of(devices), groups, 1)
     first = additions(traced(algorithm, 4))[0]
     # "values" and "values_3", the arguments of devices 3 and 0.
     assert sorted(tensor.op.name for tensor in first.inputs) == ["values", "values_3"]
@@ -110,7 +112,7 @@ def test_groups_that_interleave_keep_the_order_of_devices(cpu_devices, run):
 def test_leaders_take_turns_and_stay_on_their_devices(cpu_devices):
     devices = cpu_devices[:5]
     groups = groups_by(devices, (2, 3))
-    algorithm = TwoLevel("psgpu", "copy", context_of(devices), groups, 1)
+    algorithm = TwoLevelAllReduce("psgpu", "copy", context_of(devices), groups, 1)
     last = additions(traced(algorithm, 5, range(6)))[2::3]
     # Three turns with the first group as the place of the last addition, then the second.
     assert [op.device for op in last] == [devices[i] for i in (0, 1, 0, 2, 3, 4)]
@@ -118,7 +120,7 @@ def test_leaders_take_turns_and_stay_on_their_devices(cpu_devices):
 
 def test_one_group_is_the_algorithm_within(cpu_devices):
     devices = cpu_devices[:4]
-    algorithm = TwoLevel("copy", "xring", context_of(devices), [devices], 1)
+    algorithm = TwoLevelAllReduce("copy", "xring", context_of(devices), [devices], 1)
     graph = traced(algorithm, 4, [2])
     work = [op for op in graph.get_operations() if op.type not in ("Placeholder", "Identity")]
     assert [(op.type, op.device) for op in work] == [("AddN", devices[2])]
@@ -127,7 +129,7 @@ def test_one_group_is_the_algorithm_within(cpu_devices):
 def test_the_devices_of_a_group_share_the_sum(cpu_devices):
     devices = cpu_devices[:4]
     groups = groups_by(devices, (2, 2))
-    algorithm = TwoLevel("xring", "collective", context_of(devices), groups, 1)
+    algorithm = TwoLevelAllReduce("xring", "collective", context_of(devices), groups, 1)
     given = []
     traced(lambda values, index: given.extend(algorithm(values, index)), 4)
     assert given[0] is given[1]
@@ -156,7 +158,7 @@ def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
     spec.register("waiting")(Waiting)
     devices = cpu_devices[:5]
     groups = groups_by(devices, (2, 3))
-    algorithm = TwoLevel("waiting", "xring", context_of(devices), groups, 1)
+    algorithm = TwoLevelAllReduce("waiting", "xring", context_of(devices), groups, 1)
     kept = [name for name in needed(traced(algorithm, 5, range(3))) if name.startswith("together")]
     # Three tensors, each on all five devices or on the two that speak.
     assert len(kept) == 3 * (5 if says_so else 2)
@@ -172,14 +174,16 @@ def test_each_group_adds_on_the_cpu_of_its_own_process():
     cpus = [Task("worker", task).device("cpu", 0) for task in (0, 1)]
     context = ReduceContext(devices=TASKS, cpu_devices=tuple(cpus), cpu_device=cpus[0])
     for within in ("pscpu", "copy"):
-        algorithm = TwoLevel(within, "psgpu", context, groups_of(TASKS), 1)
+        algorithm = TwoLevelAllReduce(within, "psgpu", context, group_devices(TASKS), 1)
         adds = [op.device for op in additions(traced(algorithm, 4))]
         assert adds[:2] == cpus
         assert adds[2] in TASKS
 
 
 def test_nccl_within_gpus_and_a_ring_between(with_nccl):
-    algorithm = TwoLevel("nccl", "xring", ReduceContext(devices=TASKS), groups_of(TASKS), 1)
+    algorithm = TwoLevelAllReduce(
+        "nccl", "xring", ReduceContext(devices=TASKS), group_devices(TASKS), 1
+    )
     graph = traced(algorithm, 4, [1])
     reductions = [op for op in graph.get_operations() if op.type == "NcclAllReduce"]
     assert [op.device for op in reductions] == [*TASKS]

@@ -13,12 +13,12 @@ SIMPLE = CrossDeviceSpec(ops="reduction_to_one_device")
 
 
 def test_the_same_strategy_is_made_once(cpu_devices):
-    assert strategies.mirrored(cpu_devices[:2], SIMPLE) is strategies.mirrored(
+    assert strategies.make_mirrored_strategy(
         cpu_devices[:2], SIMPLE
-    )
-    assert strategies.mirrored(cpu_devices[:2], SIMPLE) is not strategies.mirrored(
-        cpu_devices[:3], SIMPLE
-    )
+    ) is strategies.make_mirrored_strategy(cpu_devices[:2], SIMPLE)
+    assert strategies.make_mirrored_strategy(
+        cpu_devices[:2], SIMPLE
+    ) is not strategies.make_mirrored_strategy(cpu_devices[:3], SIMPLE)
 
 
 @pytest.fixture
@@ -28,25 +28,25 @@ def no_collectives_yet(monkeypatch):
 
 
 def test_collectives_over_other_devices_are_refused(cpu_devices, no_collectives_yet):
-    made = strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring", packs=2))
+    made = strategies.make_mirrored_strategy(cpu_devices[:2], CrossDeviceSpec(ops="ring", packs=2))
     # Two strategies would number their collectives alike, and those of other shapes would fail.
-    assert strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="auto")) is made
-    strategies.mirrored(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
-    strategies.mirrored(cpu_devices[:4], CrossDeviceSpec(ops="hierarchical_copy"))
+    assert strategies.make_mirrored_strategy(cpu_devices[:2], CrossDeviceSpec(ops="auto")) is made
+    strategies.make_mirrored_strategy(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
+    strategies.make_mirrored_strategy(cpu_devices[:4], CrossDeviceSpec(ops="hierarchical_copy"))
     with pytest.raises(UsageError, match="over 2 devices already") as error:
-        strategies.mirrored(cpu_devices[:3], CrossDeviceSpec(ops="ring"))
+        strategies.make_mirrored_strategy(cpu_devices[:3], CrossDeviceSpec(ops="ring"))
     assert "\n" not in str(error.value)
 
 
 def test_a_multi_worker_strategy_of_one_process(cpu_devices, no_collectives_yet):
     alone = Job(device="cpu")
-    strategy = strategies.multi_worker(alone)
-    assert strategies.multi_worker(alone) is strategy
+    strategy = strategies.make_multi_worker_strategy(alone)
+    assert strategies.make_multi_worker_strategy(alone) is strategy
     assert strategy.num_replicas_in_sync == 1
     assert strategies._collective_devices is None  # one tower has no collectives
     assert strategy.extended.worker_devices == (cpu_devices[0],)
     with pytest.raises(FlagError, match="must be 1 on CPUs") as error:
-        strategies.multi_worker(Job(device="cpu", towers_per_worker=2))
+        strategies.make_multi_worker_strategy(Job(device="cpu", towers_per_worker=2))
     assert error.value.flag == "num_gpus"
 
 
@@ -56,7 +56,7 @@ def test_a_multi_worker_strategy_of_one_process(cpu_devices, no_collectives_yet)
 )
 def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices):
     with pytest.raises(FlagError, match=words) as error:
-        strategies.mirrored(cpu_devices[:count], CrossDeviceSpec(ops=ops))
+        strategies.make_mirrored_strategy(cpu_devices[:count], CrossDeviceSpec(ops=ops))
     assert error.value.flag == "cross_device_ops"
 
 
@@ -72,7 +72,7 @@ def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices)
 )
 def test_what_a_strategy_is_asked_to_communicate_by(ops, kind, implementation):
     devices = [Task("worker", task).device(kind, 0) for task in range(2)]
-    options = strategies.communication(CrossDeviceSpec(ops=ops, pack_bytes=9), devices)
+    options = strategies.communication_options(CrossDeviceSpec(ops=ops, pack_bytes=9), devices)
     assert (options.implementation.name, options.bytes_per_pack) == (implementation, 9)
 
 

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.algorithms.nccl import kernel_exists
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of, register
-from cnnbench.variable_mgr.gradients import on_devices, traced_graph
+from cnnbench.variable_mgr.all_reduce.algorithms.nccl import nccl_kernel_exists
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of_device, register
+from cnnbench.variable_mgr.gradients import current_traced_graph, map_on_devices
 
 # Number of reductions in which a device takes part at the same time. Each active collective blocks
 # a thread on each device until all devices have joined, and the runtime creates as many threads as
@@ -59,15 +59,15 @@ class Collective:
     def __init__(self, context: ReduceContext) -> None:
         self._devices = context.own_devices
         self._group_size = len(context.devices)
-        self._group_key = group_key(context.devices)
+        self._group_key = collective_group_key(context.devices)
         # Offset of each ring among the devices of a process. A negative offset also reverses the
         # direction.
-        of_first = [process_of(device) for device in context.devices].count(
-            process_of(context.devices[0])
+        of_first = [process_of_device(device) for device in context.devices].count(
+            process_of_device(context.devices[0])
         )
         self._offsets = [0] if context.shards == 1 else [0, -max(1, of_first // 2)]
-        self._hint = context.collective_hint
-        if self._hint == "nccl" and not kernel_exists():
+        self._hint = context.collective_communication_hint
+        if self._hint == "nccl" and not nccl_kernel_exists():
             if context.communication_hint == "nccl":
                 raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL; use ring")
             self._hint = "ring"
@@ -79,7 +79,7 @@ class Collective:
 
         # Version 1 of the operation is used. TensorFlow adds control dependencies between
         # operations of version 2; across devices, they cause deadlocks.
-        def reduce(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
+        def collective_reduce(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
             return tf.raw_ops.CollectiveReduce(
                 input=tensor,
                 group_size=self._group_size,
@@ -91,7 +91,7 @@ class Collective:
                 communication_hint=self._hint,
             )
 
-        return self._collectively(reduce, tensors)
+        return self._run_collective(collective_reduce, tensors)
 
     def gather(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Concatenates the tensors of all devices, which have the same static shape.
@@ -112,27 +112,27 @@ class Collective:
             )
 
         if tensors[0].dtype != tf.bfloat16:
-            return self._collectively(join, tensors)
+            return self._run_collective(join, tensors)
         # CollectiveGather does not support bfloat16. It only copies bits, so another 16-bit type is
         # used.
-        halves = on_devices(self._devices, lambda x: tf.bitcast(x, tf.float16), tensors)
-        joined = self._collectively(join, halves)
-        return on_devices(self._devices, lambda x: tf.bitcast(x, tf.bfloat16), joined)
+        halves = map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.float16), tensors)
+        joined = self._run_collective(join, halves)
+        return map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.bfloat16), joined)
 
-    def _collectively(
+    def _run_collective(
         self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
         if self._hint != "nccl":
-            return collectively(op, self._devices, tensors, self._group_key)
+            return run_collective(op, self._devices, tensors, self._group_key)
         dtype = tensors[0].dtype
         if dtype == tf.bfloat16:
-            tensors = on_devices(self._devices, lambda x: tf.cast(x, tf.float32), tensors)
+            tensors = map_on_devices(self._devices, lambda x: tf.cast(x, tf.float32), tensors)
         key, in_flight = self._group_key, IN_FLIGHT_BY_NCCL
-        results = collectively(op, self._devices, tensors, key, in_flight)
-        return on_devices(self._devices, lambda x: tf.cast(x, dtype), results)
+        results = run_collective(op, self._devices, tensors, key, in_flight)
+        return map_on_devices(self._devices, lambda x: tf.cast(x, dtype), results)
 
 
-def collectively(
+def run_collective(
     op: Callable[[tf.Tensor, int], tf.Tensor],
     devices: Sequence[str],
     tensors: Sequence[tf.Tensor],
@@ -146,7 +146,7 @@ def collectively(
     """
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
-    graph = traced_graph()
+    graph = current_traced_graph()
     under_way = _under_way.setdefault(graph, defaultdict(lambda: deque(maxlen=IN_FLIGHT)))
     instance_key = next(_instances[key])
     results = []
@@ -168,7 +168,7 @@ def collectively(
     return results
 
 
-def group_key(devices: Sequence[str]) -> int:
+def collective_group_key(devices: Sequence[str]) -> int:
     """A number that identifies a set of devices. It is the same in every process.
 
     It is at least 2^30, because tf.distribute uses small numbers.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
-from cnnbench.variable_mgr.gradients import add_up
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 @register("copy")
@@ -21,5 +21,5 @@ class CopyToOneDevice:
         """See `Algorithm.__call__`. All devices share the sum."""
         devices = self._context.devices
         with tf.device(self._context.cpu_device or devices[index % len(devices)]):
-            total = add_up(tensors)
+            total = sum_tensors(tensors)
         return [total] * len(devices)

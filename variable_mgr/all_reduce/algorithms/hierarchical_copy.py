@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import send_along
+from cnnbench.variable_mgr.all_reduce.reducer import send_along_hops
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
-from cnnbench.variable_mgr.gradients import add_up
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 # Pairs of GPUs in different halves that are connected by NVLink.
 _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
@@ -41,10 +41,10 @@ class HierarchicalCopy:
         sums = []
         for main, half in zip(mains, halves, strict=True):
             with tf.device(main):
-                sums.append(add_up([tensors[member] for member in half]))
+                sums.append(sum_tensors([tensors[member] for member in half]))
         with tf.device(mains[0]):
-            total = add_up(sums)
-        copies = send_along(total, mains[0], [mains], self._context)
+            total = sum_tensors(sums)
+        copies = send_along_hops(total, mains[0], [mains], self._context)
         result = [total] * len(tensors)
         for member in halves[1]:
             result[member] = copies[self._context.memory_of(mains[1])]

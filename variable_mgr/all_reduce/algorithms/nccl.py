@@ -26,7 +26,7 @@ class Nccl:
     runs_together = True
 
     def __init__(self, context: ReduceContext) -> None:
-        if not kernel_exists():
+        if not nccl_kernel_exists():
             raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL")
         self._devices = context.devices
 
@@ -50,7 +50,7 @@ class Nccl:
         return sums
 
 
-def kernel_exists() -> bool:
+def nccl_kernel_exists() -> bool:
     """Whether this TensorFlow contains the kernel of NcclAllReduce.
 
     It requests a kernel on the CPU, which does not exist. The error message lists the kernels that

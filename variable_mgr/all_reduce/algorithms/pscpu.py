@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along_hops
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
-from cnnbench.variable_mgr.gradients import add_up
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 
-def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
+def shard_device_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
     """Groups of devices for the shards of one tensor. Together, the groups use all devices.
 
     As in tf_cnn_benchmarks, group g begins with device g and takes every k-th device, where k is
@@ -30,7 +30,7 @@ class Shuffle:
 
     def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
         self._context = context
-        self._groups = gather_groups(gather_devices, context.shards)
+        self._groups = shard_device_groups(gather_devices, context.shards)
 
     def device(self, chunk: int, index: int = 0) -> str:
         """The device that sums a shard of tensor `index`."""
@@ -45,9 +45,9 @@ class Shuffle:
         for chunk, values in enumerate(zip(*parts, strict=True)):
             source = self.device(chunk, index)
             with tf.device(source):
-                total = add_up(values)
+                total = sum_tensors(values)
             hops = ((source, device) for device in devices)
-            sums.append(send_along(total, source, hops, self._context))
+            sums.append(send_along_hops(total, source, hops, self._context))
         return cut.join(by_memory(sums, self._context), self._context, index)
 
 

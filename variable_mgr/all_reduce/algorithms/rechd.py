@@ -26,7 +26,7 @@ class RecursiveHalvingDoubling:
 
     def __init__(self, context: ReduceContext) -> None:
         self._context = context
-        self._ranks = _interleaved(context)
+        self._ranks = _interleave_memories(context)
         self._power = 1 << (len(context.devices).bit_length() - 1)
         self._chunks = min(self._power, context.memories)
 
@@ -44,11 +44,11 @@ class RecursiveHalvingDoubling:
         for device in order:
             with tf.device(device):
                 values.append(cut.flat(value_on[device]))
-        chunks = _halve(values, cut, order, self._power)
-        return cut.join(_double(chunks, order, self._context), self._context, index)
+        chunks = _reduce_scatter_by_halving(values, cut, order, self._power)
+        return cut.join(_all_gather_by_doubling(chunks, order, self._context), self._context, index)
 
 
-def _interleaved(context: ReduceContext) -> list[str]:
+def _interleave_memories(context: ReduceContext) -> list[str]:
     """The devices in an order that alternates between memories."""
     devices_so_far: Counter[str] = Counter()
     places = []
@@ -65,7 +65,9 @@ def _interleaved(context: ReduceContext) -> list[str]:
 _Part: TypeAlias = "tf.Tensor | None"
 
 
-def _halve(values: Sequence[tf.Tensor], cut: Cut, order: Sequence[str], power: int) -> list[_Part]:
+def _reduce_scatter_by_halving(
+    values: Sequence[tf.Tensor], cut: Cut, order: Sequence[str], power: int
+) -> list[_Part]:
     """Adds until each rank r below `power` has the sum of chunk r."""
     sizes = [*cut.sizes, *[0] * (power - len(cut))]
     parts: list[_Part] = list(values)
@@ -77,36 +79,38 @@ def _halve(values: Sequence[tf.Tensor], cut: Cut, order: Sequence[str], power: i
             begin = rank % power & -2 * length
             middle, end = begin + length, begin + 2 * length
             with tf.device(device):
-                halves.append(_split(part, sum(sizes[begin:middle]), sum(sizes[middle:end]), cut))
+                halves.append(
+                    _split_part(part, sum(sizes[begin:middle]), sum(sizes[middle:end]), cut)
+                )
         for extra in range(power, len(parts)):
             mine, lower = halves[extra], halves[extra - power]
             halves[extra - power] = (
-                _add(lower[0], mine[0], order[extra - power]),
-                _add(mine[1], lower[1], order[extra]),
+                _add_parts(lower[0], mine[0], order[extra - power]),
+                _add_parts(mine[1], lower[1], order[extra]),
             )
         sides = [int(rank & length > 0) for rank in range(power)]
         parts = [
-            _add(halves[rank][side], halves[rank ^ length][side], order[rank])
+            _add_parts(halves[rank][side], halves[rank ^ length][side], order[rank])
             for rank, side in enumerate(sides)
         ]
     return parts
 
 
-def _split(part: _Part, lower: int, upper: int, cut: Cut) -> tuple[_Part, _Part]:
+def _split_part(part: _Part, lower: int, upper: int, cut: Cut) -> tuple[_Part, _Part]:
     if part is None or upper == 0:
         return part, None
     first, second = cut.split(part, (lower, upper))
     return first, second
 
 
-def _add(own: _Part, other: _Part, device: str) -> _Part:
+def _add_parts(own: _Part, other: _Part, device: str) -> _Part:
     if own is None:
         return None
     with tf.device(device):
         return tf.add(own, other)
 
 
-def _double(
+def _all_gather_by_doubling(
     chunks: Sequence[_Part], order: Sequence[str], context: ReduceContext
 ) -> dict[str, list[tf.Tensor]]:
     """Exchanges blocks of 1, 2, 4... chunks until every memory has all chunks, in order."""
@@ -124,7 +128,7 @@ def _double(
             block = partner & -length
             if (memory, block) not in held:
                 sent = held[memories[partner], block]
-                held[memory, block] = _send(sent, order[partner], order[rank])
+                held[memory, block] = _send_pieces(sent, order[partner], order[rank])
         doubled = {}
         for rank, memory in enumerate(memories[:power]):
             begin = rank & -2 * length
@@ -136,11 +140,11 @@ def _double(
     for extra in range(power, len(order)):
         if memories[extra] not in result:
             pieces = result[memories[extra - power]]
-            result[memories[extra]] = _send(pieces, order[extra - power], order[extra])
+            result[memories[extra]] = _send_pieces(pieces, order[extra - power], order[extra])
     return result
 
 
-def _send(pieces: list[tf.Tensor], sender: str, receiver: str) -> list[tf.Tensor]:
+def _send_pieces(pieces: list[tf.Tensor], sender: str, receiver: str) -> list[tf.Tensor]:
     """Sends the pieces of a block as one message."""
     if not pieces:
         return []

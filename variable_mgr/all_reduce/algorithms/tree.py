@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along_hops
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
-from cnnbench.variable_mgr.gradients import add_up
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 @register("tree")
@@ -39,7 +39,7 @@ class DoubleBinaryTree:
         parts = dict(zip(devices, cut.chunks(tensors, devices), strict=True))
         count = len(devices)
         # Children come before their parents.
-        upwards = sorted(range(1, count + 1), key=_level)
+        upwards = sorted(range(1, count + 1), key=_level_of_place)
         root = upwards[-1]
         sums = []
         for chunk in range(len(cut)):
@@ -47,26 +47,28 @@ class DoubleBinaryTree:
             values = {place: [parts[at[place]][chunk]] for place in upwards}
             for place in upwards:
                 with tf.device(at[place]):
-                    total = add_up(values[place])
+                    total = sum_tensors(values[place])
                 if place != root:
-                    values[parent(place, count)].append(total)
-            downwards = ((at[parent(place, count)], at[place]) for place in reversed(upwards[:-1]))
-            sums.append(send_along(total, at[root], downwards, self._context))
+                    values[parent_place(place, count)].append(total)
+            downwards = (
+                (at[parent_place(place, count)], at[place]) for place in reversed(upwards[:-1])
+            )
+            sums.append(send_along_hops(total, at[root], downwards, self._context))
         return cut.join(by_memory(sums, self._context), self._context, index)
 
 
-def parent(place: int, count: int) -> int:
+def parent_place(place: int, count: int) -> int:
     """The parent of a place in the tree of places 1..count. The root has none.
 
     The parent has the place's lowest one bit moved up by one. If this place is beyond the last one,
     the next existing ancestor is the parent.
     """
     while True:
-        lowest = _level(place)
+        lowest = _level_of_place(place)
         place = (place & ~lowest) | (lowest << 1)
         if place <= count:
             return place
 
 
-def _level(place: int) -> int:
+def _level_of_place(place: int) -> int:
     return place & -place

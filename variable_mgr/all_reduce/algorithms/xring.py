@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, groups_of, register
-from cnnbench.variable_mgr.gradients import add_up
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along_hops
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, group_devices, register
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 @register("xring")
@@ -25,7 +25,7 @@ class Ring:
     def __init__(self, context: ReduceContext) -> None:
         self._context = context
         self._rings = context.shards
-        self._processes = groups_of(context.devices)
+        self._processes = group_devices(context.devices)
 
     def way(self, chunk: int, index: int = 0) -> list[str]:
         """The 2n - 1 devices that a chunk of tensor `index` visits.
@@ -33,7 +33,7 @@ class Ring:
         The sum begins with the value of the first device. The next n - 1 devices add their values.
         The last n - 1 devices receive the sum.
         """
-        order = self._order(chunk % self._rings, index // self._context.memories)
+        order = self._ring_order(chunk % self._rings, index // self._context.memories)
         count = len(order)
         # A chunk starts where the ring enters a memory. Otherwise a sum would enter the same memory
         # twice.
@@ -45,7 +45,7 @@ class Ring:
         start = starts[(chunk // self._rings + index) % len(starts)]
         return [order[(start + hop) % count] for hop in range(2 * count - 1)]
 
-    def _order(self, ring: int, turn: int) -> list[str]:
+    def _ring_order(self, ring: int, turn: int) -> list[str]:
         order: list[str] = []
         for devices in self._processes:
             first = (ring * (len(devices) // self._rings) + turn) % len(devices)
@@ -66,7 +66,9 @@ class Ring:
             for _, members in itertools.groupby(way[:count], self._context.memory_of):
                 devices_there = list(members)
                 with tf.device(devices_there[-1]):
-                    total = [add_up([*total, *(parts[device][chunk] for device in devices_there)])]
+                    total = [
+                        sum_tensors([*total, *(parts[device][chunk] for device in devices_there)])
+                    ]
             hops = itertools.pairwise(way[count - 1 :])
-            sums.append(send_along(total[0], way[count - 1], hops, self._context))
+            sums.append(send_along_hops(total[0], way[count - 1], hops, self._context))
         return cut.join(by_memory(sums, self._context), self._context, index)

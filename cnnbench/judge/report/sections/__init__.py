@@ -8,39 +8,39 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cnnbench.base.document import Answer, Content, Report, Section
-from cnnbench.base.text import count, counted, first_few, integer
-from cnnbench.judge.compare.configuration import IMPORTED, imported_text
+from cnnbench.base.text import count_text, counted_names, first_few, integer
+from cnnbench.judge.compare.configuration import IMPORTED, imported_note
 from cnnbench.judge.metrics import readable_fact, short_commit
-from cnnbench.judge.report.results import ReportSubject, time_text
+from cnnbench.judge.report.results import ReportSubject, start_time_text
 from cnnbench.judge.report.sections import campaigns, profiles, quantities, runs, scaling
 from cnnbench.judge.report.sections import campaigns as baseline
 from cnnbench.judge.report.sections import scaling as all_reduce
 from cnnbench.version import __version__
 
 SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]] = {
-    "baseline": ("Against the baseline", baseline.baseline),
-    "why": ("Where the difference is", baseline.explanation),
-    "reach": ("What the machine reaches", quantities.reach),
-    "reproduce": ("How to reproduce it", runs.reproduce),
-    "problems": ("Failed and skipped", runs.failures),
-    "flags": ("Best flags", campaigns.best_flags),
-    "modes": ("Modes side by side", campaigns.modes),
+    "baseline": ("Against the baseline", baseline.baseline_section),
+    "why": ("Where the difference is", baseline.explanation_section),
+    "reach": ("What the machine reaches", quantities.best_configurations_section),
+    "reproduce": ("How to reproduce it", runs.reproduction_section),
+    "problems": ("Failed and skipped", runs.failures_section),
+    "flags": ("Best flags", campaigns.best_flags_section),
+    "modes": ("Modes side by side", campaigns.modes_section),
     "scaling": ("Scaling", scaling.scaling),
-    "allreduce": ("All-reduce", all_reduce.all_reduce),
+    "allreduce": ("All-reduce", all_reduce.all_reduce_section),
     "throughput": ("Throughput", quantities.throughput),
-    "benchmarks": ("Benchmarks of other programs", runs.benchmarks),
+    "benchmarks": ("Benchmarks of other programs", runs.benchmarks_section),
     "mfu": ("Use of the hardware", quantities.mfu),
-    "roofline": ("Where the time of a step goes", profiles.roofline),
-    "timeline": ("One step in time", profiles.timeline),
+    "roofline": ("Where the time of a step goes", profiles.roofline_section),
+    "timeline": ("One step in time", profiles.timeline_section),
     "memory": ("Memory", quantities.memory),
     "accuracy": ("Accuracy and losses", quantities.accuracy),
     "warmup": ("Start-up and warm-up", quantities.warmup),
-    "steps": ("Step times", runs.steps),
-    "use": ("Memory and CPUs over time", runs.use),
-    "conditions": ("Conditions", runs.conditions),
-    "environment": ("Environment", runs.environment),
-    "runs": ("Runs and commands", runs.commands),
-    "earlier": ("Earlier results", runs.earlier),
+    "steps": ("Step times", runs.steps_section),
+    "use": ("Memory and CPUs over time", runs.resource_use_section),
+    "conditions": ("Conditions", runs.conditions_section),
+    "environment": ("Environment", runs.environment_section),
+    "runs": ("Runs and commands", runs.commands_section),
+    "earlier": ("Earlier results", runs.omitted_section),
 }
 """Titles and contents of the sections by key, in order. Sections without content are omitted."""
 
@@ -101,42 +101,42 @@ def build(
     )
     all_answers = (
         *verdict,
-        _failed(results),
-        *campaigns.proofs(results),
+        _failures_answer(results),
+        *campaigns.search_verdict_answers(results),
         *campaigns.fastest_modes(results),
-        runs.disturbances(results),
-        _extent(bounded),
+        runs.disturbance_answer(results),
+        _omitted_answer(bounded),
     )
     asked = results.processes or results.studies
     return Report(
-        title=title or _title(results),
-        subtitle=_subtitle(results),
+        title=title or _report_title(results),
+        subtitle=_report_subtitle(results),
         answers=tuple(answer for answer in all_answers if answer is not None) if asked else (),
         highlights=tuple(_highlights(results)),
         sections=(*first, *(section for section in sections if section.blocks)),
     )
 
 
-def _title(results: ReportSubject) -> str:
+def _report_title(results: ReportSubject) -> str:
     named = (
         *(group.model for group in (*results.configured, *results.profiled.values())),
         *(str(document.config.get("model")) for document in results.strategies),
-        *map(campaigns.network, results.tunings),
+        *map(campaigns.searched_network, results.tunings),
     )
     if not named:
         return "All-reduce of gradients" if results.allreduces else "No results"
     return f"Speed of {first_few([*dict.fromkeys(named)], _MOST, ', ')}"
 
 
-def _subtitle(results: ReportSubject) -> str:
+def _report_subtitle(results: ReportSubject) -> str:
     measured = (*(document for _, document in results.processes), *results.strategies)
-    starts = sorted(time_text(document.started_at)[:16] for document in measured)
+    starts = sorted(start_time_text(document.started_at)[:16] for document in measured)
     ends = " to ".join(dict.fromkeys((*starts[:1], *starts[-1:])))
     when = f", measured {ends} UTC" if ends else ""
     return f"Measured with cnnbench; report of version {__version__}{when}"
 
 
-def _extent(bounded: ReportSubject) -> Answer | None:
+def _omitted_answer(bounded: ReportSubject) -> Answer | None:
     if not bounded.earlier:
         return None
     shown, total = len(bounded.configured), len(bounded.configured) + len(bounded.earlier)
@@ -148,15 +148,15 @@ def _extent(bounded: ReportSubject) -> Answer | None:
     )
 
 
-def _failed(results: ReportSubject) -> Answer | None:
+def _failures_answer(results: ReportSubject) -> Answer | None:
     bad = [run for _, run in results.processes if run.status != "ok"]
     defects = sum(file.defect for file in results.skipped)
     if not bad and not defects:
         return None
-    total = count(len(results.processes), "process", "processes")
+    total = count_text(len(results.processes), "process", "processes")
     parts = (
         f"{len(bad)} of {total} without a result" if bad else "",
-        count(defects, "faulty file", "faulty files") if defects else "",
+        count_text(defects, "faulty file", "faulty files") if defects else "",
     )
     errors = dict.fromkeys(runs.error_text(run) for run in bad)
     details = (first_few([*errors], _MOST),) if errors else ()
@@ -182,27 +182,34 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
         (results.rooflines, "roofline", "rooflines"),
     )
     measured = [
-        count(len(things), singular, many) for things, singular, many in counted_things if things
+        count_text(len(things), singular, many)
+        for things, singular, many in counted_things
+        if things
     ]
     if measured:
         yield "measured", ", ".join(measured)
-    if imported := imported_text(record.config.get(IMPORTED) for _, record in results.processes):
+    if imported := imported_note(record.config.get(IMPORTED) for _, record in results.processes):
         yield "not judged", imported
     environments = [record.environment for _, record in results.processes]
     environments += [document.environment for document in results.strategies]
     for title, names in _FACTS:
-        texts = [_values(environments, name) for name in names]
+        texts = [_values_text(environments, name) for name in names]
         if texts[0]:
             yield title, ", ".join(filter(None, texts))
     if results.skipped:
         defects = sum(file.defect for file in results.skipped)
-        yield "skipped", f"{count(len(results.skipped), 'file', 'files')}, {defects} of them faulty"
+        yield (
+            "skipped",
+            f"{count_text(len(results.skipped), 'file', 'files')}, {defects} of them faulty",
+        )
 
 
-def _values(environments: list[Mapping[str, Any]], name: str) -> str:
+def _values_text(environments: list[Mapping[str, Any]], name: str) -> str:
     values = (facts[name] for facts in environments if name in facts)
     texts = [
-        counted(value) if isinstance(value, list) else short_commit(readable_fact(name, value))
+        counted_names(value)
+        if isinstance(value, list)
+        else short_commit(readable_fact(name, value))
         for value in values
     ]
     text = first_few([text for text in dict.fromkeys(texts) if text], _MOST)

@@ -7,27 +7,38 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from cnnbench.base import text as numbers
-from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, legend_text
 from cnnbench.base.document import (
     Answer,
     Content,
     Row,
     TableCell,
     Text,
-    docstring_first,
-    interval,
-    numeric,
-    table,
+    interval_cell,
+    make_table,
+    numeric_cell,
+    prepend_docstring,
 )
 from cnnbench.base.stats import ProcessValues
-from cnnbench.base.text import binary, count, duration, integer, percent, percents
+from cnnbench.base.text import binary, count_text, format_duration, integer, percent, percent_range
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.configuration import work
+from cnnbench.judge.compare.configuration import work_name_parts
 from cnnbench.judge.compare.estimate import Level, Verdict
-from cnnbench.judge.explain.explanation import about, chart, in_ms, rows_table, signed_ms
+from cnnbench.judge.explain.explanation import (
+    differences_chart,
+    in_ms,
+    measurement_sentence,
+    rows_table,
+    signed_ms,
+)
 from cnnbench.judge.report import renderers
-from cnnbench.judge.report.results import ReportSubject, interval_cells, split_names, timed_names
+from cnnbench.judge.report.results import (
+    ReportSubject,
+    add_start_times,
+    interval_cells,
+    split_names,
+)
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.campaigns import (
     AS_GIVEN,
@@ -43,8 +54,8 @@ from cnnbench.records.campaigns import (
     StrategyRow,
     TuneDocument,
     TuneRow,
-    speeds_of,
-    weight_remarks,
+    images_per_sec_of_mode,
+    weight_comparison_lines,
 )
 from cnnbench.records.metric import Metric
 
@@ -53,25 +64,25 @@ from cnnbench.records.metric import Metric
 _TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
 
 
-@docstring_first
-def modes(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def modes_section(results: ReportSubject) -> Iterable[Content]:
     """Each process is fresh, and all modes run in random order within rounds (cnnbench strategies).
     Overhead is the additional time of a step compared with one device, as a share of the time on
     one device. On GPUs, the one device has the images of one device. Logical CPU devices share the
     cores, so there the one device has all images. Weights are compared after the same number of
     steps; one_tower sees a different batch.
     """
-    for title, document in titled(results):
+    for title, document in titled_comparisons(results):
         if document.incomplete is not None:
             yield Text(f"Incomplete: {document.incomplete}", "bad")
-        for text, right in weight_remarks(document.rows, document.weights_tolerance):
+        for text, right in weight_comparison_lines(document.rows, document.weights_tolerance):
             yield Text(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
         for row in document.rows:
             yield Text(f"Failed: {row.mode}: {row.problem}", "bad") if row.problem else None
         yield [modes_chart(document, title)]
-        yield table((_mode(document, row) for row in document.rows), title=title)
-        costs = ({"mode": row.mode, **_costs(row)} for row in document.rows)
-        yield table(costs, title=f"{title}: memory, start-up, variables", folded=True)
+        yield make_table((_mode_chart_row(document, row) for row in document.rows), title=title)
+        costs = ({"mode": row.mode, **_cost_cells(row)} for row in document.rows)
+        yield make_table(costs, title=f"{title}: memory, start-up, variables", folded=True)
 
 
 def mode_row(row: StrategyRow, spread: str) -> Row:
@@ -79,46 +90,53 @@ def mode_row(row: StrategyRow, spread: str) -> Row:
     return {
         "mode": row.mode,
         "all-reduce": row.all_reduce,
-        "median images/sec": numeric(row.images_per_sec),
-        spread: interval((row.low, row.high)),
-        "overhead": numeric(row.overhead, _signed),
-        **_costs(row),
+        "median images/sec": numeric_cell(row.images_per_sec),
+        spread: interval_cell((row.low, row.high)),
+        "overhead": numeric_cell(row.overhead, _signed),
+        **_cost_cells(row),
         "weights": row.weights,
     }
 
 
-def _costs(row: StrategyRow) -> Row:
+def _cost_cells(row: StrategyRow) -> Row:
     return {
-        "memory": numeric(row.peak_memory_bytes, binary),
-        "build, s": numeric(row.build_seconds),
-        "first step, s": numeric(row.first_step_seconds),
-        "variables": numeric(row.variables, integer),
-        "copies": numeric(row.variable_copies, integer),
-        "reduction ops": numeric(row.reduction_operations, integer),
+        "memory": numeric_cell(row.peak_memory_bytes, binary),
+        "build, s": numeric_cell(row.build_seconds),
+        "first step, s": numeric_cell(row.first_step_seconds),
+        "variables": numeric_cell(row.variables, integer),
+        "copies": numeric_cell(row.variable_copies, integer),
+        "reduction ops": numeric_cell(row.reduction_operations, integer),
     }
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
     """For each comparison, the fastest of the modes that have equal weights."""
-    for title, document in titled(results):
+    for title, document in titled_comparisons(results):
         alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]
         known = [row for row in alike or document.rows if row.mode != ONE_TOWER]
         right = all(row.weights != DIFFERENT and not row.problem for row in document.rows)
-        text, tone = _fastest([row for row in known if row.images_per_sec is not None])
-        remarks = (words for words, _ in weight_remarks(document.rows, document.weights_tolerance))
+        text, tone = _fastest_text_and_tone(
+            [row for row in known if row.images_per_sec is not None]
+        )
+        remarks = (
+            words for words, _ in weight_comparison_lines(document.rows, document.weights_tolerance)
+        )
         ended = () if document.incomplete is None else (f"incomplete: {document.incomplete}",)
         if text:
             tone = tone if right else "bad"
             yield Answer(f"Modes of {title}", text, tone, (*ended, *remarks))
 
 
-def _fastest(measured: Sequence[StrategyRow]) -> tuple[str, str]:
+def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     """The answer: the fastest modes, several if their intervals overlap; and its tone (good or
     neutral).
     """
     fewest = min((row.processes for row in measured), default=ProcessValues.FEWEST)
     if fewest < ProcessValues.FEWEST:
-        text = f"{count(fewest, 'process', 'processes')} of a mode cannot show which one is fastest"
+        text = (
+            f"{count_text(fewest, 'process', 'processes')} of a mode cannot show which one "
+            "is fastest"
+        )
         return f"{text}; --rounds={ProcessValues.FEWEST} can", "unsure"
     if not measured:
         return "", ""
@@ -135,16 +153,16 @@ def _fastest(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     )
 
 
-def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
+def titled_comparisons(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
     """Comparisons with their titles: network, batch and devices. Equal titles also contain the
     time.
     """
-    return timed_names((work_text(document), document) for document in results.strategies)
+    return add_start_times((work_text(document), document) for document in results.strategies)
 
 
 def work_text(document: StrategiesDocument) -> str:
     """The network, batch and devices of a comparison."""
-    parts = work(document.config)
+    parts = work_name_parts(document.config)
     if document.config.get("precision") not in (None, "fp32"):
         parts.append(str(document.config["precision"]))
     return ", ".join(parts)
@@ -155,24 +173,24 @@ def modes_chart(document: StrategiesDocument, title: str = "") -> Rows:
     return process_chart(
         title or work_text(document),
         Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
-        ((row.mode, speeds_of(document.processes, row.mode)) for row in document.rows),
+        ((row.mode, images_per_sec_of_mode(document.processes, row.mode)) for row in document.rows),
         " images/sec",
     )
 
 
-def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
+def _mode_chart_row(document: StrategiesDocument, row: StrategyRow) -> Row:
     weights, distance = row.weights or numbers.NONE, row.weight_distance
     if row.weights in (EQUAL, DIFFERENT) and distance is not None:
         by = "within" if row.weights == EQUAL else "by"
         weights += ", all bits" if distance == 0 else f", {by} {numbers.number(distance)}"
     return {
         "mode": row.mode,
-        "median images/sec": numeric(row.images_per_sec),
-        **interval_cells(speeds_of(document.processes, row.mode)),
-        "overhead": numeric(row.overhead, _signed),
+        "median images/sec": numeric_cell(row.images_per_sec),
+        **interval_cells(images_per_sec_of_mode(document.processes, row.mode)),
+        "overhead": numeric_cell(row.overhead, _signed),
         "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
         "all-reduce": row.all_reduce,
-        "processes": numeric(row.processes, integer),
+        "processes": numeric_cell(row.processes, integer),
     }
 
 
@@ -181,24 +199,24 @@ _MODEL = "--model="
 _signed = partial(percent, signed=True)
 
 
-@docstring_first
-def best_flags(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def best_flags_section(results: ReportSubject) -> Iterable[Content]:
     """Candidates ran in rounds of short processes, in random order. Significantly slower candidates
     were eliminated. The last candidate was measured in pairs against the given flags (cnnbench
     tune). Gains in the table are estimated from all rounds; the gain in the verdict is estimated
     only from the pairs.
     """
     for document in results.tunings:
-        name = network(document)
+        name = searched_network(document)
         command = TableCell(shlex.join(document.command), kinds="command")
-        yield table([{"flags": _command_candidate(document), "command": command}], title=name)
+        yield make_table([{"flags": _command_candidate(document), "command": command}], title=name)
         outcome, tone = tune_verdict(document)
-        spent = f"{duration(document.seconds)} of {duration(document.budget_seconds)}"
+        spent = f"{format_duration(document.seconds)} of {format_duration(document.budget_seconds)}"
         words = (outcome, document.reason, document.weights, f"it took {spent}")
         sentences = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
         yield Text(" ".join(sentences), tone)
-        yield [*_gains(document, name)]
-        yield table(map(candidate_row, document.rows), title=f"{name}: candidates")
+        yield [*_gains_chart(document, name)]
+        yield make_table(map(candidate_row, document.rows), title=f"{name}: candidates")
         refused: Iterable[Row] = (
             {
                 "candidate": row.candidate,
@@ -207,10 +225,10 @@ def best_flags(results: ReportSubject) -> Iterable[Content]:
             }
             for row in document.refused
         )
-        yield table(refused, title=f"{name}: candidates that cannot run", folded=True)
+        yield make_table(refused, title=f"{name}: candidates that cannot run", folded=True)
 
 
-def proofs(results: ReportSubject) -> Iterable[Answer]:
+def search_verdict_answers(results: ReportSubject) -> Iterable[Answer]:
     """The verdict and command line of every search."""
     for document in results.tunings:
         text, tone = tune_verdict(document)
@@ -219,16 +237,18 @@ def proofs(results: ReportSubject) -> Iterable[Answer]:
             document.weights,
             document.failure,
         )
-        yield Answer(f"Best flags of {network(document)}", text, tone, tuple(filter(None, details)))
+        yield Answer(
+            f"Best flags of {searched_network(document)}", text, tone, tuple(filter(None, details))
+        )
 
 
 def tune_verdict(document: TuneDocument) -> tuple[str, str]:
     """The outcome of a search as text, and its tone: good, bad or neutral."""
-    pairs = count(document.pairs, "pair", "pairs")
+    pairs = count_text(document.pairs, "pair", "pairs")
     if document.verdict == FASTER:
         gain = percent(document.gain)
         if document.low is not None and document.high is not None:
-            gain += f" ({percents(document.low, document.high)})"
+            gain += f" ({percent_range(document.low, document.high)})"
         if document.trains_alike is False:
             return f"{document.leader} is {gain} faster, but trains other weights", "bad"
         return f"{gain} faster than the flags as given, {pairs}", "good"
@@ -250,13 +270,13 @@ def _command_candidate(document: TuneDocument) -> str:
     return document.leader if document.proven else AS_GIVEN
 
 
-def network(document: TuneDocument) -> str:
+def searched_network(document: TuneDocument) -> str:
     """The network for which flags were searched."""
     words = (word.removeprefix(_MODEL) for word in document.command if word.startswith(_MODEL))
     return next(words, "the default network")
 
 
-def _gains(document: TuneDocument, name: str) -> Iterator[Rows]:
+def _gains_chart(document: TuneDocument, name: str) -> Iterator[Rows]:
     """Yields the chart of the gains, if there are any."""
     measured = [row for row in document.rows if row.gain is not None and row.candidate != AS_GIVEN]
     if not measured:
@@ -280,7 +300,7 @@ def _gains(document: TuneDocument, name: str) -> Iterator[Rows]:
         x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
         rows=rows,
         limit=(0.0, "as given"),
-        note=key_of(rows, dot="the estimate from all rounds", band="its 95 % interval"),
+        note=legend_text(rows, dot="the estimate from all rounds", band="its 95 % interval"),
     )
 
 
@@ -291,10 +311,10 @@ def candidate_row(row: TuneRow, long: bool = True) -> Row:
     left = left if long else f"{row.left}, {row.group} {row.after}"
     return {
         "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
-        "gain": numeric(None if row.candidate == AS_GIVEN else row.gain, _signed),
-        ProcessValues.INTERVAL: interval((row.low, row.high), _signed),
-        "median images/sec": numeric(row.images_per_sec),
-        "processes": numeric(row.processes, integer),
+        "gain": numeric_cell(None if row.candidate == AS_GIVEN else row.gain, _signed),
+        ProcessValues.INTERVAL: interval_cell((row.low, row.high), _signed),
+        "median images/sec": numeric_cell(row.images_per_sec),
+        "processes": numeric_cell(row.processes, integer),
         "left": TableCell(left if row.left else "", kinds="prose"),
     }
 
@@ -304,17 +324,19 @@ def candidate_row(row: TuneRow, long: bool = True) -> Row:
 _MOST_NAMED = 3
 
 
-def baseline(results: ReportSubject) -> Iterable[Content]:
+def baseline_section(results: ReportSubject) -> Iterable[Content]:
     """A table for each metric, and a chart of the changes with their intervals."""
     comparison = results.comparison
     if comparison is None:
         return
-    judged = renderers.tables(comparison)
+    judged = renderers.metric_tables(comparison)
     yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
-    yield [chart for metric in comparison.leading for chart in _changes(comparison, metric)]
+    yield [chart for metric in comparison.leading for chart in _changes_chart(comparison, metric)]
     for place, (metric, rows) in enumerate(judged):
         also = f"Also {metric.name}" if place >= len(comparison.leading) else ""
-        yield table((_row(comparison, *row) for row in rows), title=also, folded=bool(also))
+        yield make_table(
+            (_page_row(comparison, *row) for row in rows), title=also, folded=bool(also)
+        )
     reasons: Iterable[Row] = (
         {
             "configuration": entry.name,
@@ -325,11 +347,11 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
         for _, rows in judged
         for entry, result in rows
     )
-    yield table(reasons, title="Why", folded=True)
-    yield from (f"{mean}." for mean in _means(comparison))
-    yield renderers.conditions(comparison)
+    yield make_table(reasons, title="Why", folded=True)
+    yield from (f"{mean}." for mean in _mean_texts(comparison))
+    yield renderers.conditions_sentence(comparison)
     yield from (f"Note: {note}." for note in comparison.notes)
-    if mentions := "; ".join(renderers.mentions(comparison)):
+    if mentions := "; ".join(renderers.mentioned_differences(comparison)):
         yield f"Also different: {mentions}."
     yield from (f"Skipped: {file}." for file in comparison.skipped)
 
@@ -340,22 +362,22 @@ def verdict(results: ReportSubject) -> Answer:
     if comparison is None:
         hint = "--baseline=RECORDS judges these records against others"
         return Answer("Verdict", "Not compared with anything", "", (hint,))
-    ending = renderers.ending(comparison)
+    ending = renderers.exit_code_meaning(comparison)
     lines = comparison.opening
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = "unsure"
     name = f"{comparison.new_label} against {comparison.base_label}"
-    outcome = renderers.outcome(comparison)
+    outcome = renderers.outcome_text(comparison)
     if comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
         outcome = ""  # The answer already contains this result.
-    details = (*lines[1:], outcome, *_worst(comparison), *_means(comparison))
+    details = (*lines[1:], outcome, *_worst_result_texts(comparison), *_mean_texts(comparison))
     return Answer(name, lines[0], tone, tuple(filter(None, details)))
 
 
-def _worst(comparison: Comparison) -> list[str]:
+def _worst_result_texts(comparison: Comparison) -> list[str]:
     texts = []
     for entry in comparison.by_severity():
         for result in entry.results:
@@ -367,24 +389,32 @@ def _worst(comparison: Comparison) -> list[str]:
                 change = "" if result.judgement.change is None else f"{of} {decisive.estimate}"
                 texts.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
     texts = list(dict.fromkeys(texts))
-    more = count(len(texts) - _MOST_NAMED, "more configuration", "more configurations")
+    more = count_text(len(texts) - _MOST_NAMED, "more configuration", "more configurations")
     return texts[:_MOST_NAMED] + ([f"and {more}"] if len(texts) > _MOST_NAMED else [])
 
 
-def _means(comparison: Comparison) -> list[str]:
+def _mean_texts(comparison: Comparison) -> list[str]:
     return [f"{mean[0].upper()}{mean[1:]}" for mean in renderers.mean_sentences(comparison)]
 
 
-def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
+def _page_row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
     """The cells of `renderers.row` in the order of pages. Some titles are longer."""
-    cells, unit = renderers.row(comparison, entry, result), result.metric.unit_text
-    order = ("configuration", "verdict", *renderers.titles(comparison), "base", "new", "p", "runs")
+    cells, unit = renderers.result_cells(comparison, entry, result), result.metric.unit_text
+    order = (
+        "configuration",
+        "verdict",
+        *renderers.change_column_titles(comparison),
+        "base",
+        "new",
+        "p",
+        "runs",
+    )
     longer = {"verdict": result.metric.name, "runs": "processes"}
     longer |= {"base": f"baseline median, {unit}", "new": f"new median, {unit}"}
     return {longer.get(title, title): cells[title] for title in order}
 
 
-def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
+def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
     """Yields the chart of the changes, if there are any."""
     judged = [pair for pair in comparison.about(metric) if pair[1].judgement.change is not None]
     if not judged:
@@ -397,12 +427,12 @@ def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
             low=result.judgement.low,
             high=result.judgement.high,
             text=metric.change_text(result.judgement.change or 0.0),
-            tone=renderers.tone(comparison, entry, result),
+            tone=renderers.verdict_tone(comparison, entry, result),
         )
         for (entry, result), label in zip(judged, labels, strict=True)
     ]
     of = f" of {shared}" if shared else ""
-    interval = f"its {renderers.confidence(comparison)} interval"
+    interval = f"its {renderers.confidence_text(comparison)} interval"
     yield Rows(
         title=f"Change of {metric.name}{of} against the baseline",
         x=Axis(
@@ -412,23 +442,23 @@ def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
         ),
         rows=tuple(rows),
         limit=(0.0, "no change"),
-        note=key_of(rows, dot="the estimated change", band=interval),
+        note=legend_text(rows, dot="the estimated change", band=interval),
     )
 
 
-def explanation(results: ReportSubject) -> Iterable[Content]:
+def explanation_section(results: ReportSubject) -> Iterable[Content]:
     """The answer, its causes, the largest rows as a chart, and all rows as a table."""
     explained = None if results.comparison is None else results.comparison.explanation
     if explained is None:
         return
     yield explained.answer
-    yield [chart(explained)]
-    yield table(
+    yield [differences_chart(explained)]
+    yield make_table(
         {
             "cause": cause.place,
-            "difference, ms": numeric(cause.difference, signed_ms),
-            "A, ms": numeric(cause.base, in_ms),
-            "B, ms": numeric(cause.new, in_ms),
+            "difference, ms": numeric_cell(cause.difference, signed_ms),
+            "A, ms": numeric_cell(cause.base, in_ms),
+            "B, ms": numeric_cell(cause.new, in_ms),
             "what": TableCell("; ".join((cause.text, *cause.further)), kinds="prose"),
         }
         for cause in explained.causes
@@ -436,5 +466,5 @@ def explanation(results: ReportSubject) -> Iterable[Content]:
     yield rows_table(explained, title="The largest rows, of a step")
     yield rows_table(explained, 0, title="All rows", folded=True)
     facts = ({"fact": change.fact, "A": change.base, "B": change.new} for change in explained.facts)
-    yield table(facts, title="Also different", folded=True)
-    yield about(explained)
+    yield make_table(facts, title="Also different", folded=True)
+    yield measurement_sentence(explained)

@@ -17,7 +17,7 @@ from cnnbench.base.charts import (
     Lines,
     Rows,
     Span,
-    key_of,
+    legend_text,
 )
 from cnnbench.base.document import (
     Charts,
@@ -25,15 +25,15 @@ from cnnbench.base.document import (
     Row,
     TableCell,
     Text,
-    docstring_first,
-    numeric,
-    table,
+    make_table,
+    numeric_cell,
+    prepend_docstring,
     text_of,
 )
-from cnnbench.base.stats import grouped
+from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import binary, count, number, percent, selected
-from cnnbench.judge.report.results import ReportSubject, timed_names
+from cnnbench.base.text import binary, count_text, number, percent, selection_text
+from cnnbench.judge.report.results import ReportSubject, add_start_times
 from cnnbench.records.profiles import (
     ACTIVITIES,
     COPIES,
@@ -43,53 +43,55 @@ from cnnbench.records.profiles import (
     Roofline,
     RooflineRow,
     StepProfile,
-    activity,
+    activity_of_part,
 )
 
 _MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
 _group = attrgetter("kind", "direction")
 
 
-@docstring_first
-def roofline(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def roofline_section(results: ReportSubject) -> Iterable[Content]:
     """Operations of profiled steps by layer, kind and direction (cnnbench roofline). The estimate
     of a row is the larger of two times: its FLOPs at the rate of a large matrix product, and its
     bytes at the rate of copying memory. A row can be faster than its estimate if its values are in
     a cache. The time above the estimate could be saved.
     """
-    named = timed_names(
+    named = add_start_times(
         (results.profiled[study.run.run_id].name, study) for study in results.rooflines
     )
-    yield table(_process(name, study) for name, study in named)
-    charts = (c for name, study in named for c in (chart(study, name), _layer_bars(study, name)))
+    yield make_table(_process_row(name, study) for name, study in named)
+    charts = (
+        c for name, study in named for c in (roofline_chart(study, name), _layer_bars(study, name))
+    )
     yield Charts(tuple(charts), pairs=True) if named else None
     for name, study in named:
         title = f"{name}: by kind of operation"
-        yield table(map(_kind_row, study.kinds), title=title, folded=len(named) > 1)
+        yield make_table(map(_kind_row, study.kinds), title=title, folded=len(named) > 1)
         shown = study.rows[:_MOST_ROWS]
         most = f"the {len(shown)} with the most time to win"
         title = f"{name}: rows, {most if len(shown) < len(study.rows) else 'all'}"
         rows = ({"layer": row.layer, **_kind_row(row)} for row in shown)
-        yield table(rows, title=title, folded=True)
+        yield make_table(rows, title=title, folded=True)
         if study.remark:
             yield f"{name}: {study.remark}"
 
 
-def _process(name: str, document: Roofline) -> Row:
+def _process_row(name: str, document: Roofline) -> Row:
     total, machine = document.total, document.machine
     sources = "; ".join(filter(None, (machine.flops_source, machine.bytes_source)))
     return {
         "configuration": name,
-        "step, ms": numeric(document.unprofiled_step_seconds, scale=1e3),
-        "profiled step, ms": numeric(document.step_seconds, scale=1e3),
-        "no operation runs, ms": numeric(max(0.0, document.remainder_seconds), scale=1e3),
-        "estimate, ms": numeric(total.bound_seconds, scale=1e3),
-        "of the estimate": numeric(total.share_of_bound, percent),
-        "GFLOP per step": numeric(total.flops or None, scale=1e-9),
-        "moved per step": numeric(total.bytes or None, binary),
-        "matrix products, GFLOP/s": numeric(machine.flops_per_sec, scale=1e-9),
-        "memory, GB/s": numeric(machine.bytes_per_sec, scale=1e-9),
-        "they meet at, FLOP/byte": numeric(machine.ridge),
+        "step, ms": numeric_cell(document.unprofiled_step_seconds, scale=1e3),
+        "profiled step, ms": numeric_cell(document.step_seconds, scale=1e3),
+        "no operation runs, ms": numeric_cell(max(0.0, document.remainder_seconds), scale=1e3),
+        "estimate, ms": numeric_cell(total.bound_seconds, scale=1e3),
+        "of the estimate": numeric_cell(total.share_of_bound, percent),
+        "GFLOP per step": numeric_cell(total.flops or None, scale=1e-9),
+        "moved per step": numeric_cell(total.bytes or None, binary),
+        "matrix products, GFLOP/s": numeric_cell(machine.flops_per_sec, scale=1e-9),
+        "memory, GB/s": numeric_cell(machine.bytes_per_sec, scale=1e-9),
+        "they meet at, FLOP/byte": numeric_cell(machine.ridge),
         "source": TableCell(sources, kinds="prose"),
     }
 
@@ -101,15 +103,15 @@ def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
     return {
         title: row.kind or "all operations",
         "direction": row.direction,
-        "ms": numeric(row.seconds, scale=1e3),
-        "of the step": numeric(row.share_of_step, percent),
-        "GFLOP": numeric(row.flops or None, scale=1e-9),
-        "moved": numeric(row.bytes or None, binary),
-        "FLOP/byte": numeric(row.flops_per_byte),
-        "GFLOP/s": numeric(_rate(row) if row.flops and row.seconds else None),
-        "estimate, ms": numeric(row.bound_seconds, scale=1e3),
-        "of the estimate": numeric(row.share_of_bound, percent),
-        "to win, ms": numeric(row.winnable_seconds, scale=1e3),
+        "ms": numeric_cell(row.seconds, scale=1e3),
+        "of the step": numeric_cell(row.share_of_step, percent),
+        "GFLOP": numeric_cell(row.flops or None, scale=1e-9),
+        "moved": numeric_cell(row.bytes or None, binary),
+        "FLOP/byte": numeric_cell(row.flops_per_byte),
+        "GFLOP/s": numeric_cell(_gflops_per_sec(row) if row.flops and row.seconds else None),
+        "estimate, ms": numeric_cell(row.bound_seconds, scale=1e3),
+        "of the estimate": numeric_cell(row.share_of_bound, percent),
+        "to win, ms": numeric_cell(row.winnable_seconds, scale=1e3),
     }
 
 
@@ -118,7 +120,10 @@ def table_text(document: Roofline, title: str, most: int) -> str:
     rows, machine = document.rows, document.machine
     shown, rest = (rows[:most], rows[most:]) if most else (rows, ())
     winnable = number(sum(row.winnable_seconds for row in rest) * 1e3)
-    more = f"{count(len(rest), 'row', 'rows')} more, with {winnable} ms to win; --rows=0 prints all"
+    more = (
+        f"{count_text(len(rest), 'row', 'rows')} more, with {winnable} ms to win; --rows=0 "
+        "prints all"
+    )
     sums = (_kind_row(row, "sums by kind") for row in (*document.kinds, document.total))
     step, remainder = document.step_seconds, document.remainder_seconds
     contents: Sequence[Sequence[Content]] = (
@@ -129,10 +134,10 @@ def table_text(document: Roofline, title: str, most: int) -> str:
             f"({machine.bytes_source}), which meet at {number(machine.ridge)} FLOP/byte",
         ),
         (
-            table(({"layer": row.layer, **_kind_row(row)} for row in shown), spare=_SPARE),
+            make_table(({"layer": row.layer, **_kind_row(row)} for row in shown), spare=_SPARE),
             more if rest else None,
         ),
-        (table(sums, spare=_SPARE),),
+        (make_table(sums, spare=_SPARE),),
         (
             document.remark,
             f"{number((step - remainder) * 1e3)} ms in operations and {number(remainder * 1e3)} "
@@ -144,7 +149,7 @@ def table_text(document: Roofline, title: str, most: int) -> str:
     return text_of(contents)
 
 
-def chart(roofline: Roofline, title: str) -> Lines:
+def roofline_chart(roofline: Roofline, title: str) -> Lines:
     """Chart of the roofline, with a point for every row that has FLOPs. The longest rows have
     names.
     """
@@ -156,8 +161,8 @@ def chart(roofline: Roofline, title: str) -> Lines:
     points = [
         ChartSeries(
             name=f"{kind}, {direction}",
-            points=tuple((row.flops_per_byte or 0.0, _rate(row)) for row in of),
-            hints=tuple(map(_hint, of)),
+            points=tuple((row.flops_per_byte or 0.0, _gflops_per_sec(row)) for row in of),
+            hints=tuple(map(_row_hint, of)),
             texts=tuple(row.layer if row in named else "" for row in of),
             diameters=tuple(
                 round(5.0 + 15.0 * (row.seconds / named[0].seconds) ** 0.5) for row in of
@@ -173,7 +178,7 @@ def chart(roofline: Roofline, title: str) -> Lines:
         x=Axis(label="FLOP per byte", log=True),
         y=Axis(label="GFLOP/s", log=True, better=HIGHER),
         series=(
-            _roof(roofline.machine, (x for series in points for x, _ in series.points)),
+            _roof_series(roofline.machine, (x for series in points for x, _ in series.points)),
             *points,
         ),
         note="A point is a convolution or matrix product of a layer in one direction, its area the "
@@ -189,22 +194,22 @@ def _layer_bars(roofline: Roofline, title: str) -> Rows:
             label=row.layer,
             values=((row.bound_seconds * 1e3, f"{row.layer}: estimate"),),
             centre=row.seconds * 1e3,
-            hint=_hint(row),
+            hint=_row_hint(row),
             text=percent(row.share_of_step),
         )
         for row in layers
     )
-    which = selected(len(layers), "slowest", len(roofline.layers), "layer", "layers")
+    which = selection_text(len(layers), "slowest", len(roofline.layers), "layer", "layers")
     return Rows(
         title=f"{title}: time of a step in {which}",
         x=Axis(label="time, ms, forward and backward", zero=True, better=LOWER),
         rows=rows,
-        note=f"{key_of(rows, dot='the estimate')} Shares are of the step.",
+        note=f"{legend_text(rows, dot='the estimate')} Shares are of the step.",
         bars=True,
     )
 
 
-def _roof(machine: Machine, places: Iterable[float]) -> ChartSeries:
+def _roof_series(machine: Machine, places: Iterable[float]) -> ChartSeries:
     low, *_, high = sorted([machine.ridge / 4, machine.ridge * 4, *places])
     ends = (low, machine.ridge, high)
     rates = ((x, min(machine.flops_per_sec, x * machine.bytes_per_sec) / 1e9) for x in ends)
@@ -213,12 +218,12 @@ def _roof(machine: Machine, places: Iterable[float]) -> ChartSeries:
     return ChartSeries(name=name, points=tuple(rates), reference=True)
 
 
-def _rate(row: RooflineRow) -> float:
+def _gflops_per_sec(row: RooflineRow) -> float:
     """Rate in GFLOP/s."""
     return row.flops / row.seconds / 1e9
 
 
-def _hint(row: RooflineRow) -> str:
+def _row_hint(row: RooflineRow) -> str:
     share = percent(row.share_of_bound)
     return f"{row.layer}: {number(row.seconds * 1e3)} ms, {share} of the estimate"
 
@@ -229,8 +234,8 @@ _HINTED = 0.004
 """Minimum share of the step for spans with a hint."""
 
 
-@docstring_first
-def timeline(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def timeline_section(results: ReportSubject) -> Iterable[Content]:
     """The last profiled step of a process (cnnbench run --profile_json, ab, explain). One lane
     shows what a device computes. Reductions, copies between devices and the input pipeline have
     separate lanes. The profiler makes steps longer. The table shows medians over all profiled
@@ -241,27 +246,27 @@ def timeline(results: ReportSubject) -> Iterable[Content]:
         if isinstance(study, StepProfile) and study.timeline:
             by_name.setdefault(results.profiled[study.record.run_id].name, study)
     for name, profile in list(by_name.items())[:_MOST_PROFILES]:
-        yield [_lanes(profile, name)]
-        yield table(_times(profile), title=f"{name}: a step by kind")
+        yield [_timeline_lanes(profile, name)]
+        yield make_table(_kind_time_rows(profile), title=f"{name}: a step by kind")
     if (more := len(by_name) - _MOST_PROFILES) > 0:
-        yield f"{count(more, 'other profile is', 'other profiles are')} not shown."
+        yield f"{count_text(more, 'other profile is', 'other profiles are')} not shown."
 
 
-def _lanes(profile: StepProfile, title: str) -> Lanes:
+def _timeline_lanes(profile: StepProfile, title: str) -> Lanes:
     """The lanes of the last profiled step."""
     spans = profile.timeline or ()
     least = _HINTED * max((span.end for span in spans), default=0.0)
 
     def lane(span: ProfiledSpan) -> tuple[str, str]:
-        return span.device, kind if (kind := activity(span)) in _OWN_LANES else ""
+        return span.device, kind if (kind := activity_of_part(span)) in _OWN_LANES else ""
 
-    def drawn(span: ProfiledSpan) -> Span:
+    def to_drawn_span(span: ProfiledSpan) -> Span:
         words = ", ".join(filter(None, (span.device, span.layer, span.kind, span.direction)))
         hint = f"{words}: {number((span.end - span.start) * 1e3)} ms"
-        kind, shown = ACTIVITIES.index(activity(span)), span.end - span.start >= least
+        kind, shown = ACTIVITIES.index(activity_of_part(span)), span.end - span.start >= least
         return Span(span.start * 1e3, span.end * 1e3, kind, hint if shown else "")
 
-    lanes = grouped(spans, lane)
+    lanes = group_by(spans, lane)
     # Devices in order. The input pipeline is last.
     ordered = sorted(lanes, key=lambda key: (not key[0], natural_key(key[0]), key[1]))
     note = f"The step took {number(profile.step_seconds[-1] * 1e3)} ms."
@@ -271,7 +276,10 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
         title=f"{title}: one step",
         x=Axis(label="time from the first operation, ms", zero=True),
         lanes=tuple(
-            (", ".join(filter(None, key)) or "input pipeline", tuple(map(drawn, lanes[key])))
+            (
+                ", ".join(filter(None, key)) or "input pipeline",
+                tuple(map(to_drawn_span, lanes[key])),
+            )
             for key in ordered
         ),
         kinds=ACTIVITIES[:-1],
@@ -279,11 +287,11 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
     )
 
 
-def _times(profile: StepProfile) -> Iterable[Row]:
+def _kind_time_rows(profile: StepProfile) -> Iterable[Row]:
     """For each kind, the median of its seconds in a step, and this median as a share of the
     median step.
     """
-    kinds, whole = grouped(profile.rows, activity), median(profile.step_seconds)
+    kinds, whole = group_by(profile.rows, activity_of_part), median(profile.step_seconds)
     for kind in ACTIVITIES:
         seconds = (row.seconds for row in kinds.get(kind, ()))
         sums = [sum(step) for step in zip(*seconds, strict=True)]
@@ -291,6 +299,6 @@ def _times(profile: StepProfile) -> Iterable[Row]:
             usual = median(sums)
             yield {
                 "kind": kind,
-                "median ms of a step": numeric(usual, scale=1e3),
-                "of the step": numeric(usual / whole, percent),
+                "median ms of a step": numeric_cell(usual, scale=1e3),
+                "of the step": numeric_cell(usual / whole, percent),
             }

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, legend_text
 from cnnbench.base.document import (
     Content,
     Row,
     TableCell,
     Text,
-    docstring_first,
-    interval,
-    numeric,
-    table,
+    interval_cell,
+    make_table,
+    numeric_cell,
+    prepend_docstring,
 )
-from cnnbench.base.stats import ProcessValues, grouped
+from cnnbench.base.stats import ProcessValues, group_by
 from cnnbench.base.text import first_few, integer, number, percent
 from cnnbench.judge.metrics import Policy, median_step_text
 from cnnbench.judge.report.results import (
@@ -33,9 +33,9 @@ from cnnbench.judge.report.results import (
     RunGroup,
     distinct_names,
     interval_cells,
-    newest,
-    newest_text,
+    newest_groups,
     peak,
+    shown_count_text,
 )
 from cnnbench.records.metric import BOUNDS
 from cnnbench.records.profiles import Roofline
@@ -87,26 +87,29 @@ class Quantity:
             ]
             further = [metric for metric in BOUNDS.values() if metric.section == row.__name__]
             yield from self.remarks(known) if known else ()
-            drawn = grouped(filter(valued.__contains__, known), lambda group: group.family)
+            drawn = group_by(filter(valued.__contains__, known), lambda group: group.family)
             yield [self._chart(*item) for item in islice(drawn.items(), MOST_DRAWN)]
-            yield table({"configuration": group.name, **row(group)} for group in known)
-            yield table(
+            yield make_table({"configuration": group.name, **row(group)} for group in known)
+            yield make_table(
                 {
                     "configuration": group.name,
-                    **{f"median {metric.title}": _median(group, metric.name) for metric in further},
+                    **{
+                        f"median {metric.title}": _median_cell(group, metric.name)
+                        for metric in further
+                    },
                 }
                 for group in known
                 if further
             )
 
-        return docstring_first(contents)
+        return prepend_docstring(contents)
 
     def _chart(self, family: str, members: Sequence[RunGroup]) -> Rows:
         """Chart with a row for each configuration. Common parts of the names are in the title."""
-        shown = newest(members, MOST_DRAWN)
+        shown = newest_groups(members, MOST_DRAWN)
         shared, labels = distinct_names(shown)
         return process_chart(
-            f"{shared or family}: {self.chart}{newest_text(len(shown), len(members))}",
+            f"{shared or family}: {self.chart}{shown_count_text(len(shown), len(members))}",
             self.axis,
             zip(labels, map(self.values, shown), strict=True),
             limit=self.limit,
@@ -126,16 +129,18 @@ def process_chart(
     `unit` stands behind the value in the hint of each dot; `layout` are other attributes of `Rows`.
     """
     rows = tuple(
-        _row(label, values_of_row, axis, unit)
+        _distribution_row(label, values_of_row, axis, unit)
         for label, values_of_row in values
         if values_of_row.values
     )
     band = f"its {ProcessValues.INTERVAL} (from {ProcessValues.FEWEST} processes on)"
-    note = key_of(rows, dot="a process", centre="the median", band=band)
+    note = legend_text(rows, dot="a process", centre="the median", band=band)
     return Rows(title=title, x=axis, rows=rows, note=note, **layout)
 
 
-def _row(label: str, of_processes: ProcessValues, axis: Axis, unit: str) -> DistributionRow:
+def _distribution_row(
+    label: str, of_processes: ProcessValues, axis: Axis, unit: str
+) -> DistributionRow:
     low, high = of_processes.interval or (None, None)
     processes = [*enumerate(of_processes.values, start=1)]
     # Shows the smallest, the largest, and some values between them.
@@ -154,16 +159,16 @@ def _row(label: str, of_processes: ProcessValues, axis: Axis, unit: str) -> Dist
     )
 
 
-def _median(
+def _median_cell(
     group: RunGroup,
     value: str | Callable[[RunRecord], float | None],
     text: Callable[[float], str] = number,
     scale: float = 1.0,
 ) -> TableCell:
-    return numeric(group.sample(value).median, text, scale=scale)
+    return numeric_cell(group.sample(value).median, text, scale=scale)
 
 
-def _pauses(known: Sequence[RunGroup]) -> Iterable[Text]:
+def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
     """One remark per configuration about slow steps that the median step time does not show."""
     for group in known:
         if text := median_step_text(group.good, Policy.threshold):
@@ -182,7 +187,7 @@ def _requested_images(run: RunRecord) -> int | None:
     values=lambda group: group.throughput,
     chart="throughput",
     axis=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
-    remarks=_pauses,
+    remarks=_slow_step_remarks,
 )
 def throughput(group: RunGroup) -> Row:
     """One value per process: images divided by the time of the timed steps, after rare disturbances
@@ -194,23 +199,23 @@ def throughput(group: RunGroup) -> Row:
     mode = "" if group.work == "training" else group.work
     placed = (run.placement for run in group.good if run.placement is not None)
     return {
-        "median images/sec": _median(group, "throughput"),
+        "median images/sec": _median_cell(group, "throughput"),
         **interval_cells(group.throughput),
-        "spread": numeric(group.throughput.spread, percent),
+        "spread": numeric_cell(group.throughput.spread, percent),
         "mode": mode or next((place.variable_update for place in placed), ""),
-        "devices": numeric(group.devices or None, f"{group.devices} {group.device}"),
-        "images per step": _median(
+        "devices": numeric_cell(group.devices or None, f"{group.devices} {group.device}"),
+        "images per step": _median_cell(
             group, lambda run: run.batch.global_ if run.batch else None, integer
         ),
-        "images per step asked for": _median(group, _requested_images, integer),
-        "median step, ms": _median(group, "step_seconds", scale=1000),
-        "waits for input": _median(group, "input_wait_fraction", percent),
-        "input without training, mean images/sec": _median(group, "input_images_per_sec"),
-        "processes": numeric(len(group.good), integer),
+        "images per step asked for": _median_cell(group, _requested_images, integer),
+        "median step, ms": _median_cell(group, "step_seconds", scale=1000),
+        "waits for input": _median_cell(group, "input_wait_fraction", percent),
+        "input without training, mean images/sec": _median_cell(group, "input_images_per_sec"),
+        "processes": numeric_cell(len(group.good), integer),
     }
 
 
-def _doubtful_peaks(known: Sequence[RunGroup]) -> Iterable[Text]:
+def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
     if not any(group.sample(peak).values for group in known):
         yield Text("No run has the peak of its devices; --peak_flops sets it.", "unsure")
     runs = [run for group in known for run in group.good if peak(run)]
@@ -225,7 +230,7 @@ def _doubtful_peaks(known: Sequence[RunGroup]) -> Iterable[Text]:
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
     known=lambda group: bool(group.sample("achieved_flops_per_sec").values),
     limit=(1.0, "limit: the peak of all devices"),
-    remarks=_doubtful_peaks,
+    remarks=_peak_remarks,
 )
 def mfu(group: RunGroup) -> Row:
     """Model FLOP/s utilisation (MFU) is images/sec at the mean step times the FLOPs per image,
@@ -236,17 +241,17 @@ def mfu(group: RunGroup) -> Row:
     read. CPU time includes all threads of the recording process. Values are medians over processes.
     """
     return {
-        "MFU": _median(group, "mfu", percent),
-        "achieved, GFLOP/s": _median(group, "achieved_flops_per_sec", scale=1e-9),
-        "peak, GFLOP/s": _median(group, peak, scale=1e-9),
-        "GFLOP per image": _median(group, RunRecord.flops_per_image, scale=1e-9),
-        "parameters": _median(
+        "MFU": _median_cell(group, "mfu", percent),
+        "achieved, GFLOP/s": _median_cell(group, "achieved_flops_per_sec", scale=1e-9),
+        "peak, GFLOP/s": _median_cell(group, peak, scale=1e-9),
+        "GFLOP per image": _median_cell(group, RunRecord.flops_per_image, scale=1e-9),
+        "parameters": _median_cell(
             group, lambda run: run.model.parameters if run.model else None, integer
         ),
-        "CPU time per step, ms": _median(group, "cpu_time", scale=1000),
-        "images per CPU second": _median(group, "images_per_cpu_second"),
-        "busy CPUs": _median(group, "busy_cpus"),
-        "joules per image": _median(group, "joules_per_image"),
+        "CPU time per step, ms": _median_cell(group, "cpu_time", scale=1000),
+        "images per CPU second": _median_cell(group, "images_per_cpu_second"),
+        "busy CPUs": _median_cell(group, "busy_cpus"),
+        "joules per image": _median_cell(group, "joules_per_image"),
         "source of the peak": TableCell(group.peak_source, kinds="prose"),
     }
 
@@ -262,10 +267,10 @@ def memory(group: RunGroup) -> Row:
     """
     mebibytes = ProcessValues(tuple(x / 2**20 for x in group.sample("peak_memory_bytes").values))
     return {
-        "median peak memory, MiB": numeric(mebibytes.median),
-        "range, MiB": interval(mebibytes.range),
+        "median peak memory, MiB": numeric_cell(mebibytes.median),
+        "range, MiB": interval_cell(mebibytes.range),
         "of": "one device" if group.device == "gpu" else "the process",
-        "processes": numeric(len(mebibytes.values), integer),
+        "processes": numeric_cell(len(mebibytes.values), integer),
     }
 
 
@@ -285,19 +290,21 @@ def accuracy(group: RunGroup) -> Row:
     broken = sum(not all(map(math.isfinite, record.losses)) for record in group.good)
     text = f"not finite in {broken} of {len(group.good)}" if broken else ""
     return {
-        "top-1": _median(group, "top_1", _exact),
-        "range": interval(group.sample("top_1").range, _exact),
-        "top-5": _median(group, "top_5", _exact),
-        "median evaluation images/sec": _median(
+        "top-1": _median_cell(group, "top_1", _exact),
+        "range": interval_cell(group.sample("top_1").range, _exact),
+        "top-5": _median_cell(group, "top_5", _exact),
+        "median evaluation images/sec": _median_cell(
             group, lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None
         ),
-        "first loss": _median(group, lambda run: None if run.last_loss is None else run.losses[0]),
-        "last loss": _median(group, "final_loss"),
+        "first loss": _median_cell(
+            group, lambda run: None if run.last_loss is None else run.losses[0]
+        ),
+        "last loss": _median_cell(group, "final_loss"),
         "losses": TableCell(text, tone="bad" if broken else ""),
     }
 
 
-def _unsteady(known: Sequence[RunGroup]) -> Iterable[Text]:
+def _unsteady_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
     names = [group.name for group in known if group.is_unsteady]
     if names:
         message = "Not steady, or not from the first timed step on, in at least one process: "
@@ -311,7 +318,7 @@ def _unsteady(known: Sequence[RunGroup]) -> Iterable[Text]:
     chart="start-up",
     axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
     known=lambda group: bool(group.sample("startup_seconds").values or group.steady_states),
-    remarks=_unsteady,
+    remarks=_unsteady_remarks,
 )
 def warmup(group: RunGroup) -> Row:
     """Start-up includes the import of TensorFlow, the building of the run and its first step
@@ -329,12 +336,14 @@ def warmup(group: RunGroup) -> Row:
     order = ", ".join(f"{count} {shape}" for shape, count in shapes.most_common())
     tone = "unsure" if group.is_unsteady else ""
     return {
-        "start-up, s": _median(group, "startup_seconds"),
-        "import, s": _median(group, lambda run: run.startup_seconds.import_),
-        "build, s": _median(group, lambda run: run.startup_seconds.build),
-        "first step, s": _median(group, lambda run: run.startup_seconds.first_step),
-        "warm-up steps": numeric(counts[-1], " or ".join(map(str, counts))),
-        "steady from timed step": numeric(max(ends, default=None), " to ".join(map(str, ends))),
+        "start-up, s": _median_cell(group, "startup_seconds"),
+        "import, s": _median_cell(group, lambda run: run.startup_seconds.import_),
+        "build, s": _median_cell(group, lambda run: run.startup_seconds.build),
+        "first step, s": _median_cell(group, lambda run: run.startup_seconds.first_step),
+        "warm-up steps": numeric_cell(counts[-1], " or ".join(map(str, counts))),
+        "steady from timed step": numeric_cell(
+            max(ends, default=None), " to ".join(map(str, ends))
+        ),
         "steps in order": TableCell(order or "too few steps to tell", tone=tone),
     }
 
@@ -351,18 +360,19 @@ _CHARTS = (
 """Titles, axes, and the names of 100 % where values are shares."""
 
 
-def reached(results: ReportSubject) -> list[_Reached]:
+def best_configurations(results: ReportSubject) -> list[_Reached]:
     """The fastest configuration of every network, kind of work, number format and origin."""
     # The verdict of an experiment compares its sides.
     whole = (
         group for group in results.configured if not (group.origin.side or group.flag("input_only"))
     )
-    alike = grouped(
+    alike = group_by(
         (group for group in whole if group.throughput.values),
         lambda group: (group.family, str(group.flag("precision")), group.device, group.origin),
     )
     rooflines = {
-        _work(results.profiled[roofline.run.run_id]): roofline for roofline in results.rooflines
+        _roofline_work_key(results.profiled[roofline.run.run_id]): roofline
+        for roofline in results.rooflines
     }
     reached_rows: list[_Reached] = []
     for members in alike.values():
@@ -372,36 +382,36 @@ def reached(results: ReportSubject) -> list[_Reached]:
         as_fast = tuple(
             other for other in near if (other.throughput.interval or (0.0, 0.0))[1] >= low
         )
-        reached_rows.append((best, rooflines.pop(_work(best), None), as_fast))
+        reached_rows.append((best, rooflines.pop(_roofline_work_key(best), None), as_fast))
     reached_rows += [
         (results.profiled[roofline.run.run_id], roofline, ()) for roofline in rooflines.values()
     ]
     return sorted(reached_rows, key=lambda row: row[0].order)
 
 
-def _work(group: RunGroup) -> object:
+def _roofline_work_key(group: RunGroup) -> object:
     """Facts that determine the roofline estimate of a configuration."""
     images = next((run.batch.global_ for run in group.good if run.batch is not None), None)
     precision = str(group.flag("precision"))
     return (group.family, precision, group.device, group.devices, images, group.origin.machine)
 
 
-@docstring_first
-def reach(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
     """For each network and number format, the configuration with the highest median over processes.
     MFU is the share of the peak rate of matrix products. The roofline estimate is the images/sec if
     every layer ran at the machine's own rates of matrix products and of copying memory (cnnbench
     roofline).
     """
-    rows = reached(results)
+    rows = best_configurations(results)
     if not rows:
         return
     if any(group.throughput.interval is None for group, _, _ in rows):
         message = f"A row without an interval has fewer than {ProcessValues.FEWEST} processes: "
         yield Text(f"{message}whether another configuration is faster is open.", "unsure")
-    yield table(_reached_row(*row) for row in rows)
-    shown = newest([group for group, _, _ in rows], MOST_DRAWN)
-    which = newest_text(len(shown), len(rows))
+    yield make_table(_best_configuration_row(*row) for row in rows)
+    shown = newest_groups([group for group, _, _ in rows], MOST_DRAWN)
+    which = shown_count_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
     _, labels = distinct_names(shown)
     values = (
@@ -428,18 +438,20 @@ def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessVa
     return ProcessValues(tuple(values))
 
 
-def _reached_row(group: RunGroup, roofline: Roofline | None, others: tuple[RunGroup, ...]) -> Row:
+def _best_configuration_row(
+    group: RunGroup, roofline: Roofline | None, others: tuple[RunGroup, ...]
+) -> Row:
     _, (_, *as_fast) = distinct_names([group, *others])
     estimate = None if roofline is None else roofline.bound_images_per_sec
     return {
         "configuration": group.name,
         "format": str(group.flag("precision")),
-        "median images/sec": numeric(group.throughput.median),
+        "median images/sec": numeric_cell(group.throughput.median),
         **interval_cells(group.throughput),
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
-        "MFU": numeric(group.sample("mfu").median, percent),
-        "peak, GFLOP/s": numeric(group.sample(peak).median, scale=1e-9),
-        "roofline estimate, images/sec": numeric(estimate),
-        "of the estimate": numeric(_shares_of_estimate(group, roofline).median, percent),
-        "processes": numeric(len(group.good), integer),
+        "MFU": numeric_cell(group.sample("mfu").median, percent),
+        "peak, GFLOP/s": numeric_cell(group.sample(peak).median, scale=1e-9),
+        "roofline estimate, images/sec": numeric_cell(estimate),
+        "of the estimate": numeric_cell(_shares_of_estimate(group, roofline).median, percent),
+        "processes": numeric_cell(len(group.good), integer),
     }

@@ -21,24 +21,24 @@ from cnnbench.base.document import (
     Table,
     TableCell,
     Text,
-    docstring_first,
-    numeric,
-    table,
+    make_table,
+    numeric_cell,
+    prepend_docstring,
 )
-from cnnbench.base.stats import FEWEST_FOR_P99, grouped, median
+from cnnbench.base.stats import FEWEST_FOR_P99, group_by, median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count, integer, number, percent
+from cnnbench.base.text import count_text, integer, number, percent
 from cnnbench.judge.compare.configuration import Effect, fact
 from cnnbench.judge.metrics import fact_text, machine_name, readable_fact
 from cnnbench.judge.report.results import (
     MOST_LISTED,
     ReportSubject,
     RunGroup,
-    newest,
-    newest_text,
-    time_text,
+    newest_groups,
+    shown_count_text,
+    start_time_text,
 )
-from cnnbench.judge.report.sections.campaigns import titled
+from cnnbench.judge.report.sections.campaigns import titled_comparisons
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
@@ -50,7 +50,7 @@ from cnnbench.records.run import (
     ResourceUse,
     RunRecord,
     Subject,
-    subject_of,
+    subject_of_record,
 )
 
 # Step times: in order, and their distribution.
@@ -68,23 +68,23 @@ _HEADROOM = 1.6
 """The axis ends at this multiple of the 95th percentile."""
 
 
-@docstring_first
-def steps(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def steps_section(results: ReportSubject) -> Iterable[Content]:
     """Wall time of every step. On the left, steps are in order, with the warm-up on a grey
     background. On the right, each process has a box plot of its timed steps: the box contains the
     middle half, the line is the median, whiskers reach from the 1st to the 99th percentile, and
     dots are outside of them. Arrows at an edge are steps beyond the axis.
     """
     timed = [group for group in results.configured if any(r.step_seconds for r in group.good)]
-    drawn = newest(timed, _DRAWN)
+    drawn = newest_groups(timed, _DRAWN)
     if len(drawn) < len(timed):
         yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows.")
-    charts = (chart for group in drawn for chart in _charts(group))
+    charts = (chart for group in drawn for chart in _step_charts(group))
     yield Charts(tuple(charts), pairs=True) if timed else None
-    yield table(map(_row, timed), hints=_HINTS)
+    yield make_table(map(_step_statistics_row, timed), hints=_HINTS)
 
 
-def _charts(group: RunGroup) -> tuple[Lines, Rows]:
+def _step_charts(group: RunGroup) -> tuple[Lines, Rows]:
     """Charts of the steps, in order and as distributions. If there are many processes, some are
     left out.
     """
@@ -100,29 +100,31 @@ def _charts(group: RunGroup) -> tuple[Lines, Rows]:
         title=f"{group.name}: steps in order",
         x=Axis(label="step; up to 0 warm-up"),
         y=axis,
-        series=tuple(starmap(_series, chosen)),
+        series=tuple(starmap(_step_series, chosen)),
         shaded=(-warmup + 0.5, 0.5, "warm-up") if warmup else None,
         note=f"{len(chosen)} of {len(timed)} processes are shown." if some else "",
     )
     distribution = Rows(
         title=f"{group.name}: distribution",
         x=replace(axis, label="time of a timed step, ms"),
-        rows=tuple(_box(*process, style) for style, process in enumerate(chosen)),
+        rows=tuple(_step_box(*process, style) for style, process in enumerate(chosen)),
     )
     return series, distribution
 
 
-def _series(name: str, record: RunRecord) -> ChartSeries:
+def _step_series(name: str, record: RunRecord) -> ChartSeries:
     seconds = (*record.warmup_step_seconds, *record.step_seconds)
     first, together = 1 - len(record.warmup_step_seconds), record.steps_per_execution
     return ChartSeries(
-        name=f"{name}, {time_text(record.started_at)} UTC",
-        points=_thinned([(float(n * together), 1000 * s) for n, s in enumerate(seconds, first)]),
+        name=f"{name}, {start_time_text(record.started_at)} UTC",
+        points=_thin_out_points(
+            [(float(n * together), 1000 * s) for n, s in enumerate(seconds, first)]
+        ),
         marks=False,
     )
 
 
-def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def _thin_out_points(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """At most `_POINTS` groups of steps, each with its median and, if it is much higher, its
     maximum.
     """
@@ -140,7 +142,7 @@ def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ..
     return tuple(kept)
 
 
-def _box(name: str, record: RunRecord, style: int) -> DistributionRow:
+def _step_box(name: str, record: RunRecord, style: int) -> DistributionRow:
     times = sorted(1000 * seconds for seconds in record.step_seconds)
     low, first, middle, third, high = np.quantile(times, (0.01, 0.25, 0.5, 0.75, 0.99)).tolist()
     beyond = [(value, "") for value in times if value < low or value > high]
@@ -163,24 +165,24 @@ _HINTS = {
 }
 
 
-def _row(group: RunGroup) -> Row:
+def _step_statistics_row(group: RunGroup) -> Row:
     """The table row with numbers from the timed steps of all processes."""
     steps = [1000 * seconds for record in group.good for seconds in record.step_seconds]
     middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
     return {
         "configuration": group.name,
-        "timed steps": numeric(len(steps), integer),
-        "median, ms": numeric(middle),
-        "90 %, ms": numeric(high),
+        "timed steps": numeric_cell(len(steps), integer),
+        "median, ms": numeric_cell(middle),
+        "90 %, ms": numeric_cell(high),
         # With fewer steps, the 99th percentile would be the slowest step.
-        "99 %, ms": numeric(highest if len(steps) >= FEWEST_FOR_P99 else None),
-        "slowest, ms": numeric(slowest),
-        "within a process": numeric(group.sample(_scatter).median, percent),
-        "between processes": numeric(group.sample("step_seconds").spread, percent),
+        "99 %, ms": numeric_cell(highest if len(steps) >= FEWEST_FOR_P99 else None),
+        "slowest, ms": numeric_cell(slowest),
+        "within a process": numeric_cell(group.sample(_relative_quartile_range).median, percent),
+        "between processes": numeric_cell(group.sample("step_seconds").spread, percent),
     }
 
 
-def _scatter(record: RunRecord) -> float | None:
+def _relative_quartile_range(record: RunRecord) -> float | None:
     if not record.step_seconds:
         return None
     first, middle, third = np.quantile(record.step_seconds, (0.25, 0.5, 0.75))
@@ -190,20 +192,20 @@ def _scatter(record: RunRecord) -> float | None:
 # Memory and CPUs over time.
 
 
-@docstring_first
-def use(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def resource_use_section(results: ReportSubject) -> Iterable[Content]:
     """Memory and CPUs of each process, sampled once a second. A leak is memory that rises
     throughout the timed loop; a stall is a time without CPUs in use. The grey background is the
     timed loop of the first process. Growth is the memory at the end of the timed loop minus the
     memory at its start.
     """
     sampled = [group for group in results.configured if any(run.resources for run in group.good)]
-    drawn = newest(sampled, _DRAWN)
+    drawn = newest_groups(sampled, _DRAWN)
     if len(drawn) < len(sampled):
         yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(sampled))} rows.")
     charts = (chart for group in drawn for chart in _use_charts(group))
     yield Charts(tuple(charts), pairs=True) if sampled else None
-    yield table(map(_use_row, sampled))
+    yield make_table(map(_use_row, sampled))
 
 
 def _use_charts(group: RunGroup) -> Iterable[Lines]:
@@ -251,22 +253,28 @@ def _use_row(group: RunGroup) -> Row:
     """The table row with numbers from the samples of all processes: medians over the processes."""
     known = [run.resources for run in group.good if run.resources is not None]
 
-    def middle(values: Iterable[float | None]) -> float | None:
+    def median_of_known(values: Iterable[float | None]) -> float | None:
         known = [value for value in values if value is not None]
         return median(known) if known else None
 
     shares = [of.sampler_cpu_seconds / of.seconds[-1] for of in known if of.seconds[-1]]
     return {
         "configuration": group.name,
-        "most memory": numeric(middle(max(of.memory_bytes) for of in known), numbers.binary),
-        "growth in the timed loop": numeric(middle(map(_growth, known)), _signed_bytes),
-        "median of CPUs in use": numeric(middle(median(of.busy_cpus) for of in known)),
-        "CPU time of the sampler": numeric(max(shares, default=None), percent),
-        "processes": numeric(len(known), integer),
+        "most memory": numeric_cell(
+            median_of_known(max(of.memory_bytes) for of in known), numbers.binary
+        ),
+        "growth in the timed loop": numeric_cell(
+            median_of_known(map(_memory_growth, known)), _signed_bytes
+        ),
+        "median of CPUs in use": numeric_cell(
+            median_of_known(median(of.busy_cpus) for of in known)
+        ),
+        "CPU time of the sampler": numeric_cell(max(shares, default=None), percent),
+        "processes": numeric_cell(len(known), integer),
     }
 
 
-def _growth(of: ResourceUse) -> float | None:
+def _memory_growth(of: ResourceUse) -> float | None:
     """Bytes by which the memory of the process grew in the timed loop; None if unknown."""
     if of.loop_start is None or of.loop_end is None:
         return None
@@ -288,11 +296,11 @@ _FAILURES = ("configuration", "status", "error", "timed steps", "started (UTC)",
 _COMMANDS = (*("started (UTC)", "configuration", "status", "images/sec"), *("run", "command"))
 
 
-def failures(results: ReportSubject) -> Iterable[Content]:
+def failures_section(results: ReportSubject) -> Iterable[Content]:
     """Failed and interrupted runs with their errors, and skipped files with the reason."""
     if failed := [process for process in results.processes if process[1].status != "ok"]:
         yield "These runs have no values in this report, except valid points of all-reduces."
-        yield _table(failed, _FAILURES)
+        yield _process_table(failed, _FAILURES)
         if len(failed) > MOST_LISTED:
             yield f"The newest {MOST_LISTED} of {integer(len(failed))} are listed."
     files = (
@@ -303,39 +311,39 @@ def failures(results: ReportSubject) -> Iterable[Content]:
         }
         for file in results.skipped[:MOST_LISTED]
     )
-    yield table(files, title="Skipped files")
+    yield make_table(files, title="Skipped files")
 
 
-def earlier(results: ReportSubject) -> Iterable[Content]:
+def omitted_section(results: ReportSubject) -> Iterable[Content]:
     """A row for each configuration that the other sections leave out, the newest first."""
     groups_before = sorted(results.earlier, key=lambda group: group.latest, reverse=True)
     listed = groups_before[:_MOST_EARLIER]
-    which = newest_text(len(listed), len(groups_before))
+    which = shown_count_text(len(listed), len(groups_before))
     text = f"What the other sections leave out, each configuration and revision{which}."
     yield text if groups_before else None
-    yield table(
+    yield make_table(
         {
             "configuration": group.name,
-            "median images/sec": numeric(group.throughput.median),
-            "processes": numeric(len(group.good), integer),
+            "median images/sec": numeric_cell(group.throughput.median),
+            "processes": numeric_cell(len(group.good), integer),
             "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
         for group in listed
     )
 
 
-def benchmarks(results: ReportSubject) -> Iterable[Content]:
+def benchmarks_section(results: ReportSubject) -> Iterable[Content]:
     """A row for each imported benchmark: the median, and the range of its processes."""
     benchmark_groups = [
         group for group in results.configured if group.configuration.kind in BENCHMARKS
     ]
-    yield table(
+    yield make_table(
         {
             "benchmark": group.name,
             "median": metric.value_text(median(values)),
             "least": metric.value_text(min(values)),
             "most": metric.value_text(max(values)),
-            "processes": numeric(len(values), integer),
+            "processes": numeric_cell(len(values), integer),
             "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
         for group in benchmark_groups
@@ -347,22 +355,22 @@ def benchmarks(results: ReportSubject) -> Iterable[Content]:
 _MOST_EARLIER = 2000
 
 
-def commands(results: ReportSubject) -> Iterable[Content]:
+def commands_section(results: ReportSubject) -> Iterable[Content]:
     """Every process with its exact command, in order of time."""
     if processes := results.processes:
-        which = newest_text(min(len(processes), MOST_LISTED), len(processes))
+        which = shown_count_text(min(len(processes), MOST_LISTED), len(processes))
         yield f"Every process with its exact command, in order of time{which}."
-        yield _table(processes, _COMMANDS)
+        yield _process_table(processes, _COMMANDS)
 
 
-def _table(
+def _process_table(
     processes: Sequence[tuple[str, RunRecord | AllReduceRecord]], titles: Iterable[str]
 ) -> Table | None:
-    rows = (_cells(name, record) for name, record in processes[-MOST_LISTED:])
-    return table({title: cells[title] for title in titles} for cells in rows)
+    rows = (_process_cells(name, record) for name, record in processes[-MOST_LISTED:])
+    return make_table({title: cells[title] for title in titles} for cells in rows)
 
 
-def _cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
+def _process_cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
     steps, speed = "", None
     if isinstance(record, RunRecord):
         steps = f"{record.steps} of {record.config.get('num_batches') or '?'}"
@@ -372,8 +380,8 @@ def _cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
         "status": TableCell(record.status, tone="" if record.status == "ok" else "bad"),
         "error": TableCell(error_text(record), kinds="prose"),
         "timed steps": steps,
-        "images/sec": numeric(speed),
-        "started (UTC)": TableCell(time_text(record.started_at), kinds="steady"),
+        "images/sec": numeric_cell(speed),
+        "started (UTC)": TableCell(start_time_text(record.started_at), kinds="steady"),
         "run": TableCell(record.run_id, kinds="code"),
         "command": TableCell(shlex.join(record.command), kinds="command"),
     }
@@ -388,62 +396,64 @@ def error_text(run: RunRecord | AllReduceRecord) -> str:
 _MOST_UNFOLDED = 12
 
 
-@docstring_first
-def reproduce(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def reproduction_section(results: ReportSubject) -> Iterable[Content]:
     """To measure the results again, run these commands with the same versions on a machine of the
     same kind. A plus after a commit means uncommitted changes. The section Runs and commands
     contains the command of every process.
     """
-    software = grouped(_all_software(results), lambda row: (*row.values(),))
+    software = group_by(_all_software(results), lambda row: (*row.values(),))
     if not software:
         return
-    yield table(
-        {**alike[0], "processes": numeric(len(alike), integer)} for alike in software.values()
+    yield make_table(
+        {**alike[0], "processes": numeric_cell(len(alike), integer)} for alike in software.values()
     )
-    commands = sorted(_commands(results), key=lambda command: started(command[3]))
+    commands = sorted(_counted_commands(results), key=lambda command: started(command[3]))
     rows: Iterable[Row] = (
         {
             "measures": name,
             "command": TableCell(shlex.join(words), kinds="command"),
-            "processes": numeric(processes, integer),
+            "processes": numeric_cell(processes, integer),
         }
         for name, words, processes, _ in commands
     )
-    yield table(rows, title="Commands", folded=len(commands) > _MOST_UNFOLDED)
+    yield make_table(rows, title="Commands", folded=len(commands) > _MOST_UNFOLDED)
 
 
 def _all_software(results: ReportSubject) -> Iterable[Row]:
     for _, record in results.processes:
         ab = getattr(record, "ab", None)
-        yield _software(record.environment, subject_of(record.subject, record.config, ab))
+        yield _software_row(
+            record.environment, subject_of_record(record.subject, record.config, ab)
+        )
     if not results.processes:
         for document in results.strategies:
-            yield _software(document.environment, document.subject or Subject())
+            yield _software_row(document.environment, document.subject or Subject())
 
 
-def _software(facts: Mapping[str, Any], subject: Subject) -> Row:
+def _software_row(facts: Mapping[str, Any], subject: Subject) -> Row:
     """Machine, versions and commits; "" for unknown values."""
     texts = {name: fact_text(value) for name, value in facts.items()}
     own = Subject(dirty=facts.get("git_dirty") is True, changes=texts.get("git_changes"))
     return {
         "machine": machine_name(texts),
         "cnnbench": texts.get("cnnbench_version", ""),
-        "commit of cnnbench": _commit(texts.get("git_commit", ""), own),
+        "commit of cnnbench": _commit_cell(texts.get("git_commit", ""), own),
         "TensorFlow": texts.get("tensorflow_version", ""),
         "Python": texts.get("python_version", ""),
         "measured in": subject.repository or "",
-        "its commit": _commit(subject.revision or "", subject),
+        "its commit": _commit_cell(subject.revision or "", subject),
     }
 
 
-def _commit(revision: str, state: Subject) -> TableCell:
+def _commit_cell(revision: str, state: Subject) -> TableCell:
     changes = f"+{state.changes or ''}" if revision and state.dirty else ""
     return TableCell(f"{revision}{changes}", kinds="code")
 
 
-def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
+def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
     """For each command: its subject, its words, the number of its processes, and its start time."""
-    for title, document in titled(results):
+    for title, document in titled_comparisons(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for tuning in results.tunings:
         processes = sum(row.processes for row in tuning.rows) + 2 * tuning.pairs
@@ -454,7 +464,9 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
     others = (process for process in results.processes if process[1].run_id not in by_campaign)
     first: dict[str, tuple[str, ...]] = {}
 
-    def campaign(process: tuple[str, RunRecord | AllReduceRecord]) -> tuple[str, tuple[str, ...]]:
+    def campaign_command(
+        process: tuple[str, RunRecord | AllReduceRecord],
+    ) -> tuple[str, tuple[str, ...]]:
         name, record = process
         place = record.sweep or {}
         sweep = place.get("command")
@@ -464,7 +476,7 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
             return name, first.setdefault(name, record.command)
         return name, record.command
 
-    for (name, words), alike in grouped(others, campaign).items():
+    for (name, words), alike in group_by(others, campaign_command).items():
         starts = (record.started_at for _, record in alike)
         yield name, words, len(alike), min(starts, key=started)
 
@@ -475,7 +487,7 @@ _UNKNOWN = "unknown"
 _MOST_NAMED = 3
 
 
-def disturbances(results: ReportSubject) -> Answer | None:
+def disturbance_answer(results: ReportSubject) -> Answer | None:
     """The most frequent disturbance, or that there was none; None if nothing was checked."""
     checked, marked, kinds = _count_checked(results)
     if not checked:
@@ -487,29 +499,29 @@ def disturbances(results: ReportSubject) -> Answer | None:
         for name, phase, notes in kinds[:_MOST_NAMED]
     )
     verb = "was" if marked == 1 else "were"
-    text = f"{marked} of {count(checked, 'process', 'processes')} {verb} disturbed"
+    text = f"{marked} of {count_text(checked, 'process', 'processes')} {verb} disturbed"
     return Answer("Conditions", text, "unsure", tuple(details))
 
 
-def conditions(results: ReportSubject) -> Iterable[Content]:
+def conditions_section(results: ReportSubject) -> Iterable[Content]:
     """Remarks by kind, the most frequent first, and disturbances by configuration."""
     checked, marked, kinds = _count_checked(results)
     if not checked:
         return
     text = f"In {marked} of {checked} processes something may have distorted the values."
     yield Text(text, "unsure") if marked else Text("No check had a remark.", "good")
-    yield table(
+    yield make_table(
         {
             "condition": name,
             "when": TableCell(phase, kinds="steady"),
-            "processes": numeric(len(notes), f"{len(notes)} of {checked}"),
+            "processes": numeric_cell(len(notes), f"{len(notes)} of {checked}"),
             "for example": TableCell(notes[0].text, kinds="prose"),
             "advice": TableCell(notes[0].advice, kinds="prose"),
         }
         for name, phase, notes in kinds
     )
     good = (group for group in results.configured if group.good)
-    yield table(map(_disturbed, good), title="During the timed steps")
+    yield make_table(map(_disturbance_row, good), title="During the timed steps")
 
 
 _PHASES = {"before": "before the steps", "during": "in the timed steps"}
@@ -529,7 +541,7 @@ def _count_checked(
         for condition in checked
         for note in {(note.id, note.when): note for note in condition.notes}.values()
     )
-    by_kind = grouped(notes, lambda note: (note.id, note.when))
+    by_kind = group_by(notes, lambda note: (note.id, note.when))
     kinds = [
         (CONDITIONS.get(check, check), _PHASES.get(when, when), notes_of_kind)
         for (check, when), notes_of_kind in by_kind.items()
@@ -538,29 +550,29 @@ def _count_checked(
     return len(checked), marked, sorted(kinds, key=lambda kind: len(kind[2]), reverse=True)
 
 
-def _disturbed(group: RunGroup) -> Row:
-    def most(name: str, text: Callable[[float], str]) -> TableCell:
+def _disturbance_row(group: RunGroup) -> Row:
+    def highest_value_cell(name: str, text: Callable[[float], str]) -> TableCell:
         loads = group.sample(lambda run: run.condition(name))
-        return numeric(max(loads.values, default=None), text)
+        return numeric_cell(max(loads.values, default=None), text)
 
     busy = group.sample(lambda run: run.condition("other_cpus"))
     return {
         "configuration": group.name,
-        "CPUs used by others, median": numeric(busy.median),
-        "CPUs used by others, at most": most("other_cpus", numbers.number),
-        "stolen by the hypervisor, at most": most("steal_fraction", numbers.percent),
-        "throttled, s, at most": most("quota_seconds", numbers.number),
-        "pages swapped, at most": most("swapped_pages", numbers.integer),
-        "slowed for heat, times": most("thermal_events", numbers.integer),
+        "CPUs used by others, median": numeric_cell(busy.median),
+        "CPUs used by others, at most": highest_value_cell("other_cpus", numbers.number),
+        "stolen by the hypervisor, at most": highest_value_cell("steal_fraction", numbers.percent),
+        "throttled, s, at most": highest_value_cell("quota_seconds", numbers.number),
+        "pages swapped, at most": highest_value_cell("swapped_pages", numbers.integer),
+        "slowed for heat, times": highest_value_cell("thermal_events", numbers.integer),
     }
 
 
-def environment(results: ReportSubject) -> Iterable[Content]:
+def environment_section(results: ReportSubject) -> Iterable[Content]:
     """Tables of facts that are equal in all runs, and of other facts with a row per run."""
     described = [(name, record) for name, record in results.processes if record.environment]
     environments = [record.environment for _, record in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
-    alike = [name for name in names if _same(name, environments)]
+    alike = [name for name in names if _is_same_everywhere(name, environments)]
     # Facts that affect speed come first.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: [*Effect].index(fact(name).effect))
@@ -568,33 +580,35 @@ def environment(results: ReportSubject) -> Iterable[Content]:
         {"fact": name, "value": TableCell(readable_fact(name, environments[0][name]), kinds="code")}
         for name in alike
     )
-    yield table(shared, title="Alike in all runs" if len(described) > 1 else "")
-    yield _mixture(results, unlike)
+    yield make_table(shared, title="Alike in all runs" if len(described) > 1 else "")
+    yield _mixed_facts_remark(results, unlike)
     runs = []
     for configuration, record in described[-MOST_LISTED:] if unlike else ():
         row: dict[str, TableCell | str] = {
-            "started (UTC)": TableCell(time_text(record.started_at), kinds="steady"),
+            "started (UTC)": TableCell(start_time_text(record.started_at), kinds="steady"),
             "configuration": configuration,
             "run": record.run_id[:8],
         }
         for name in unlike:  # imported records may contain facts with any name
             row.setdefault(name, readable_fact(name, record.environment.get(name, "")))
         runs.append(row)
-    which = newest_text(len(runs), len(described)) if runs else ""
-    yield table(runs, title=f"Different from run to run{which}", folded=True)
+    which = shown_count_text(len(runs), len(described)) if runs else ""
+    yield make_table(runs, title=f"Different from run to run{which}", folded=True)
 
 
-def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
+def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
     """Names of the facts that affect speed and differ between runs of the same configuration."""
     groups = [
         [run.environment for run in group.good if run.environment] for group in results.configured
     ]
     deciding = (name for name in unlike if fact(name).effect is Effect.BLOCKS)
-    differing = [name for name in deciding if not all(_same(name, group) for group in groups)]
+    differing = [
+        name for name in deciding if not all(_is_same_everywhere(name, group) for group in groups)
+    ]
     message = "Runs of one configuration differ in facts that decide speed, so that their values "
     message += f"are those of a mixture: {', '.join(differing)}."
     return Text(message, "unsure") if differing else None
 
 
-def _same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:
+def _is_same_everywhere(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:
     return len({fact_text(facts.get(name, _UNKNOWN), name) for facts in environments}) <= 1

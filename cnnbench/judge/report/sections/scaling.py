@@ -18,16 +18,24 @@ from cnnbench.base.charts import (
     DistributionRow,
     Lines,
     Rows,
-    key_of,
+    legend_text,
 )
-from cnnbench.base.document import Content, Row, TableCell, Text, docstring_first, numeric, table
-from cnnbench.base.stats import ProcessValues, grouped
+from cnnbench.base.document import (
+    Content,
+    Row,
+    TableCell,
+    Text,
+    make_table,
+    numeric_cell,
+    prepend_docstring,
+)
+from cnnbench.base.stats import ProcessValues, group_by
 from cnnbench.base.text import binary, integer, number, percent
-from cnnbench.flags.declare import Role, named, specs_of
+from cnnbench.flags.declare import FlagRole, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
-from cnnbench.judge.compare.configuration import GROUPS, labels
-from cnnbench.judge.report.results import ReportSubject, RunGroup, split_names, time_text
+from cnnbench.judge.compare.configuration import GROUPS, unique_configuration_names
+from cnnbench.judge.report.results import ReportSubject, RunGroup, split_names, start_time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 
 # All-reduce measurements: bandwidth over size, and wrong sums.
@@ -36,8 +44,8 @@ _GIGA = 1e9
 _ESTIMATE = "estimate: time to copy the bytes that must be moved"
 
 
-@docstring_first
-def all_reduce(results: ReportSubject) -> Iterable[Content]:
+@prepend_docstring
+def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
     """Bandwidths are defined as in nccl-tests. Algorithm bandwidth (algbw) is the bytes of all
     tensors of one device, divided by the median time of a reduction. Bus bandwidth (busbw) is algbw
     · 2(n−1)/n on n devices; you can compare it with the speed of a link. 1 GB is 10⁹ bytes. #wrong
@@ -50,22 +58,22 @@ def all_reduce(results: ReportSubject) -> Iterable[Content]:
         yield Text(f"{wrong} reductions failed or summed wrongly.", "bad")
     several = len(results.allreduces) > 1
     yield [chart for record in results.allreduces for chart in _bandwidth_charts(record, several)]
-    yield table(_bandwidth_row(record, point, several) for record, point in rows)
+    yield make_table(_bandwidth_row(record, point, several) for record, point in rows)
 
 
 def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]:
     """Bandwidth per number of devices, format and packing: curves, or bars of one size."""
     good = (row for row in record.rows if row.median is not None and not row.failed)
-    kinds = grouped(
+    kinds = group_by(
         (row for row in good if row.devices > 1),
         lambda row: (row.devices, row.dtype, str(row.packing).removeprefix("-")),
     )
     kind = "" if record.placement is None else f" {record.placement.device}"
     for (devices, dtype, packing), points in kinds.items():
-        when = time_text(record.started_at) if several else ""
+        when = start_time_text(record.started_at) if several else ""
         title = ", ".join(filter(None, (f"{devices}{kind} devices", dtype, packing, when)))
         if len({point.bytes for point in points}) == 1:
-            yield _bars(record, points, title)
+            yield _bandwidth_bars(record, points, title)
             continue
         size = Axis(label="bytes of all tensors of a device", format="bytes", log=True, base=4)
         for name, unit in (("busbw", "bus"), ("algbw", "algorithm")):
@@ -73,14 +81,14 @@ def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]
                 title=f"{title}: {unit} bandwidth",
                 x=size,
                 y=Axis(label=f"{name}, GB/s", log=True, better=HIGHER),
-                series=tuple(_curves(record, points, name)),
+                series=tuple(_bandwidth_curves(record, points, name)),
             )
 
 
-def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
+def _bandwidth_bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
     rows = []
-    for point in sorted(points, key=lambda point: -_speed(point, "busbw")):
-        speed, median = _speed(point, "busbw"), point.median or 0.0
+    for point in sorted(points, key=lambda point: -_gigabytes_per_sec(point, "busbw")):
+        speed, median = _gigabytes_per_sec(point, "busbw"), point.median or 0.0
         slower, faster = np.quantile(point.seconds, (0.75, 0.25)).tolist()
         label = point.spec if point.tensors == 1 else f"{point.spec}, {point.tensors} tensors"
         rows.append(
@@ -93,37 +101,45 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
                 text=number(speed),
             )
         )
-    estimates = _estimates(record, points, "busbw").values()
+    estimates = _copy_bandwidths(record, points, "busbw").values()
     return Rows(
         title=f"{title}, {binary(points[0].bytes)}: bus bandwidth",
         x=Axis(label="busbw, GB/s", zero=True, better=HIGHER),
         rows=tuple(rows),
         limit=(max(estimates), _ESTIMATE) if estimates else None,
-        note=key_of(rows, centre="the median reduction", band="the middle half of all reductions"),
+        note=legend_text(
+            rows, centre="the median reduction", band="the middle half of all reductions"
+        ),
         bars=True,
     )
 
 
-def _curves(record: AllReduceRecord, points: Sequence[Point], name: str) -> Iterator[ChartSeries]:
+def _bandwidth_curves(
+    record: AllReduceRecord, points: Sequence[Point], name: str
+) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
-    for point in sorted(points, key=lambda point: (point.bytes, _speed(point, name))):
+    for point in sorted(points, key=lambda point: (point.bytes, _gigabytes_per_sec(point, name))):
         # The last point in the list is the fastest.
-        specs[point.spec][point.bytes] = _speed(point, name)
+        specs[point.spec][point.bytes] = _gigabytes_per_sec(point, name)
     for spec, best in specs.items():
         hints = (f"{spec}, {binary(size)}: {number(speed)} GB/s" for size, speed in best.items())
         yield ChartSeries(name=spec, points=tuple(best.items()), hints=tuple(hints))
-    estimates = _estimates(record, points, name)
+    estimates = _copy_bandwidths(record, points, name)
     if len(estimates) > 1:
         yield ChartSeries(name=_ESTIMATE, points=tuple(sorted(estimates.items())), reference=True)
 
 
-def _estimates(record: AllReduceRecord, points: Iterable[Point], name: str) -> dict[int, float]:
+def _copy_bandwidths(
+    record: AllReduceRecord, points: Iterable[Point], name: str
+) -> dict[int, float]:
     """Bandwidth in GB/s of copies by size, as far as it is known."""
     shares = ((point, record.share_of_estimate(point)) for point in points)
-    return {point.bytes: _speed(point, name) / share for point, share in shares if share}
+    return {
+        point.bytes: _gigabytes_per_sec(point, name) / share for point, share in shares if share
+    }
 
 
-def _speed(point: Point, name: str) -> float:
+def _gigabytes_per_sec(point: Point, name: str) -> float:
     """Bandwidth in GB/s."""
     speed = point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth
     return (speed or 0.0) / _GIGA
@@ -131,24 +147,24 @@ def _speed(point: Point, name: str) -> float:
 
 def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
     wrong = f"{point.wrong:,}" if point.checked else "not checked"
-    measured = {"measured (UTC)": TableCell(time_text(record.started_at), kinds="steady")}
+    measured = {"measured (UTC)": TableCell(start_time_text(record.started_at), kinds="steady")}
     return {
         "algorithm": f"{point.spec}{' (peer)' if point in record.peers else ''}",
         "packing": str(point.packing).removeprefix("-"),
         "of": "" if point.workload == str(point.bytes) else point.workload,
-        "size": numeric(point.bytes, binary),
-        "tensors": numeric(point.tensors, text.integer),
+        "size": numeric_cell(point.bytes, binary),
+        "tensors": numeric_cell(point.tensors, text.integer),
         "format": point.dtype,
-        "devices": numeric(point.devices, text.integer),
-        "median time, µs": numeric(point.median, scale=1e6),
-        "99 %, µs": numeric(point.p99, scale=1e6),
-        "longest, µs": numeric(point.longest, scale=1e6),
-        "algbw, GB/s": numeric(point.algorithm_bandwidth, scale=1 / _GIGA),
-        "busbw, GB/s": numeric(point.bus_bandwidth, scale=1 / _GIGA),
-        "of the copy estimate": numeric(
+        "devices": numeric_cell(point.devices, text.integer),
+        "median time, µs": numeric_cell(point.median, scale=1e6),
+        "99 %, µs": numeric_cell(point.p99, scale=1e6),
+        "longest, µs": numeric_cell(point.longest, scale=1e6),
+        "algbw, GB/s": numeric_cell(point.algorithm_bandwidth, scale=1 / _GIGA),
+        "busbw, GB/s": numeric_cell(point.bus_bandwidth, scale=1 / _GIGA),
+        "of the copy estimate": numeric_cell(
             record.share_of_estimate(point), lambda share: text.percent(share, digits=0)
         ),
-        "#wrong": numeric(point.wrong, wrong, tone="bad" if point.wrong else ""),
+        "#wrong": numeric_cell(point.wrong, wrong, tone="bad" if point.wrong else ""),
         "error": TableCell(point.error, tone="bad") if point.error else "",
         **(measured if several else {}),
     }
@@ -156,7 +172,9 @@ def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
 
 # Scaling: curves of configurations that differ only in the number of devices.
 
-_FOLLOWING = frozenset((*GROUPS["num_gpus"], *named(FLAGS, Role.ITEMS), "per_gpu_thread_count"))
+_FOLLOWING = frozenset(
+    (*GROUPS["num_gpus"], *names_of_flags(FLAGS, FlagRole.ITEMS), "per_gpu_thread_count")
+)
 """Flags that follow from the number of devices."""
 
 _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
@@ -164,7 +182,7 @@ _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class ScalingCurve:
     """One configuration with different numbers of devices, in ascending order.
 
     Attributes:
@@ -191,24 +209,26 @@ class Curve:
         return speeds[0] / speeds[1] if all(speeds) else None
 
 
-def curves(configured: Sequence[RunGroup], predictions: Sequence[Predictions] = ()) -> list[Curve]:
+def scaling_curves(
+    configured: Sequence[RunGroup], predictions: Sequence[Predictions] = ()
+) -> list[ScalingCurve]:
     """Curves with at least two numbers of devices, including the base."""
     measured = [group for group in configured if group.throughput.values and group.devices]
-    singles = {_key(group, _AGGREGATION): group for group in measured if group.devices == 1}
+    singles = {_curve_key(group, _AGGREGATION): group for group in measured if group.devices == 1}
     drawn = []
-    for members in grouped(measured, _key).values():
+    for members in group_by(measured, _curve_key).values():
         members.sort(key=lambda group: group.devices or 0)
         base = members[0]
         if base.devices != 1:
             # On one device, all modes do the same.
-            base = singles.get(_key(base, _AGGREGATION), base)
+            base = singles.get(_curve_key(base, _AGGREGATION), base)
         if len({group.devices for group in (base, *members)}) > 1:
-            predicted = _predicted(base, predictions)
-            drawn.append(Curve(_name(members), tuple(members), base, predicted))
+            predicted = _predicted_speeds(base, predictions)
+            drawn.append(ScalingCurve(_curve_name(members), tuple(members), base, predicted))
     return drawn
 
 
-def _predicted(
+def _predicted_speeds(
     base: RunGroup, predictions: Iterable[Predictions]
 ) -> Mapping[str, Mapping[int, float]]:
     """`Curve.predicted`: the time of a step on one device plus the time of the fastest
@@ -232,14 +252,14 @@ def _predicted(
     return speeds
 
 
-@docstring_first
+@prepend_docstring
 def scaling(results: ReportSubject) -> Iterable[Content]:
     """Efficiency is images/sec per device divided by images/sec of one device in the same
     configuration (medians over processes). If the mode was not run on one device, one device in any
     mode is used; if there is none, the smallest number of devices is used. Batch sizes are per
     device (weak scaling).
     """
-    drawn = curves(results.configured, results.predictions)
+    drawn = scaling_curves(results.configured, results.predictions)
     if any(curve.predicted for curve in drawn):
         yield (
             "Predicted are a step of one device and, after it, the fastest reduction of cnnbench "
@@ -249,27 +269,29 @@ def scaling(results: ReportSubject) -> Iterable[Content]:
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
         message += "n times as fast. The cost of aggregation is the difference to 1/n."
         yield Text(message, "unsure")
-    families = grouped(drawn, lambda curve: curve.members[0].family)
-    yield [chart for family in families.items() for chart in _charts(*family)]
-    yield table(_row(curve, *point) for curve in drawn for point in curve.points)
+    families = group_by(drawn, lambda curve: curve.members[0].family)
+    yield [chart for family in families.items() for chart in _scaling_charts(*family)]
+    yield make_table(_scaling_row(curve, *point) for curve in drawn for point in curve.points)
 
 
-def _key(group: RunGroup, without: frozenset[str] = frozenset()) -> str:
+def _curve_key(group: RunGroup, without: frozenset[str] = frozenset()) -> str:
     ignored = _FOLLOWING | without
     flags = group.configuration.flags
     kept = [(name, flags[name]) for name in sorted(flags) if name not in ignored]
     return json.dumps([kept, repr(group.origin), group.opponent])
 
 
-def _name(members: Sequence[RunGroup]) -> str:
+def _curve_name(members: Sequence[RunGroup]) -> str:
     last = members[-1]
     devices = f"{last.flag('num_gpus')} {last.device}"
-    named = labels(group.configuration for group in members)[last.configuration.key]
+    named = unique_configuration_names(group.configuration for group in members)[
+        last.configuration.key
+    ]
     parts = [part for part in last.name.split(", ") if part != devices]
     return ", ".join(parts) or named
 
 
-def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
+def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[Lines]:
     shared, names = split_names([curve.name.split(", ") for curve in drawn])
     named = [*zip(names, drawn, strict=True)]
     speeds = [
@@ -298,7 +320,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
             title=f"{shared or family}: median images/sec over devices",
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
-            series=(*speeds, *_references(drawn, ticks)),
+            series=(*speeds, *_reference_series(drawn, ticks)),
             note=f"A vertical stroke is the {ProcessValues.INTERVAL}." if spans else "",
         ),
         Lines(
@@ -310,7 +332,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
     ]
 
 
-def _references(drawn: Sequence[Curve], devices: Sequence[float]) -> list[ChartSeries]:
+def _reference_series(drawn: Sequence[ScalingCurve], devices: Sequence[float]) -> list[ChartSeries]:
     """Linear and predicted scaling, if all curves have the same base."""
     first, speed, base = drawn[0].points[0]
     if any(curve.base is not base for curve in drawn) or first >= devices[-1]:
@@ -327,15 +349,15 @@ def _references(drawn: Sequence[Curve], devices: Sequence[float]) -> list[ChartS
     return references
 
 
-def _row(curve: Curve, devices: float, speed: float, group: RunGroup) -> Row:
+def _scaling_row(curve: ScalingCurve, devices: float, speed: float, group: RunGroup) -> Row:
     predicted = [of[int(devices)] for of in curve.predicted.values() if devices in of]
     texts = " or ".join(map(number, predicted))
     return {
         "configuration": curve.name,
-        "devices": numeric(devices, integer),
-        "median images/sec": numeric(speed),
-        "median images/sec per device": numeric(speed / devices),
-        "predicted images/sec": numeric(max(predicted, default=None), texts),
-        "efficiency": numeric(curve.efficiency(group), percent),
+        "devices": numeric_cell(devices, integer),
+        "median images/sec": numeric_cell(speed),
+        "median images/sec per device": numeric_cell(speed / devices),
+        "predicted images/sec": numeric_cell(max(predicted, default=None), texts),
+        "efficiency": numeric_cell(curve.efficiency(group), percent),
         "against": curve.base.name,
     }
