@@ -267,7 +267,7 @@ class Bench:
 
 def _check(side: Side, processes: int) -> RunSummary:
     """Checks flags before anything is started; returns their resolved values."""
-    refuse_flags(side, ("result_json",), "cannot go with the fixture, which keeps the records")
+    refuse_flags(side, ("result_json",), "cannot be used with the fixture, which keeps the records")
     if processes > 1:
         refuse_flags(
             side, ("result_csv",), "each process would replace what the one before has written"

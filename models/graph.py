@@ -731,7 +731,9 @@ class GraphNetwork(Network[Tensor]):
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor | None
     ) -> Tensor:
         if bias is not None and bias.ref() not in self._unbatched:
-            raise UsageError("attention bias must be made of variables, without the batch")
+            raise UsageError(
+                "an attention bias must depend only on variables, without a batch dimension"
+            )
         return multi_head_attention(query, key, value, heads, bias)
 
     def _embedding(self, ids: Tensor, table: Tensor) -> Tensor:
@@ -755,7 +757,9 @@ class GraphNetwork(Network[Tensor]):
         unbatched = all(x.ref() in self._unbatched for x in xs)
         made_shape = tuple(result.shape if unbatched else result.shape[1:])
         if made_shape != shape:
-            raise UsageError(f"apply declared the shape {shape} but its function made {made_shape}")
+            raise UsageError(
+                f"apply declares the shape {shape}, but its function returned {made_shape}"
+            )
         return self._mark_unbatched(result) if unbatched else self._to_image_layout(result)
 
 

@@ -205,7 +205,9 @@ def declare_keras_model(model: Any, size: int | None) -> KerasDeclaration:
     for number, tensor in enumerate(model.inputs):
         if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
             name = names[number] if number < len(names) else tensor.name
-            raise UsageError(f"layer {name} takes a RaggedTensor or SparseTensor; make it dense")
+            raise UsageError(
+                f"layer {name} takes a RaggedTensor or SparseTensor; use a dense tensor"
+            )
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         counts = f"{len(model.inputs)} inputs and {len(model.outputs)} outputs"
         raise UsageError(f"the Keras model has {counts}; it must map images to logits")
@@ -314,7 +316,7 @@ def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[s
         what = f"{type(error).__name__}: {first_line(error)}"
         raise UsageError(f"{where} cannot be called in training: {what}") from error
     for variable in traced.graph.variables:
-        raise UsageError(f"{variable.name} is a tf.Variable that no layer made by add_weight")
+        raise UsageError(f"{variable.name} is a tf.Variable; create it with add_weight of a layer")
     return traced.graph, trained
 
 
@@ -323,7 +325,7 @@ def _refuse_variable(creator: Any, **options: Any) -> NoReturn:
     while frame is not None and not _layer_of_frame(frame):
         frame = frame.f_back
     where = "the Keras model" if frame is None else _layer_of_frame(frame)
-    raise UsageError(f"{where} makes a variable when it is called; make it in build()")
+    raise UsageError(f"{where} creates a variable when it is called; create it in build()")
 
 
 def _layer_of_frame(frame: FrameType) -> str:

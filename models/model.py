@@ -247,7 +247,8 @@ class Model(abc.ABC):
         for metric in self.lower_is_better:
             if metric not in metrics:
                 raise UsageError(
-                    f"{who}: lower_is_better has {metric!r}, which is none of its metrics"
+                    f"{who}: lower_is_better contains {metric!r}, which is not a metric of the "
+                    "model"
                 )
         for size in dict.fromkeys(
             size for element in self.elements for size in element.named_sizes
@@ -378,7 +379,7 @@ def get_model(name: str, dataset: str) -> Model:
     with plugins.reporting_plugin_errors(UsageError, plugin or f"--model={name}"), block:
         model = factory()
         if not isinstance(model, Model):
-            raise UsageError(f"its factory made a {type(model).__name__}, not a cnnbench Model")
+            raise UsageError(f"its factory returned a {type(model).__name__}, not a cnnbench Model")
         model.validate()
     return model
 

@@ -125,7 +125,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         """Changes the shape. Channels are the fastest-changing dimension in every layout."""
         old, new = self.shape(x), tuple(shape)
         if math.prod(old) != math.prod(new):
-            raise UsageError(f"reshape keeps the number of elements; {old} does not fit {new}")
+            raise UsageError(f"reshape keeps the number of elements; {old} cannot become {new}")
         return x if old == new else self._reshape(x, new)
 
     def transpose(self, x: T, order: Sequence[int]) -> T:
@@ -135,14 +135,14 @@ class SequenceLayers(abc.ABC, Generic[T]):
         """
         shape = self.shape(x)
         if sorted(order) != list(range(len(shape))):
-            raise UsageError(f"transpose of {shape} needs an order of its dimensions, not {order}")
+            raise UsageError(f"transpose of {shape} needs a permutation of dimensions, not {order}")
         return self._transpose(x, tuple(order))
 
     def split(self, x: T, parts: int) -> list[T]:
         """Splits the channels (the last dimension) into equal parts."""
         shape = self.shape(x)
         if parts < 1 or shape[-1] % parts:
-            raise UsageError(f"split cuts channels into equal parts; {shape} has no {parts}")
+            raise UsageError(f"split needs channels that {parts} divides, not shape {shape}")
         return self._split(x, parts)
 
     def layer_norm(self, x: T, *, epsilon: float = 1e-6) -> T:
@@ -170,8 +170,8 @@ class SequenceLayers(abc.ABC, Generic[T]):
         fit = keys == values and len(shape) == len(keys)
         if not fit or (*shape[:-2], shape[-1]) != (*keys[:-2], keys[-1]) or len(shape) in (1, 3):
             raise UsageError(
-                "attention takes sequences (n, c) and (m, c), as key and value the same, "
-                f"not shapes {shape}, {keys} and {values}"
+                "attention takes a query (n, c), and a key and a value of the same shape (m, "
+                f"c), not shapes {shape}, {keys} and {values}"
             )
         if heads < 1 or shape[-1] % heads:
             raise UsageError(f"attention cannot divide {shape[-1]} channels among {heads} heads")
@@ -339,8 +339,8 @@ class Network(SequenceLayers[T]):
         height, width, channels = self._checked_image_shape(x, "conv")
         if groups < 1 or channels % groups or filters % groups:
             raise UsageError(
-                f"conv of {groups} groups needs multiples of that many channels and filters, "
-                f"not {channels} and {filters}"
+                f"with {groups} groups, channels and filters of a conv must be multiples of "
+                f"{groups}, not {channels} and {filters}"
             )
         window = SlidingWindow.make((height, width), kernel, stride, padding)
         with self._layer("conv"):

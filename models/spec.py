@@ -367,7 +367,7 @@ class LearningRateSpec:
                 f"{len(self.boundaries_epochs) + 1} factors, not {len(self.factors)}"
             )
         if self.boundaries_epochs and self.decay_epochs:
-            raise UsageError("learning rate has boundaries and a decay; give one of them")
+            raise UsageError("a learning rate has boundaries and a decay; give only one of them")
         if list(self.boundaries_epochs) != sorted(set(self.boundaries_epochs)):
             raise UsageError(
                 f"learning rate boundaries {self.boundaries_epochs} must increase strictly"

@@ -196,7 +196,7 @@ KINDS = {
                 NETWORK[NETWORK.index("net.logits") : NETWORK.index("\n\nregister")],
                 "net.apply(lambda x: tf.zeros([2, 11]) + OWN, images, shape=(11,))\n\n"
                 "import tensorflow as tf\nOWN = tf.Variable(0.5)",
-                "own.py:12: <module>: the tf.Variable made here is not trained, and no variable",
+                "own.py:12: <module>: the tf.Variable created here is not trained, and no variable",
             ),
             ("Spec(0.1)", "Spec(-1)", "Own(): learning rate -1 must be finite and at least 0"),
             ("Spec(0.1)", "Spec(float('inf'))", "learning rate inf must be finite"),
@@ -205,7 +205,7 @@ KINDS = {
             ("8, 2", "8, 0", "batch_size=0 must be at least 1"),
             ("8, 2", "'large', 2", "'large'"),
             ("def build", "def built", "abstract"),
-            ('10", Own)', '10", lambda: None)', "its factory made a NoneType"),
+            ('10", Own)', '10", lambda: None)', "its factory returned a NoneType"),
             ('10", Own)', '10", lambda size: Own())', "missing 1 required positional argument"),
             (METHOD, LOSS.replace(", labels", "") + "1.0\n" + METHOD, "Own.loss() must take"),
             (METHOD, LOSS + "'x'\n" + METHOD, "Own.loss() must return a float32 tensor [n]"),
@@ -257,7 +257,7 @@ KINDS = {
                 "open(): ArrayPipeline must deliver image as a float32 tensor [2, 32, 32, 3] for "
                 "data set own, not a float32 tensor [2, 16, 16, 3]",
             ),
-            ("[1] * 4", "[1] * 3", "open(): the arrays have 4, 3 rows, not equally many"),
+            ("[1] * 4", "[1] * 3", "open(): the arrays have different numbers of rows: 4, 3"),
             (", [1] * 4", "", "ArrayPipeline needs an array for each of image, label, not 1"),
         ],
     ),

@@ -211,7 +211,7 @@ def test_a_process_does_not_meet_what_another_has_left(session, pytester):
             cnnbench("--train_dir=x", "--eval", python=PYTHON, processes=2)
 
         def test_records(cnnbench):
-            with pytest.raises(FlagError, match="--result_json=x: cannot go with the fixture"):
+            with pytest.raises(FlagError, match="--result_json=x: cannot be used with the fixture"):
                 cnnbench("--result_json=x", python=PYTHON)
 
         @pytest.mark.parametrize("processes", [0, -1])

@@ -159,21 +159,21 @@ BUILT_IN: tuple[Mode, ...] = (
     Mode(
         name="replicated",
         manager=".per_tower:ReplicatedVariableMgr",
-        about="a copy per device, reduced gradients",
+        about="one copy per device; gradients are reduced",
         reduction=Reduction.ALL_REDUCE,
     ),
     Mode(
         name="independent",
         manager=".per_tower:IndependentVariableMgr",
-        about="a copy per device, no reduction at all",
+        about="one copy per device; gradients are not reduced",
         reduction=Reduction.NONE,
         in_sync=False,
-        refuses={"bn_stats=sync": "whose towers never meet"},
+        refuses={"bn_stats=sync": "whose towers exchange nothing"},
     ),
     Mode(
         name="distributed_replicated",
         manager=".per_tower:DistributedReplicatedVariableMgr",
-        about="a copy per device and one more that is updated and copied back",
+        about="one copy per device, and one that is updated and then copied to the devices",
         copies=Copies.PER_TOWER_AND_ONE,
         reduction=Reduction.AT_VARIABLE,
         processes=Processes.CONTROLLER,
@@ -182,7 +182,7 @@ BUILT_IN: tuple[Mode, ...] = (
     Mode(
         name="distributed_all_reduce",
         manager=".per_tower:ReplicatedVariableMgr",
-        about="a copy per device, gradients reduced by algorithms by size",
+        about="one copy per device; the reduction algorithm depends on the gradient's size",
         reduction=Reduction.ALL_REDUCE,
         processes=Processes.CONTROLLER,
         by_size=True,
@@ -191,8 +191,7 @@ BUILT_IN: tuple[Mode, ...] = (
     Mode(
         name="collective_all_reduce",
         manager=".per_tower:ReplicatedVariableMgr",
-        about="a copy per device, gradients reduced by TensorFlow's collectives, also between "
-        "processes",
+        about="one copy per device; gradients are reduced by TensorFlow's collectives",
         reduction=Reduction.ALL_REDUCE,
         processes=Processes.CLIENT_PER_WORKER,
         algorithm="collective",
@@ -477,7 +476,7 @@ def refuse_several_cpu_towers(job: Job) -> None:
         raise FlagError(
             "num_gpus",
             job.towers_per_worker,
-            "must be 1 on CPUs, of which MultiWorkerMirroredStrategy takes one per process; "
+            "must be 1 on CPUs, because MultiWorkerMirroredStrategy uses one CPU per process; "
             "start more workers",
         )
 
@@ -499,7 +498,7 @@ def refuse_unsupported_devices(
         raise FlagError(
             "cross_device_ops",
             ops,
-            f"leaves out the last of {count} devices; it needs an even number",
+            f"leaves out the last of {count} devices; use an even number",
         )
 
 

@@ -283,7 +283,7 @@ def refuse_wrong_devices(devices: Sequence[str]) -> None:
     """Refuses devices with which TensorFlow fails an assertion or silently uses other devices."""
     for device in devices:
         if list(devices).count(device) > 1:
-            raise UsageError(f"a strategy takes every device once, and {device} is given twice")
+            raise UsageError(f"a strategy uses every device once, but {device} is given twice")
     if len({process_of_device(device) for device in devices}) > 1:
         raise UsageError("a MirroredStrategy reduces between the devices of one process")
     if len(set(map(is_gpu, devices))) > 1:
@@ -296,8 +296,9 @@ def _claim_collective_devices(devices: tuple[str, ...]) -> None:
         _collective_devices = devices
     if _collective_devices != devices:
         raise UsageError(
-            f"this process has a MirroredStrategy over {len(_collective_devices)} devices already, "
-            f"and collectives of a second one over {len(devices)} others would end both"
+            f"this process has a MirroredStrategy over {len(_collective_devices)} devices "
+            f"already; collectives of a second one over {len(devices)} other devices would make "
+            "both fail"
         )
 
 

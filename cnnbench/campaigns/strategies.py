@@ -153,11 +153,13 @@ _RATE_FOR_WEIGHTS = 1e-6
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
 _OF_THE_COMMAND = {
     "variable_update": "is varied by the command; choose values with --modes",
-    "result_json": "is set by the command; see --results",
-    "result_csv": "is set by the command; see --results and --format=csv",
+    "result_json": "is set by the command; use --results",
+    "result_csv": "is set by the command; use --results and --format=csv",
     "train_dir": "is set by the command: every process keeps its own checkpoint",
-    "export_dir": "cannot go with strategies: every process would write there",
-    **dict.fromkeys(names_of_flags(FLAGS, RunPart.WORK), "cannot go with strategies, which trains"),
+    "export_dir": "cannot be used with strategies: every process would write there",
+    **dict.fromkeys(
+        names_of_flags(FLAGS, RunPart.WORK), "cannot be used with strategies, which trains"
+    ),
     "check_replica_consistency": "is set by the command where weights are compared",
     "staged_vars": _OTHERWISE,
 }

@@ -90,7 +90,7 @@ def find_suite(text: str) -> str:
     shipped = ", ".join(shipped_suites())
     if text.endswith((".yaml", ".yml")) or os.sep in text:
         raise UsageError(f"{text}: no such file; shipped suites are {shipped}")
-    raise UsageError(f"no suite {text!r}; there are {shipped}, or name a YAML file")
+    raise UsageError(f"there is no suite {text!r}; choose one of {shipped}, or name a YAML file")
 
 
 class _Loader(yaml.SafeLoader):

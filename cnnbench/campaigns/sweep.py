@@ -283,8 +283,8 @@ def make_plan(
         case = _resolve_case(configuration, environment, for_all, notices)
         if case.key in cases:
             raise configuration.entry.node.error(
-                f'"{case.name}" runs the same as "{cases[case.key].name}"; '
-                "their records could not be distinguished"
+                f'"{case.name}" is the same run as "{cases[case.key].name}"; their records '
+                "could not be distinguished"
             )
         cases[case.key] = case
     listed = tuple(dict.fromkeys(notices))
@@ -404,8 +404,8 @@ def _resolve_case(
     search = entry.search
     if search is not None and resolved.batch_size > search.limit:
         raise entry.node.error(
-            f"{configuration.name}: max_batch_search ends at {search.limit}, below the "
-            f"batch size it starts with, {resolved.batch_size}"
+            f"{configuration.name}: limit {search.limit} of max_batch_search is below the batch "
+            f"size with which the search starts, {resolved.batch_size}"
         )
     parts = {
         "command": entry.command,

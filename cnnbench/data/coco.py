@@ -69,7 +69,7 @@ def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int,
         raise RecordDefect(f"{SOURCE_ID} {source_id!r} is not a number")
     boxes = check_boxes(features)
     if boxes > MAX_BOXES:
-        raise RecordDefect(f"{boxes} boxes, but at most {MAX_BOXES} fit")
+        raise RecordDefect(f"{boxes} boxes, but at most {MAX_BOXES} are possible")
     values = {}
     for key in (LABELS, CROWD):
         values[key] = list(features[key].int64_list.value) if key in features else []
@@ -303,7 +303,9 @@ def read_annotations(source: Path) -> CocoAnnotations:
             labels = {number: label for label, number in enumerate(sorted(own), start=1)}
             images, empty = _images_with_objects(path, content, source, labels)
         if categories not in (None, own):
-            raise UsageError(f"{path}: has other categories than the annotations for training")
+            raise UsageError(
+                f"{path}: its categories differ from those of the training annotations"
+            )
         categories = own
         empty_boxes += empty
         if subset == "train":
@@ -348,7 +350,7 @@ def _find_annotation_file(source: Path, name: str) -> Path | None:
         raise UsageError(f"{source}: there is no such folder")
     files = sorted((source / "annotations").glob(f"instances_{name}*.json"))
     if len(files) > 1:
-        raise UsageError(f"{source}: has {files[0].name} and {files[1].name}; leave one of them")
+        raise UsageError(f"{source}: has both {files[0].name} and {files[1].name}; remove one")
     return files[0] if files else None
 
 
@@ -369,7 +371,7 @@ def _category_names(path: Path, content: Any) -> dict[int, str]:
             raise DataError(f"{path}: {category!r:.80} is not a category: {error}") from error
         check_class_name("category", names_by_id[int(category["id"])])
     if len(names_by_id) > MAX_CLASSES:
-        raise UsageError(f"{len(names_by_id)} categories, but at most {MAX_CLASSES} fit")
+        raise UsageError(f"{len(names_by_id)} categories, but at most {MAX_CLASSES} are possible")
     return names_by_id
 
 

@@ -138,7 +138,7 @@ class Dataset:
             who = (
                 plugins.plugin_of_object("dataset_plugin", self.name) or f"--data_name={self.name}"
             )
-            raise UsageError(f"{who}: find names {absent}, which does not exist")
+            raise UsageError(f"{who}: find() returned {absent}, which does not exist")
         if not files:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} {subset} files")
         return files
@@ -207,7 +207,7 @@ def detect_dataset(data_dir: str) -> Dataset:
             if dataset._look_into(data_dir):
                 return dataset
     known = "; ".join(f"{name}: {dataset.files}" for name, dataset in _DATASETS.items())
-    raise FlagError("data_dir", data_dir, f"contains files of no data set ({known})")
+    raise FlagError("data_dir", data_dir, f"contains no files of a known data set ({known})")
 
 
 plugins.add_plugin_kind(

@@ -432,7 +432,7 @@ def write_imagenet_records(images: ImageFolder, out: Path, shards: Mapping[str, 
     quality 100. Returns the number of re-encoded images.
     """
     if len(images.classes) > _MAX_CLASSES:
-        raise UsageError(f"{len(images.classes)} classes, but at most {_MAX_CLASSES} fit")
+        raise UsageError(f"{len(images.classes)} classes, but at most {_MAX_CLASSES} are possible")
 
     def write(path: Path, files: Sequence[tuple[Path, ImageClass]]) -> int:
         made = [

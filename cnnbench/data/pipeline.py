@@ -305,7 +305,9 @@ class ArrayPipeline(Pipeline):
     def __init__(self, spec: InputSpec, *arrays: Any) -> None:
         rows = [len(array) for array in arrays]
         if len({*rows}) != 1:
-            raise UsageError(f"the arrays have {', '.join(map(str, rows))} rows, not equally many")
+            raise UsageError(
+                f"the arrays have different numbers of rows: {', '.join(map(str, rows))}"
+            )
         super().__init__(spec, rows[0])
         with tf.device(spec.host):
             # A pipeline captures eager tensors as arguments; they are not copied into its graph.

@@ -198,7 +198,7 @@ def write_ratings_files(
     ratings_of_user = table["user"].value_counts()
     kept = table[table["user"].isin(ratings_of_user.index[ratings_of_user >= min_ratings])]
     if kept.empty:
-        raise UsageError(f"--min_ratings={min_ratings}: no user of {source} has so many")
+        raise UsageError(f"--min_ratings={min_ratings}: no user in {source} has as many")
     users, user_ids = _renumber_ids(kept["user"], USERS, "users", source)
     items, item_ids = _renumber_ids(kept["item"], ITEMS, "items", source)
     # The latest rating of each user. If two have the same time, the later line is used.

@@ -78,7 +78,9 @@ class ObsoleteParams:
     kmp_blocktime: int = flag(0, _OPENMP)
     kmp_affinity: str = flag("granularity=fine,verbose,compact,1,0", _OPENMP)
     kmp_settings: int = flag(1, _OPENMP)
-    rewriter_config: str | None = flag(None, "Use --noenable_optimizations to switch it off.")
+    rewriter_config: str | None = flag(
+        None, "To switch the graph optimizer off, use --noenable_optimizations."
+    )
     trt_mode: str = flag("", _TENSORRT, choices=("", "FP32", "FP16", "INT8"))
     trt_max_workspace_size_bytes: int = flag(4 << 30, _TENSORRT, maximum=2**63 - 1)
     horovod_device: str = flag(
@@ -91,7 +93,9 @@ class ObsoleteParams:
     )
     use_data_sets: bool = flag(False, "Input always comes from tf.data; leave the flag out.")
     datasets_prefetch_threadpool_size: int = flag(1, "Use --datasets_num_private_threads.")
-    enable_layout_optimizer: bool = flag(False, "Use --noenable_optimizations to switch it off.")
+    enable_layout_optimizer: bool = flag(
+        False, "To switch the graph optimizer off, use --noenable_optimizations."
+    )
     memory_optimization: str = flag("", "TensorFlow's graph optimizer decides; leave the flag out.")
     gpu_pending_cap: int = flag(0, _GPU_TRACKER)
     num_omp_threads: int = flag(0, _OPENMP)
@@ -185,7 +189,7 @@ def _no_effect_text(spec: FlagSpec) -> str:
 
 def renamed_notices(names: Container[str]) -> tuple[str, ...]:
     """One line for every old name of a flag."""
-    return tuple(f"--{old} is --{new} now" for old, new in RENAMED.items() if old in names)
+    return tuple(f"--{old} was renamed to --{new}" for old, new in RENAMED.items() if old in names)
 
 
 def accepts_retired(params: type[T]) -> type[T]:
@@ -196,7 +200,7 @@ def accepts_retired(params: type[T]) -> type[T]:
     def init_with_retired(self: T, **values: Any) -> None:
         for old, new in RENAMED.items():
             if old in values and new in values:
-                raise FlagError(old, values[old], f"is --{new} now; give one of the two")
+                raise FlagError(old, values[old], f"was renamed to --{new}; give one of the two")
         for notice in obsolete_notices(values) + renamed_notices(values):
             warnings.warn(notice, stacklevel=2)
         obsolete = {spec.name for spec in OBSOLETE}

@@ -258,7 +258,7 @@ def _read_command_line(
         if only_flags:
             raise UsageError(_stray_argument_message(argument, argv, specs))
         if not argument:
-            raise UsageError("an argument is empty; is a variable of the shell not set?")
+            raise UsageError("an argument is empty; perhaps a shell variable is not set")
     return _parse_values(texts, specs), arguments, texts
 
 

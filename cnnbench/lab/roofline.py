@@ -106,7 +106,7 @@ def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
     peak = tensorflow.peak(placement.kind, devices, dtype, plan.machine.flags.peak_flops)
     if peak is None:
         raise BenchmarkError(
-            f"the peak of the device in {dtype} is not known; give it by --peak_flops"
+            f"the peak of the device in {dtype} is not known; give it with --peak_flops"
         )
     flops_per_sec, flops_source = peak
     rate, source = _copy_rate(placement.kind, devices[0])

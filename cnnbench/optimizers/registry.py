@@ -137,7 +137,9 @@ class OptimizerSpec:
         if bool(self.operation) == bool(self.update):
             raise UsageError(f"optimizer {self.name} needs either an operation or an update")
         if self.decoupled and not self.update:
-            raise UsageError(f"optimizer {self.name}: only an update can apply decay")
+            raise UsageError(
+                f"optimizer {self.name}: decay needs an update function, not an operation"
+            )
         check_constants(f"optimizer {self.name}", self.constants, self.powers)
         if self.update:
             result = Annotated[Any, _wrong_shape_text]
@@ -246,13 +248,13 @@ _MINIMUM = Constant(
 _FACTOR = Constant(
     "learning_rate_decay_factor",
     0.0,
-    "Factor on the learning rate at every decay; 0 for no decay",
+    "Factor by which the learning rate is multiplied at every decay; 0 means no decay",
     minimum=0,
 )
 _EPOCHS = Constant(
     "num_epochs_per_decay",
     0.0,
-    "Epochs between two decays of --init_learning_rate; 0 for no decay",
+    "Number of epochs between two decays of --init_learning_rate; 0 means no decay",
     minimum=0,
 )
 
@@ -296,21 +298,21 @@ _DECAY = {"epochs": _EPOCHS, "factor": _FACTOR, "floor": _MINIMUM}
 BUILT_IN = (
     ScheduleSpec(
         name="staircase",
-        about="by --learning_rate_decay_factor every --num_epochs_per_decay epochs, at once",
+        about="times --learning_rate_decay_factor after every --num_epochs_per_decay epochs",
         make=_staircase_decay,
         constants=_DECAY,
         needs=(_EPOCHS.flag, _FACTOR.flag),
     ),
     ScheduleSpec(
         name="exponential",
-        about="by the same factor, spread over the epochs",
+        about="the same factor is spread evenly over the steps of these epochs",
         make=_exponential_decay,
         constants=_DECAY,
         needs=(_EPOCHS.flag, _FACTOR.flag),
     ),
     ScheduleSpec(
         name="cosine",
-        about="along half a cosine to --minimum_learning_rate at the end of the run",
+        about="half a period of a cosine, down to --minimum_learning_rate at the end of the run",
         make=_cosine_decay,
         constants={"floor": _MINIMUM},
     ),
@@ -332,7 +334,7 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
     pieces = [piece.strip() for piece in text.split(";")]
     if len(pieces) % 2 == 0:
         raise FlagError(
-            name, text, f"has {len(pieces)} parts; it takes an odd number, as in 0.3;10;0.2;25;0.1"
+            name, text, f"has {len(pieces)} parts, but needs an odd number, as in 0.3;10;0.2;25;0.1"
         )
     rates: list[float] = []
     boundaries: list[int] = []

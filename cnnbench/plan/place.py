@@ -117,11 +117,11 @@ def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> FlagRule[
 def exclusion_rule(settings: str, why: str, other: str = "") -> FlagRule[P]:
     """A rule of settings that cannot go together (see `on`); refuses the flag of the last one.
 
-    `why` follows "cannot go with --" and `other`, which is the first setting if not given.
+    `why` follows "cannot be used with --" and `other`, which is the first setting if not given.
     """
     first, last = settings.split(",")[0], settings.split(",")[-1]
     return requirement_rule(
-        last.partition("=")[0], on(settings), f"cannot go with --{other or first}{why}"
+        last.partition("=")[0], on(settings), f"cannot be used with --{other or first}{why}"
     )
 
 
@@ -275,7 +275,8 @@ _RULES: tuple[FlagRule[_RequestedPlace], ...] = (
         "job_name",
         lambda p: not p.params.job_name and _given_address_flags(p),
         lambda p: (
-            f"--{_given_address_flags(p)[-1]} needs it: is this process a worker, ps or controller?"
+            f"is missing; with --{_given_address_flags(p)[-1]}, it says whether this process is "
+            "a worker, a ps task or the controller"
         ),
     ),
     refusal_rule("task_index", off("job_name"), "needs --job_name and the addresses of that job"),
@@ -300,12 +301,12 @@ _RULES: tuple[FlagRule[_RequestedPlace], ...] = (
     refusal_rule(
         "ps_hosts",
         lambda p: p.params.job_name and not p.mode.uses_ps,
-        lambda p: f"--variable_update={p.mode.name} has no use for them; leave them out",
+        lambda p: f"--variable_update={p.mode.name} uses no parameter servers; leave the flag out",
     ),
     refusal_rule(
         "controller_host",
         _has_client_per_worker,
-        lambda p: f"--variable_update={p.mode.name} has none: every worker runs a step",
+        lambda p: f"--variable_update={p.mode.name} has no controller: every worker runs a step",
     ),
     refusal_rule(
         "input_only",

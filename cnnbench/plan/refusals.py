@@ -83,7 +83,7 @@ def _check_mode(p: RunPlan) -> None:
     settings = [setting for row in mode.refuses for setting in row.split(",")]
     for name in (*(setting.partition("=")[0] for setting in settings), *mode.needs):
         if name not in SPECS:
-            raise UsageError(f"the row of mode {mode.name} names --{name}, which is no flag")
+            raise UsageError(f"the row of mode {mode.name} names --{name}, which is not a flag")
     this = f"variable_update={mode.name}"
     rules: list[FlagRule[RunPlan]] = [
         exclusion_rule(row, f", {reason}", this) for row, reason in mode.refuses.items()
@@ -186,15 +186,16 @@ def _rules_of_constants(
         refusal_rule(
             (*schedule, *rate),
             on("piecewise_learning_rate_schedule"),
-            "cannot go with --piecewise_learning_rate_schedule",
+            "cannot be used with --piecewise_learning_rate_schedule",
         ),
         *(
             refusal_rule(
                 flag,
                 partial(_schedule_lacks_flag, flag),
                 lambda p: (
-                    f"cannot go with --learning_rate_schedule={p.params.learning_rate_schedule}, "
-                    "which does not depend on it"
+                    "cannot be used with "
+                    f"--learning_rate_schedule={p.params.learning_rate_schedule}, which does not "
+                    "depend on it"
                 ),
             )
             for flag in schedules
@@ -236,7 +237,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     requirement_rule(
         "controller_host",
         lambda p: p.place.coordinated and not p.params.controller_host,
-        lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates",
+        lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates workers",
     ),
     refusal_rule(
         "num_gpus",
@@ -273,8 +274,8 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refusal_rule(
         "find_batch_size",
         on("find_batch_size"),
-        "works only in cnnbench run, as a command on Linux: other commands need --batch_size, such "
-        "as the one that cnnbench run --find_batch_size has found",
+        "works only in cnnbench run, as a command on Linux; for other commands, find the batch "
+        "size with cnnbench run --find_batch_size, and give it as --batch_size",
     ),
     exclusion_rule("num_epochs,num_batches", _ONE_OF_TWO),
     exclusion_rule("num_epochs,max_seconds", ", which needs all steps of its epochs"),
@@ -306,7 +307,8 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refusal_rule(
         "auto_shard_policy",
         on("auto_shard_policy=hint"),
-        "needs a SHARD_HINT in the pipeline, which cnnbench's does not have; use data",
+        "needs a SHARD_HINT in the input pipeline, and cnnbench's pipeline has none; use "
+        "--auto_shard_policy=data",
     ),
     refusal_rule("input_replication", on("input_sharding=auto"), "needs --input_sharding=manual"),
     exclusion_rule("input_replication=per_replica,prefetch_on_device", ""),
@@ -341,27 +343,32 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refusal_rule(
         "gradient_accumulation_steps",
         lambda p: p.place.mode.reduction is Reduction.NONE,
-        lambda p: f"needs devices that train one model; {p.place.mode.name} trains one on each",
+        lambda p: (
+            f"needs devices that train one common model; {p.place.mode.name} trains a "
+            "separate model on each device"
+        ),
     ),
     refusal_rule(
         "gradient_accumulation_steps",
         lambda p: p.place.asynchronous,
-        "needs workers that update together; otherwise, each worker's update has its own batch",
+        "needs workers that update the variables together; with asynchronous updates, each "
+        "update has its own batch",
     ),
     refusal_rule(
         "gradient_accumulation_steps",
         on("staged_vars"),
-        "cannot go with --staged_vars: all passes of an update use the same weights",
+        "cannot be used with --staged_vars: all passes of an update use the same weights",
     ),
     refusal_rule(
         "steps_per_execution",
         lambda p: p.work in (WorkKind.EVALUATION, WorkKind.INPUT),
-        "needs steps of a network, so leave out --eval or --input_only",
+        "needs steps of a training or of a forward pass, so leave out --eval or --input_only",
     ),
     refusal_rule(
         "steps_per_execution",
         lambda p: p.place.asynchronous or p.place.coordinated,
-        "needs workers that update together; otherwise, each update is a call of one worker",
+        "needs workers that update the variables together; with asynchronous updates, each "
+        "update is a separate call of a worker",
     ),
     refusal_rule(
         "steps_per_execution",
@@ -380,10 +387,15 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refusal_rule(
         "ema_decay",
         lambda p: p.place.asynchronous and p.work.trains,
-        "needs workers that update together; otherwise, no step ends for all of them",
+        "needs workers that update the variables together; with asynchronous updates, there is "
+        "no step that ends for all workers",
     ),
-    refusal_rule("ema_decay", on("fp16_vars"), "cannot go with --fp16_vars, which rounds averages"),
-    refusal_rule("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
+    refusal_rule(
+        "ema_decay", on("fp16_vars"), "cannot be used with --fp16_vars, which rounds averages"
+    ),
+    refusal_rule(
+        "stop_at_top_1_accuracy", on("stop_at"), f"cannot be used with --stop_at{_ONE_OF_TWO}"
+    ),
     # Number formats and the optimizer.
     requirement_rule(
         "use_fp16", always, lambda p: check_fp16(p.params.precision, p.params.use_fp16)
@@ -398,7 +410,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         "fp16_vars",
         lambda p: p.numerics.optimizer_spec.refuses_fp16 and not p.work.only_forward,
         lambda p: (
-            f"cannot go with --optimizer={p.numerics.optimizer_spec.name}: "
+            f"cannot be used with --optimizer={p.numerics.optimizer_spec.name}: "
             f"{p.numerics.optimizer_spec.refuses_fp16}"
         ),
     ),
@@ -427,9 +439,9 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
             and len(p.exchange.all_reduce.ranges) > 1
         ),
         lambda p: (
-            "selects algorithms by tensor size; only --variable_update="
+            "selects algorithms by tensor size, which only --variable_update="
             + built_in_mode_names(lambda mode: mode.by_size and "all_reduce_spec" in mode.needs)
-            + " does so; "
+            + " supports; "
             f"{p.place.mode.name} uses one algorithm for all sizes"
         ),
     ),
@@ -487,7 +499,10 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refusal_rule(
         "input_distribution",
         lambda p: not p.place.mode.strategy,
-        lambda p: f"needs a strategy, not --variable_update={p.place.mode.name}",
+        lambda p: (
+            "needs a mode with a strategy of tf.distribute, such as mirrored_strategy, "
+            f"not --variable_update={p.place.mode.name}"
+        ),
     ),
     refusal_rule(
         names_of_flags(FLAGS, RunPart.DISTRIBUTION),
@@ -495,7 +510,9 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         "needs --input_distribution=strategy",
     ),
     refusal_rule(
-        "auto_shard_policy", on("input_sharding=manual"), "cannot go with --input_sharding=manual"
+        "auto_shard_policy",
+        on("input_sharding=manual"),
+        "cannot be used with --input_sharding=manual",
     ),
     refusal_rule(
         "input_replication",
@@ -507,7 +524,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refusal_rule(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
-        "cannot go with --gpus_per_card, which divides the memory before the run",
+        "cannot be used with --gpus_per_card, which divides the memory before the run",
     ),
     refusal_rule(
         "gpus_per_card",
@@ -633,19 +650,20 @@ NETWORK: tuple[FlagRule[RunPlan], ...] = (
     refusal_rule(
         "aux_head",
         lambda p: p.network.model.aux_head is None,
-        lambda p: f"--model={p.params.model} has no auxiliary head to switch on; leave it out",
+        lambda p: f"--model={p.params.model} has no auxiliary head; leave the flag out",
     ),
     refusal_rule(
         "recompute",
         lambda p: p.network.spec.recomputed_flops_per_image is None,
         lambda p: (
-            f"--model={p.params.model} declares no blocks (net.block in build()); leave it out"
+            f"--model={p.params.model} declares no blocks (net.block in build()); leave the flag "
+            "out"
         ),
     ),
     refusal_rule(
         "keras_layers",
         lambda p: p.network.model.keras_layers is None,
-        lambda p: f"--model={p.params.model} is not a Keras model; leave it out",
+        lambda p: f"--model={p.params.model} is not a Keras model; leave the flag out",
     ),
     refusal_rule(
         "keras_layers",

@@ -365,7 +365,7 @@ def refuse_shared_outputs(files: Iterable[tuple[str, str]]) -> None:
     for flag, path in files:
         for other, taken in seen:
             if other != flag and are_same_file(path, taken):
-                raise FlagError(flag, path, f"is the file of --{other} too; name another")
+                raise FlagError(flag, path, f"is also the path of --{other}; name another path")
         real_path(flag, path)
         seen.append((flag, path))
 

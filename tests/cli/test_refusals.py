@@ -111,14 +111,14 @@ run --eval                                   | --eval=true: needs --train_dir
 run --eval --train_dir=d --forward_only      | --forward_only=*--eval
 run --num_batches=3 --num_epochs=1           | --num_batches=*--num_epochs
 run --find_batch_size TINY                   | --find_batch_size=true: works only in cnnbench run
-run --find_batch_size --eval --train_dir=d   | --find_batch_size=true: cannot go with --eval
-run --find_batch_size TINY --train_dir=new   | --find_batch_size=true: cannot go with --train_dir
+run --find_batch_size --eval --train_dir=d   | --find_batch_size=true: cannot be used with --eval
+run --find_batch_size TINY --train_dir=new   | --find_batch_size=true: *used with --train_dir
 run --find_batch_size --eval_batch_size=2    | --find_batch_size=*--eval_batch_size
 ab --b=--find_batch_size -- TINY             | --find_batch_size=true: works only in cnnbench run
 launch --ps=1 -- TINY --find_batch_size      | --find_batch_size=true: works only in cnnbench run
 roofline lenet --find_batch_size             | --find_batch_size=true: works only in cnnbench run
-run --max_seconds=3 --num_epochs=1           | --max_seconds=3: cannot go with --num_epochs
-run --max_seconds=3 --eval --train_dir=/tmp  | --max_seconds=3: cannot go with --eval
+run --max_seconds=3 --num_epochs=1           | --max_seconds=3: cannot be used with --num_epochs
+run --max_seconds=3 --eval --train_dir=/tmp  | --max_seconds=3: cannot be used with --eval
 run --max_seconds=0                          | --max_seconds=0: must be greater than 0
 run --num_eval_batches=3 --num_eval_epochs=1 | --num_eval_batches=*--num_eval_epochs
 run --stop_at_top_1_accuracy=0               | --stop_at_top_1_accuracy=*eval_during_training
@@ -178,18 +178,18 @@ run --train_dir=model.ckpt-12                | --train_dir=model.ckpt-12: names 
 run --export_dir=ff                          | --export_dir=ff: is not a folder
 run --export_dir=ff/below                    | --export_dir=ff/below: *be a directory to write to
 run --export_dir=.                           | --export_dir=.: contains files, but no saved_model.pb
-run --train_dir=d --export_dir=d             | --export_dir=d: is the file of --train_dir too
-run --graph_file=a.json --result_json=./a.json | --graph_file=a.json: *--result_json too
-run --profile_json=x --result_json=x         | is the file of --
-run --tfprof_file=a.txt --profile_layers=b.svg,a.txt | the file of --tfprof_file too
+run --train_dir=d --export_dir=d             | --export_dir=d: is also the path of --train_dir
+run --graph_file=a.json --result_json=./a.json | --graph_file=a.json: *path of --result_json
+run --profile_json=x --result_json=x         | is also the path of --
+run --tfprof_file=a.txt --profile_layers=b.svg,a.txt | the path of --tfprof_file
 run --partitioned_graph_file_prefix=a.txt --result_json=a1.txt \
-              | --partitioned_graph_file_prefix=a1.txt: is the file of --result_json too
+              | --partitioned_graph_file_prefix=a1.txt: is also the path of --result_json
 # Profilers need warm-up steps
 run --partitioned_graph_file_prefix=x NO_WARMUP | --partitioned*leave out --num_warmup_batches=0
 run --profile_json=x NO_WARMUP               | --profile_json=*leave out --num_warmup_batches=0
 run --trace_file=x NO_WARMUP                 | --trace_file=*leave out --num_warmup_batches=0
 run --tfprof_file=x NO_WARMUP                | --tfprof_file=*leave out --num_warmup_batches=0
-run --profile_json=x --trace_file=y          | --profile_json=x: cannot go with --trace_file
+run --profile_json=x --trace_file=y          | --profile_json=x: cannot be used with --trace_file
 run --profile_json=x --profile_steps=0       | --profile_steps=0: must be at least 1
 # Flags that a model or a data set does not support
 run --data_name=cifar10 --data_dir=. --input_preprocessor=official_models_imagenet \
@@ -209,7 +209,7 @@ run --model=ncf --data_name=ratings --data_dir=. --augment=randaugment \
 run --augment=autoaugment                    | --augment=autoaugment: must be one of none, rand
 run --mixup_alpha=-1                         | --mixup_alpha=-1: must be from 0 to 1000
 # Runs that cannot be frozen or computed in integers
-run FROZEN --train_dir=d                     | --freeze_when_forward_only=*cannot go with --train
+run FROZEN --train_dir=d                     | --freeze_when_forward_only=*used with --train
 run FROZEN --model=vgg16 --num_gpus=4        | --freeze*has 2.06 GiB of weights, and a graph
 run CPU8 FROZEN                              | --precision=int8: *trivial has no convolution
 run CPU8 --model=lenet --freeze_when_forward_only | --*--forward_only
@@ -228,20 +228,20 @@ run TINY --weight_decay=1e300                | must not be larger than 3.4028235
 run --precision=fp16 --fp16_loss_scale=1e-39 | --fp16_loss_scale=*2^-126 to 2^126
 run --precision=bf16 --use_fp16              | --use_fp16=true: contradicts --precision=bf16
 run --precision=fp16 --nouse_fp16            | --use_fp16=false: contradicts --precision=fp16
-run INT8 --device=gpu                        | --device=*cannot go with --precision=int8
-run INT8 --data_format=NCHW                  | --data_format=*cannot go with --precision=int8
-run INT8 --xla                               | --xla=*cannot go with --precision=int8
-run INT8 --xla_compile                       | --xla_compile=*cannot go with --precision=int8
-run --conv_gradients=fastest --device=gpu    | --device=*cannot go with --conv_gradients=fastest
-run --conv_gradients=fastest --xla           | --xla=*cannot go with --conv_gradients=fastest
-run --conv_gradients=fastest --data_format=NCHW | --data_format=*cannot go with --conv_gradients
-run --recompute=blocks --xla                 | --xla=true: cannot go with --recompute=blocks
-run --recompute=blocks --xla_compile         | --xla_compile=*cannot go with --recompute=blocks
+run INT8 --device=gpu                        | --device=*cannot be used with --precision=int8
+run INT8 --data_format=NCHW                  | --data_format=*cannot be used with --precision=int8
+run INT8 --xla                               | --xla=*cannot be used with --precision=int8
+run INT8 --xla_compile                       | --xla_compile=*cannot be used with --precision=int8
+run --conv_gradients=fastest --device=gpu    | --device=*used with --conv_gradients=fastest
+run --conv_gradients=fastest --xla           | --xla=*cannot be used with --conv_gradients=fastest
+run --conv_gradients=fastest --data_format=NCHW | --data_format=*used with --conv_gradients
+run --recompute=blocks --xla                 | --xla=true: cannot be used with --recompute=blocks
+run --recompute=blocks --xla_compile         | --xla_compile=*cannot be used with --recompute=blocks
 run --recompute=blocks --model=lenet         | --recompute=blocks: --model=lenet declares no blocks
 run --recompute=all                          | --recompute=all: must be one of none, blocks
 run --conv_gradients=fast                    | --conv_gradients=fast: must be one of auto, library
 run --fp16_vars                              | --fp16_vars=*needs --precision=fp16
-run --fp16_vars --use_fp16 --optimizer=adam  | --fp16_vars=*cannot go with --optimizer=adam
+run --fp16_vars --use_fp16 --optimizer=adam  | --fp16_vars=*cannot be used with --optimizer=adam
 run --fp16_vars --use_fp16 --optimizer=rmsprop --rmsprop_epsilon=1e-5 | --rmsprop_epsilon=*2^-14
 # The learning rate
 run PIECEWISE --init_learning_rate=0         | --init_learning_rate=*--piecewise_learning_rate
@@ -254,7 +254,7 @@ run --minimum_learning_rate=0.01             | needs --init*and --num_epochs*and
 run --init_learning_rate=1 --minimum_learning_rate=0.01 | --minimum*needs --num_epochs*and --learn
 run --learning_rate_schedule=exponential --init_learning_rate=1 | --learning*needs --num_epochs*and
 run COSINE --minimum_learning_rate=0.1       | --learning_rate_schedule=*needs --init_learning_rate
-run COSINE --init_learning_rate=1 DECAY      | --num_epochs_per_decay=*cannot go with*=cosine
+run COSINE --init_learning_rate=1 DECAY      | --num_epochs_per_decay=*cannot be used with*=cosine
 run COSINE --init_learning_rate=1 --minimum_learning_rate=2 | --minimum*at most --init*=1
 run --piecewise_learning_rate_schedule=high  | --piecewise*'high' is not a learning rate
 run '--piecewise_learning_rate_schedule=1;3' | --piecewise_learning_rate_schedule=*odd number
@@ -264,7 +264,7 @@ run '--piecewise_learning_rate_schedule=1;5;.1;5;.01' | --piecewise*increase
 # Modes
 run --staged_vars --variable_update=replicated | --staged_vars=*server, not replicated
 run --bn_stats=sync --variable_update=independent | --bn_stats=*independent
-run --bn_stats=sync --xla_compile            | --bn_stats=*cannot go with --xla_compile
+run --bn_stats=sync --xla_compile            | --bn_stats=*cannot be used with --xla_compile
 run --variable_update=one_device_strategy --num_gpus=2 | --num_gpus=*needs --num_gpus=1
 run REPLICATED --cross_device_ops=ring       | --cross_device_ops=*needs*mirrored_strategy, not repl
 run CENTRAL --cross_device_ops=ring          | --cross_device_ops=*needs*mirrored_strategy
@@ -277,13 +277,13 @@ run MULTI_WORKER --num_gpus=2 --gpu_indices=1,0 | --gpu_indices=*must ascend
 run MULTI_WORKER ME --summary_verbosity=2 --bn_stats=sync | --summary_verbosity=*at most 1
 run MIRRORED --data_dir=d MANUAL | --input_sharding=*needs --input_distribution
 run MIRRORED --data_dir=d --noprefetch_on_device | --prefetch_on*needs --input_distribution
-run REPLICATED --input_distribution=strategy | --input_distribution=*needs a strategy, not*repl
+run REPLICATED --input_distribution=strategy | --input_distrib*needs a mode with a strategy*repl
 run SPLIT --input_only --data_dir=d          | --input_distribution=*--input_only
 run CENTRAL --input_distribution=strategy    | --input_sharding=*use --input_sharding=manual
 run SPLIT --auto_shard_policy=hint           | --auto_shard_policy=*needs a SHARD_HINT
-run SPLIT --auto_shard_policy=data MANUAL | --auto_shard*go with --input_sharding
+run SPLIT --auto_shard_policy=data MANUAL | --auto_shard*used with --input_sharding
 run SPLIT PER_REPLICA    | --input_replication=*needs --input_sharding=manual
-run SPLIT PER_REPLICA MANUAL --prefetch_on_device | --prefetch*go
+run SPLIT PER_REPLICA MANUAL --prefetch_on_device | --prefetch*used with
 run CENTRAL --input_distribution=strategy PER_REPLICA MANUAL \
                                              | --input_replication=*needs*mirrored_strategy
 run MULTI_WORKER --data_dir=d --input_distribution=strategy PER_REPLICA \
@@ -291,7 +291,7 @@ run MULTI_WORKER --data_dir=d --input_distribution=strategy PER_REPLICA \
 # All-reduces
 run ALL_REDUCE                               | --variable_update=*needs --all_reduce_spec
 run REPLICATED --all_reduce_spec=copy:1K:xring | --all_reduce_spec=*by tensor size
-run --gradient_repacking=2 --gradient_bucket_bytes=9 | --gradient_bucket_bytes=9: cannot go with
+run --gradient_repacking=2 --gradient_bucket_bytes=9 | --gradient_bucket_bytes=9: *used with
 run REPLICATED --gradient_repacking=501      | --gradient_repacking=*at most 500 packs
 run REPLICATED --hierarchical_copy --network_topology=gcp_v100 | --network*exactly 8 devices
 run FOUR --all_reduce_spec=nccl              | --all_reduce_spec=*character 1, 'nccl'*only on GPUs
@@ -315,7 +315,7 @@ run --gpu_indices=0,x --num_gpus=2           | --gpu_indices=*whole numbers
 run --gpu_indices=1,1 --num_gpus=2           | --gpu_indices=*once
 run --gpu_indices=0,1,2 --num_gpus=2         | --gpu_indices=*3 GPUs, but --num_gpus=2
 run PARTS --gpus_per_card=0                  | --gpus_per_card=0: must be from 1 to 64
-run PARTS --allow_growth                     | --allow_growth=true: cannot go with --gpus_per_card
+run PARTS --allow_growth                     | --allow_growth=true: *used with --gpus_per_card
 run PARTS --variable_update=replicated --all_reduce_spec=nccl | --all_reduce_spec=*use xring
 run PARTS --variable_update=replicated --all_reduce_spec=nccl/xring | --all_reduce_spec=*one card
 run PARTS --variable_update=mirrored_strategy --cross_device_ops=nccl | *NCCL refuses*use ring
@@ -324,10 +324,10 @@ run ME                                       | --ps_hosts=*needs tasks that stor
 run --job_name=worker --ps_hosts=c:1         | --worker_hosts=*needs the addresses of its workers
 run --job_name=worker ALL_REDUCE --all_reduce_spec=copy | --job_name=*--worker_hosts
 run ME ALL_REDUCE --all_reduce_spec=copy --task_index=2 | --task_index=*0 to 1
-run ME ALL_REDUCE --all_reduce_spec=copy --ps_hosts=c:1 | --ps_hosts=*has no use for them
+run ME ALL_REDUCE --all_reduce_spec=copy --ps_hosts=c:1 | --ps_hosts=*uses no parameter servers
 run ME ALL_REDUCE --all_reduce_spec=copy/collective | --all_reduce_spec=*controls the others
 run ME ALL_REDUCE --all_reduce_spec=nccl --num_gpus=2 --device=gpu | --all_reduce_spec=*two levels
-run WORKERS --ps_hosts=c:1                   | --job_name=*--worker_hosts needs it
+run WORKERS --ps_hosts=c:1                   | --job_name=*missing; with --worker_hosts
 run WORKERS --cluster=slurm                  | --worker_hosts=a:1,b:1: contradicts --cluster=slurm
 run ME MULTI_WORKER --input_only --data_dir=d | --input_only=true: measures one process
 run ME --ps_hosts=a:1                        | --worker_hosts=*given to two tasks
@@ -340,35 +340,35 @@ run COORDINATED ME --ps_hosts=c:1            | --controller_host=: *a process th
 run COORDINATED CHIEF --num_gpus=2           | --num_gpus=*one device per worker
 run COORDINATED CHIEF --eval --train_dir=x   | --eval=*only trains
 run COORDINATED CHIEF --forward_only         | --forward_only=*only trains
-run COORDINATED CHIEF --gradient_accumulation_steps=2 | --gradient_acc*workers that update together
-run ME ASYNCHRONOUS --gradient_accumulation_steps=2 | --gradient_acc*workers that update together
+run COORDINATED CHIEF --gradient_accumulation_steps=2 | --gradient_acc*update the variables together
+run ME ASYNCHRONOUS --gradient_accumulation_steps=2 | --gradient_acc*update the variables together
 run --gradient_accumulation_steps=2 --forward_only | --gradient_acc*needs updates, so leave out
 run --gradient_accumulation_steps=2 --eval --train_dir=x | --gradient_acc*needs updates
-run --gradient_accumulation_steps=2 --staged_vars | --gradient_acc*cannot go with --staged_vars
-run --gradient_accumulation_steps=2 --variable_update=independent | --gradient_acc*one model
-run COORDINATED CHIEF --steps_per_execution=2 | --steps_per_exec*workers that update together
-run ME ASYNCHRONOUS --steps_per_execution=2 | --steps_per_exec*workers that update together
-run --steps_per_execution=2 --eval --train_dir=x | --steps_per_exec*needs steps of a network
-run --steps_per_execution=2 --input_only --data_dir=x | --steps_per_exec*needs steps of a network
+run --gradient_accumulation_steps=2 --staged_vars | --gradient_acc*cannot be used with --staged_vars
+run --gradient_accumulation_steps=2 --variable_update=independent | --gradient_acc*common model
+run COORDINATED CHIEF --steps_per_execution=2 | --steps_per_exec*update the variables together
+run ME ASYNCHRONOUS --steps_per_execution=2 | --steps_per_exec*update the variables together
+run --steps_per_execution=2 --eval --train_dir=x | --steps_per_exec*needs steps of a training
+run --steps_per_execution=2 --input_only --data_dir=x | --steps_per_exec*needs steps of a training
 run --steps_per_execution=2 --profile_layers=x.txt | --steps_per_exec*divides a single step
 run --steps_per_execution=2 --tfprof_file=x | --steps_per_exec*divides a single step
 run --steps_per_execution=2 --partitioned_graph_file_prefix=x | --steps*writes a single step
 run --steps_per_execution=0              | --steps_per_execution=0: must be from 1
-run COORDINATED CHIEF --ema_decay=0.9        | --ema_decay=0.9: *workers that update together
-run ME ASYNCHRONOUS --ema_decay=0.9          | --ema_decay=0.9: *workers that update together
-run --ema_decay=0.9 --precision=fp16 --fp16_vars | --ema_decay=0.9: cannot go with --fp16_vars
+run COORDINATED CHIEF --ema_decay=0.9        | --ema_decay=0.9: *update the variables together
+run ME ASYNCHRONOUS --ema_decay=0.9          | --ema_decay=0.9: *update the variables together
+run --ema_decay=0.9 --precision=fp16 --fp16_vars | --ema_decay=0.9: cannot be used with --fp16_vars
 run --ema_decay=1                            | --ema_decay=1: must be at least 0 and less than 1
 run --gradient_accumulation_steps=0      | --gradient_accumulation_steps=0: must be from 1
-run --batch_size=4 --global_batch_size=8 | --global_batch_size=8: cannot go with --batch_size
+run --batch_size=4 --global_batch_size=8 | --global_batch_size=8: cannot be used with --batch_size
 run --image_size=30 --model=vit_b16      | --image_size=30: *multiples of 16 from 16
 run --num_classes=3 --model=ncf          | --num_classes=3: *2 outputs only
 run COORDINATED CHIEF --staged_vars          | --staged_vars=*needs --variable_update=parameter
 run COORDINATED CHIEF --input_distribution=strategy | --input_dist*read their own part
-run COORDINATED CHIEF --use_fp16 --fp16_enable_auto_loss_scale | --fp16*cannot go with
+run COORDINATED CHIEF --use_fp16 --fp16_enable_auto_loss_scale | --fp16*cannot be used with
 run ME ASYNCHRONOUS --variable_update=distributed_replicated | --cross_replica_sync=
 run ME ASYNCHRONOUS --use_fp16 --fp16_enable_auto_loss_scale | --fp16_enable_auto_loss_scale=
 run ME --ps_hosts=c:1 --server_protocol=grpc+verbs | --server_protocol=*grpc
-run ME MULTI_WORKER --ps_hosts=c:1           | --ps_hosts=*has no use for them
+run ME MULTI_WORKER --ps_hosts=c:1           | --ps_hosts=*uses no parameter servers
 run ME --variable_update=replicated          | --variable_update=*in one process only
 run ME --variable_update=mirrored_strategy   | --variable_update=*one process only*use one of
 
@@ -433,7 +433,7 @@ allreduce --num_gpus=3 --gpu_indices=0,1     | --gpu_indices=0,1: names 2 GPUs, 
 allreduce --iters_per_step=0                 | --iters_per_step=0: must be from 1 to 100000
 allreduce --iterations=2 --num_batches=3     | --iterations=2: contradicts --num_batches=3
 allreduce --result_json=none/r.json          | --result_json=none/r.json: there is no folder
-allreduce --result_json=no --result_csv=no   | --result_csv=no: is the file of --result_json
+allreduce --result_json=no --result_csv=no   | --result_csv=no: is also the path of --result_json
 allreduce --quiet_conditions=noise           | --quiet_conditions=noise: 'noise' is not the name of
 allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=collective,xring | --all*in a job, every
 allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=xring#3 | --all_reduce_spec=xring#3
@@ -512,7 +512,7 @@ ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
 ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
 ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both
 ab --aa --b=--xla                            | --b=--xla: --aa measures side A twice
-ab --aa --confirm                            | --confirm=true: --aa gives no verdict to confirm
+ab --aa --confirm                            | --confirm=true: with --aa, there is no verdict
 compare a b --quiet_conditions=noise         | --quiet_conditions=noise: 'noise' is not the name of
 ab --a=--modell=lenet                        | unknown flag --modell; did you mean --model?
 ab "--a=--num_gpus='1"                       | --a=--num_gpus='1: is not a list of flags
@@ -530,19 +530,19 @@ ab "--a_env=''" --a_env=SECRET=x              | --a_env=...: must be NAME=VALUE
 ab --a_env=X=1 MY_TOKEN=secret               | stray argument 'MY_TOKEN=...': put flags
 ab --a_env==secret                           | --a_env=...: must be NAME=VALUE
 ab --flagfile=variables                      | --a_env=...: must be NAME=VALUE
-ab --b=--train_dir=x                         | --train_dir=x: cannot go with ab
-ab --b=--checkpoint_directory=x              | --train_dir=x: cannot go with ab
-ab "--b=-train_dir x"                        | --train_dir=x: cannot go with ab
-ab --b=--flagfile=ff                         | --result_csv=x: cannot go with ab
+ab --b=--train_dir=x                         | --train_dir=x: cannot be used with ab
+ab --b=--checkpoint_directory=x              | --train_dir=x: cannot be used with ab
+ab "--b=-train_dir x"                        | --train_dir=x: cannot be used with ab
+ab --b=--flagfile=ff                         | --result_csv=x: cannot be used with ab
 ab --b=--flagfile=none                       | --flagfile=none: cannot be read: No such file
-ab --b_checkout=images --b=--flagfile=../ff  | --result_csv=x: cannot go with ab
-ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot go with ab
+ab --b_checkout=images --b=--flagfile=../ff  | --result_csv=x: cannot be used with ab
+ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot be used with ab
 ab --b=--model=nosuch                        | --model=nosuch: unknown; models for imagenet
 ab --pairing=turns --b=--xla LOCAL -- --device=gpu | --pairing=*side A: on GPUs*growth
 ab --allow_different=cpu_modell              | no such fact; did you mean cpu_model?
 ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
-ab -- --result_json=x.json                   | --result_json=x.json: cannot go with ab
+ab -- --result_json=x.json                   | --result_json=x.json: cannot be used with ab
 ab -- run --model=nosuch                     | --model=nosuch: unknown; models for imagenet
 ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
 ab --b=--data_dir=/nowhere                   | --data_dir=/nowhere:
@@ -551,7 +551,7 @@ ab --a=--workers=2                           | --workers is not a flag of a run,
 ab -- --ps=1                                 | --ps is not a flag of a run, but of cnnbench launch
 ab --workers=2 --b=--xla                     | --ps=0: *parameter_server*needs tasks
 ab --workers=2 --b=--xla -- RING --job_name=ps | --job_name=ps: is set by launch
-ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *has no use for them
+ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *uses no parameter serv
 ab --workers=2 --b=--xla --pairing=turns -- RING | --pairing=*: a job of several processes
 ab --b=--xla -- --graph_file=/proc/none/g    | --graph_file=/proc/none/g: there is no folder
 
@@ -563,8 +563,8 @@ gate main --a_checkout=.                     | unknown flag --a_checkout
 gate main --results=records                  | --results=records: is not empty; name another folder
 gate --init=travis                           | --init=travis: must be one of github, gitlab, jenkins
 gate --init=github --pairs=8                 | --pairs: --init writes files only
-explain a.json                               | takes two arguments, profiles of A and of B, not 1
-explain a.json b.json --rounds=2             | --rounds=2: applies to processes
+explain a.json                               | takes two profiles, of A and of B, not 1
+explain a.json b.json --rounds=2             | --rounds=2: has an effect only on processes
 explain a.json none                          | none: cannot be read
 explain /dev/zero b.json                     | /dev/zero: cannot be read: is a device
 explain pipe b.json                          | pipe: cannot be read: is a pipe without
@@ -580,7 +580,7 @@ explain a.json empty                         | empty: no profiles; cnnbench run
 explain a.json x.json                        | x.json: not a profile:
 explain a.json b.json --output=a.json        | --output=a.json: is an input file
 explain -- --model=lenet                     | the two sides are the same; use --a
-explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot go with explain
+explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot be used with explain
 explain --workers=2 --b=--xla                | --ps=0: *parameter_server*needs tasks
 
 bisect main                                  | takes two revisions, GOOD and BAD, not 1
@@ -592,7 +592,7 @@ bisect main~1 main --results=damaged-bisect --resume -- --model=lenet \
                                              | damaged-bisect/bisect.jsonl: line 2 is damaged
 bisect main~1 main --repository=/            | --repository=/: must be in a git repository
 bisect main~1 main --python=/nowhere         | --python=/nowhere: is not a program
-bisect main~1 main -- --train_dir=x          | --train_dir=x: cannot go with bisect
+bisect main~1 main -- --train_dir=x          | --train_dir=x: cannot be used with bisect
 
 roofline                                     | name one model
 roofline lenet trivial                       | lenet, trivial
@@ -606,9 +606,9 @@ roofline lenet CPU8 --forward_only --freeze_when_forward_only | --precision=int8
 strategies TWO_CPUS --modes=horovod          | --modes=horovod: takes one or more of
 strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2
 strategies TWO_CPUS --train_dir=d            | --train_dir=d: is set by the command
-strategies TWO_CPUS --result_json=r          | --result_json=r: is set by the command; see --results
+strategies TWO_CPUS --result_json=r          | --result_json=r: is set by the command; use --results
 strategies TWO_CPUS --variable_update=replicated | --variable_update=*: is varied by the command
-strategies TWO_CPUS --forward_only           | --forward_only=true: cannot go with strategies, which
+strategies TWO_CPUS --forward_only           | --forward_only=true: *used with strategies, which
 strategies TWO_CPUS --staged_vars            | --staged_vars=true: trains differently
 strategies TWO_CPUS --variable_consistency=relaxed | --variable_consistency=*: trains differently
 strategies TWO_CPUS --data_dir=/none/imagenet | --data_dir=/none/imagenet:
@@ -618,7 +618,7 @@ strategies TWO_CPUS replicated               | stray argument 'replicated'
 strategies TWO_CPUS --results=/proc/none     | --results=/proc/none: cannot be used
 
 tune TWO_CPUS --train_dir=d                  | --train_dir=d: is set by the command
-tune TWO_CPUS --eval                         | --eval=true: cannot go with tune
+tune TWO_CPUS --eval                         | --eval=true: cannot be used with tune
 tune TWO_CPUS --job_name=worker              | --job_name=worker: *--workers, --ps and --controller
 tune TWO_CPUS --cluster=slurm                | --cluster=slurm: *--workers, --ps and --controller
 tune TWO_CPUS --workers=2 -- --ps_hosts=a:1  | --ps_hosts=a:1: *--workers, --ps and --controller
@@ -638,7 +638,7 @@ tune TWO_CPUS fast                           | stray argument 'fast'
 
 sweep                                        | sweep takes a suite: all_reduce, batch_size,
 sweep tiny.yaml other                        | sweep takes one suite, not 2
-sweep tinny                                  | no suite 'tinny'; there are all_reduce
+sweep tinny                                  | there is no suite 'tinny'; choose one of all_reduce
 sweep tinny.yaml                             | tinny.yaml: no such file
 sweep tiny.yaml --filter=b                   | --filter=b: matches none of "a num_gpus=1"
 sweep tiny.yaml '--filter=('                 | --filter=(: is not a regular expression
@@ -671,8 +671,8 @@ allreduce --cluster=slurm                    | unknown flag --cluster
 launch --ps=1 -- allreduce                   | --ps=1:
 launch --workers=2 -- --variable_update=replicated | --variable*with launch use one of
 launch --workers=2 --ps=1 -- --batch_size=-1 | --batch_size=-1
-launch --ps=1 -- ALL_REDUCE --all_reduce_spec=ring | --ps=1: *has no use for them
-launch --controller -- --variable_update=collective_all_reduce | --controller=true: *has none
+launch --ps=1 -- ALL_REDUCE --all_reduce_spec=ring | --ps=1: *uses no parameter servers
+launch --controller -- --variable_update=collective_all_reduce | --controller=true: *no controller
 launch --towers=2 --ps=1 -- --variable_update=parameter_server_strategy | --towers=2: *one device
 launch --controller -- RING --data_name=cifar10 --model=ncf \
                                              | --model=ncf: is a model for ratings, not for cifar10
@@ -717,7 +717,7 @@ history records --metric=speed               | --metric=speed
 history records --since=yesterday            | --since=yesterday: must be a day
 history records --plot=x.jpg                 | --plot=*must end in .html, .md, .svg, .png or .pdf
 history records --plot=/gone/x.svg           | --plot=/gone/x.svg
-history records --output=p.svg --plot=./p.svg | --plot=./p.svg: is the file of --output
+history records --output=p.svg --plot=./p.svg | --plot=./p.svg: is also the path of --output
 history records --output=records/0.json --format=json | --output=*is a file of another kind
 history records --git=/gone                  | --git=/gone
 history records --by=typo                    | --by=typo: *no*label or fact*there are commit, day

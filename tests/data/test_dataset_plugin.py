@@ -166,7 +166,7 @@ def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, mes
         ("check=lambda files, num_classes: 1 / 0", "{0}:12: <lambda>: ZeroDivisionError"),
         (
             "find=lambda folder, subset: [folder + '/gone']",
-            "--dataset_plugin={0}: find names {1}/gone, which does not",
+            "--dataset_plugin={0}: find() returned {1}/gone, which does not",
         ),
     ],
 )

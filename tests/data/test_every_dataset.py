@@ -205,12 +205,15 @@ BAD_SOURCES = [
     (
         "coco",
         annotated(lambda c: c.update(categories=[{"id": i, "name": f"c{i}"} for i in range(81)])),
-        *(2, "instances_train2017.json: not annotations: 81 categories, but at most 80 fit"),
+        *(
+            2,
+            "instances_train2017.json: not annotations: 81 categories, but at most 80 are possible",
+        ),
     ),
     ("coco", lambda root: coco_annotations(root).write_text("[" * 100_000), 2, "nested too deeply"),
     ("coco", lambda root: coco_annotations(root).write_text('{"a": 1'), 2, "cut off after"),
     ("imagenet", photographed("1.jpg", STRIP), 4, "1.jpg: the image is 1x65500; it must"),
-    ("coco", another_category, 2, "has other categories"),
+    ("coco", another_category, 2, "its categories differ"),
     ("coco", another_year, 2, "instances_train2014.json and instances_train2017.json"),
     (
         "coco",
@@ -234,7 +237,7 @@ BAD_SOURCES = [
     ),
     ("ratings", rated("1::2::3::4\n1::2\n"), 4, "ratings.dat: line 2: rating nan is not a number"),
     ("ratings", rated(""), 4, "ratings.dat: contains no ratings"),
-    ("ratings", rated("1::2::3::4\n"), 2, "--min_ratings=8: no user of "),
+    ("ratings", rated("1::2::3::4\n"), 2, "--min_ratings=8: no user in "),
 ]
 
 
@@ -347,7 +350,7 @@ def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
 def test_folders_without_it(name, small_set, tmp_path, call):
     dataset = SMALL[name].dataset
     with pytest.raises(
-        FlagError, match=r"contains files of no data set \(imagenet: train-\*-of-\*"
+        FlagError, match=r"contains no files of a known data set \(imagenet: train-\*-of-\*"
     ):
         detect_dataset(str(tmp_path))
     with pytest.raises(FlagError, match="nowhere: there is no such directory"):
@@ -443,7 +446,7 @@ BAD_RECORDS = {
         (scene([CocoObject(81, CAR.box, False)]), "label 81 is not in [1, 81)"),
         (scene(**{"image/object/is_crowd": [0, 0]}), "1 boxes, but 2 values of image/object/is_c"),
         (scene(drop=["image/object/class/label"]), "1 boxes, but 0 values of image/object/class"),
-        (scene([CAR] * 201), "201 boxes, but at most 200 fit"),
+        (scene([CAR] * 201), "201 boxes, but at most 200 are possible"),
         (scene(encoded=PNG), "the image is a PNG"),
         (scene(encoded=jpeg(1)[:300]), "the JPEG cannot be decoded"),
         (b"nonsense", NO_EXAMPLE),

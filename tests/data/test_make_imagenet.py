@@ -118,7 +118,7 @@ def folder_of(*paths):
 
 def test_more_classes_than_imagenet_has(tmp_path):
     classes = tuple(ImageClass(i + 1, str(i), str(i)) for i in range(1001))
-    with pytest.raises(UsageError, match="1001 classes, but at most 1000 fit"):
+    with pytest.raises(UsageError, match="1001 classes, but at most 1000 are possible"):
         write_imagenet_records(ImageFolder(classes, {}), tmp_path, {})
 
 

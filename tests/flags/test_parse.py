@@ -292,7 +292,7 @@ def test_obsolete_flags_change_nothing_and_say_what_to_use_instead():
     ],
 )
 def test_old_names_are_the_new_flags(old, new, value, tmp_path):
-    params, notice = Params(**{new: value}), f"--{old} is --{new} now"
+    params, notice = Params(**{new: value}), f"--{old} was renamed to --{new}"
     parsed = parse_run([f"--{old}={value}"])
     assert (parsed.params, parsed.explicit_flags) == (params, (new,))
     assert notice in parsed.notices
@@ -301,7 +301,7 @@ def test_old_names_are_the_new_flags(old, new, value, tmp_path):
     with pytest.warns(UserWarning, match=f"^{notice}$") as caught:
         assert Params(**{old: value}).replace(num_gpus=2) == params.replace(num_gpus=2)
     assert len(caught) == 1
-    with pytest.raises(FlagError, match=f"(?i)--{old}={value}: is --{new} now; give one"):
+    with pytest.raises(FlagError, match=f"(?i)--{old}={value}: was renamed to --{new}; give one"):
         Params(**{old: value, new: value})
 
 

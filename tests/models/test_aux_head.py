@@ -88,7 +88,7 @@ def test_the_flag_switches_it_on():
 
     more = parameters(model="inception3", aux_head=True) - parameters(model="inception3")
     assert more == 768 * 128 + 128 + 25 * 128 * 768 + 768 + 769 * 1001
-    with pytest.raises(FlagError, match="--aux_head=true: --model=vgg11 has no auxiliary head to"):
+    with pytest.raises(FlagError, match="--aux_head=true: --model=vgg11 has no auxiliary head;"):
         parameters(model="vgg11", aux_head=True)
 
 

@@ -425,5 +425,5 @@ def test_apply_to_variables_alone_has_no_batch():
 
 def test_apply_whose_function_makes_another_shape_is_refused():
     net = network({})
-    with pytest.raises(UsageError, match=r"declared the shape \(6, 6, 3\).*made \(6, 6, 2\)"):
+    with pytest.raises(UsageError, match=r"declares the shape \(6, 6, 3\).*returned \(6, 6, 2\)"):
         net.apply(lambda x: x[..., :2], normal(*IMAGES))

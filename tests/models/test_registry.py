@@ -119,7 +119,7 @@ def incomplete(**attributes):
         (incomplete(image_size=0), "image_size=0 must be at least 1"),
         (incomplete(learning_rate=0.1), "learning_rate must be a LearningRateSpec, not 0.1"),
         (incomplete(build=None), "abstract"),
-        (lambda: "lenet", "made a str, not a cnnbench Model"),
+        (lambda: "lenet", "returned a str, not a cnnbench Model"),
         (lambda: 1 // 0, "ZeroDivisionError"),
     ],
 )

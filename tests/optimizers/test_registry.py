@@ -137,7 +137,7 @@ def test_two_optimizers_share_a_constant():
         ({"constants": {"epsilon": 1.0}}, "constants must be for 'epsilon' a Constant, not 1.0"),
         ({"update": None}, "adagrad needs either an operation or an update"),
         ({"operation": "ResourceApplyAdagrad"}, "either an operation or"),
-        ({"update": None, "operation": "X", "decoupled": True}, "only an update can apply decay"),
+        ({"update": None, "operation": "X", "decoupled": True}, "decay needs an update function"),
     ],
 )
 def test_a_wrong_declaration_is_refused(changes, told):

@@ -136,6 +136,6 @@ def test_what_is_read_and_what_another_flag_writes_is_not_written(way, tmp_path,
     output = Output("output", str(link), "csv")
     with pytest.raises(FlagError, match=r"^--output=.*: is an input file of this command"):
         check_outputs([output], [None, "", str(path)])
-    with pytest.raises(FlagError, match=r"^--output=.*: is the file of --csv too"):
+    with pytest.raises(FlagError, match=r"^--output=.*: is also the path of --csv"):
         check_outputs([Output("csv", str(path)), output])
     check_outputs([output, Output("plot", None), Output("plot", "")], ["*.json", str(tmp_path)])

@@ -75,7 +75,7 @@ def test_help_lists_it(call):
 def test_its_row_gives_refusals_and_notices(plugin):
     path = plugin(row='refuses={"bn_stats=mean": "which has none"}, in_sync=False')
     own = [f"--variable_mgr_plugin={path}", "--variable_update=own", "--num_gpus=2"]
-    with pytest.raises(FlagError, match=r"--bn_stats=mean: cannot go with .*, which has none"):
+    with pytest.raises(FlagError, match=r"--bn_stats=mean: cannot be used with .*, which has none"):
         parse_run([*own, "--bn_stats=mean"])
     notices = parse_run([*own, "--check_replica_consistency=1", "--all_reduce_spec=xring"]).notices
     assert notices == (

@@ -464,5 +464,5 @@ def decide_on_turns(
         raise FlagError(
             "pairing", "turns", f"is impossible: {obstacle}; leave the flag out, or use alternate"
         )
-    reporter.notice(f"{otherwise}, since they cannot step in turn: {obstacle}")
+    reporter.notice(f"{otherwise}, because they cannot take turns: {obstacle}")
     return False

@@ -444,7 +444,7 @@ def refuse_sweep_flags(values: Mapping[str, Any]) -> None:
     """
     for name in ("result_json", "result_csv"):  # the sweep names the result files
         if values.get(name) is not None:
-            raise FlagError(name, values[name], "is set by the sweep; see --results")
+            raise FlagError(name, values[name], "is set by the sweep; use --results")
     if values.get("train_dir") and not (values.get("eval") or values.get("forward_only")):
         raise FlagError(
             "train_dir",

@@ -97,10 +97,10 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
     )
     seconds: float | None = flag(
         None,
-        "Seconds of timed steps in each process; their number is chosen after the burn-in. Not "
-        f"given: {SECONDS:g}, or {DISTURBED_SECONDS:g} where other programs use the CPUs. 0, or "
-        "with one of these flags on a side, which decides: "
-        f"{', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
+        "Seconds of timed steps in each process. The number of steps is chosen after the "
+        f"burn-in. If not given: {SECONDS:g}, or {DISTURBED_SECONDS:g} if other programs use the "
+        "CPUs. With 0, or if a side has one of these flags, the flags of the side determine the "
+        f"length: {', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
         minimum=0,
         maximum=86400,
     )
@@ -124,8 +124,8 @@ class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
     )
     explain: str = flag(
         "auto",
-        "Profile a few more processes of each side and say where the difference is; auto, also "
-        "Without a value: after the verdicts slower and faster.",
+        "Profile a few more processes of each side and name the layers and causes of the "
+        "difference. auto (or no value): only after the verdicts slower and faster.",
         choices=("auto", "always", "never"),
         alone="auto",
     )
@@ -191,9 +191,9 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
         if name in values:
             value = "..." if name in sides.VARIABLES else values[name]
-            raise FlagError(name, value, "--aa measures side A twice; leave it out")
+            raise FlagError(name, value, "--aa measures side A twice, so leave this flag out")
     if options.aa and options.confirm:
-        raise FlagError("confirm", "true", "--aa gives no verdict to confirm; leave it out")
+        raise FlagError("confirm", "true", "with --aa, there is no verdict to confirm")
     reporter = Reporter(sys.stderr)
     names = "aa" if options.aa else "ab"
     with sides.make_sides(options, options.layout_if_several, common, names) as both:

@@ -98,7 +98,7 @@ class BisectFlags(sides.CampaignFlags):
         "Profile the commit that was found and the commit before it, and name the layers and "
         "causes of the difference.",
     )
-    results: str = flag("bisect", "Where records, logs and the journal go.", path="folder")
+    results: str = flag("bisect", "Folder for records, logs and the journal.", path="folder")
 
 
 _SPECS = specs_of(BisectFlags)
@@ -136,7 +136,7 @@ def _make_settings(
     if python is not None:
         python = sides.interpreter_path("python", python)
     side = Side(flags=run, python=python)
-    refuse_flags(side, RESERVED, "cannot go with bisect; it keeps all records")
+    refuse_flags(side, RESERVED, "cannot be used with bisect, which keeps all records")
     check_flags_of_commit(side, good, repository)
     return BisectionSettings(
         history=CommitHistory(repository, options.first_parent),

@@ -95,14 +95,16 @@ def main(argv: Sequence[str]) -> int:
     options = ExplainFlags(**values)
     if paths and len(paths) != 2:
         raise UsageError(
-            f"cnnbench explain takes two arguments, profiles of A and of B, not {len(paths)}; "
-            "or none, and flags of both sides after --"
+            f"cnnbench explain takes two profiles, of A and of B, not {len(paths)}; to profile "
+            "both sides now, give no files, and put the flags of both sides after --"
         )
     check_outputs([output_file(options.output, options.format, "explanation")], paths)
     if paths:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
         for name in (name for name in values if name not in shown):
-            raise FlagError(name, values[name], "applies to processes only; A and B are profiles")
+            raise FlagError(
+                name, values[name], "has an effect only on processes, but A and B are profiles"
+            )
         if common or any(options.variables.values()):
             raise UsageError("A and B are profiles: leave out the flags and variables of processes")
         base, new = map(_load_profiles, paths)

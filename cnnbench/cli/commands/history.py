@@ -203,7 +203,7 @@ def _check_metric_measured(folder: Path, folder_contents: Contents, metric: Metr
     if there.intersection(metric.kinds):
         return
     if metric.name in BENCHMARKS:
-        raise UsageError(f"{folder}: no {metric.name}; cnnbench import makes such records")
+        raise UsageError(f"{folder}: no {metric.name}; cnnbench import writes such records")
     if "run" in metric.kinds:
         hint = "cnnbench run --result_json=FILE writes them"
         if benchmarks := [kind for kind in BENCHMARKS if kind in there]:

@@ -63,11 +63,12 @@ class JudgingFlags:
     plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
     metrics: str | None = flag(
         None,
-        "What to judge, comma-separated, in any order. If one of them gets worse, the exit code is "
-        f"1; if one is undecided or not measured, 3. Not given: {','.join(DEFAULT_METRICS)}, of "
-        "which start-up counts for no exit code, and memory and accuracy only if they get worse. "
-        "Of all-reduces throughput is the bus bandwidth, startup the time to build. "
-        "docs/metrics.md lists all metrics of runs, such as cpu_time and step_p99_seconds.",
+        "Metrics to judge, comma-separated, in any order. If a metric got worse, the exit code "
+        "is 1. If a metric is undecided or was not measured, the exit code is 3. If not given: "
+        f"{','.join(DEFAULT_METRICS)}. In this case, startup does not change the exit code, and "
+        "memory and accuracy change it only if they got worse. For all-reduces, throughput is "
+        "the bus bandwidth, and startup is the time to build the reduction. docs/metrics.md "
+        "lists all metrics of runs, such as cpu_time and step_p99_seconds.",
         known=lambda: METRICS,
     )
     allow_different: str = flag(
@@ -87,8 +88,8 @@ class JudgingFlags:
     )
     rules: str | None = flag(
         None,
-        "Rules by configuration and metric: a TOML file, COMMIT:FILE, or none. Not given: those of "
-        f"{FILE} in the current folder, else of [tool.cnnbench] of {PROJECT} (docs/rules.md).",
+        "Rules for configurations and metrics: a TOML file, COMMIT:FILE, or none. If not given: "
+        f"{FILE} in the current folder, otherwise [tool.cnnbench] in {PROJECT} (docs/rules.md).",
     )
     baseline_aa: str | None = flag(
         None,

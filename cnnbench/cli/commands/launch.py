@@ -301,7 +301,7 @@ def _measure_jobs(
 def _check_files_of_scaling(options: LaunchFlags, params: Params) -> None:
     for name in ("result_json", "train_dir"):
         if (value := getattr(params, name)) is not None:
-            raise FlagError(name, value, "cannot be used by several jobs; see --results")
+            raise FlagError(name, value, "cannot be used by several jobs; use --results")
     check_folder_writable("results", options.results)
     check_outputs(
         [

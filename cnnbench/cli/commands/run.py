@@ -132,7 +132,7 @@ def _remove_batch_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
         "worker_hosts": plan.place.job.in_cluster,
     }.items():
         if is_wrong:
-            raise FlagError(_FIND, True, f"cannot go with --{flag}")
+            raise FlagError(_FIND, True, f"cannot be used with --{flag}")
     return args, plan
 
 

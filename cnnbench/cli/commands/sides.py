@@ -56,8 +56,8 @@ VARIABLES = ("a_env", "b_env")
 _LAUNCHES = ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py")
 
 _CHECKOUT = (
-    "Work in this folder, or in a temporary worktree of this git revision; if it is a checkout of "
-    "cnnbench, its code runs."
+    "Run the processes of side A in this folder, or in a temporary worktree of this git "
+    "revision. If the folder is a checkout of cnnbench, the code in the folder runs."
 )
 
 
@@ -218,7 +218,7 @@ def interpreter_path(flag: str, text: str) -> str:
 def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
     """The sides with resolved flags. Raises an error for invalid flags that this version knows."""
     for name, side in both.items():
-        reason = f"cannot go with {command}; it keeps a record of each process"
+        reason = f"cannot be used with {command}, which keeps a record of each process"
         refuse_flags(side, RESERVED, reason)
         if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
             reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"

@@ -72,7 +72,7 @@ there is; 4 a run failed (it is recorded, the others went on); 3 a bound could n
 class SweepFlags(CampaignFlags):
     """Flags of the command."""
 
-    results: str = flag("results", "Where records, logs and the journal go.", path="folder")
+    results: str = flag("results", "Folder for records, logs and the journal.", path="folder")
     filter: str | None = flag(
         None, "Only configurations whose name matches this regular expression."
     )
@@ -130,8 +130,8 @@ def main(argv: Sequence[str]) -> int:
     scaled = _scale_to_cpus_command(suite, words, options, for_all)
     if scaled:
         reporter.notice(
-            f"{suite.name} is sized for GPUs, and this machine has none that can be used; "
-            f"scaled to its CPUs: {scaled}"
+            f"{suite.name} is a suite for GPUs, and this machine has no usable GPU; to run it on "
+            f"CPUs: {scaled}"
         )
     is_resumed = options.resume and not options.list and Path(options.results).is_dir()
     if is_resumed or not (options.list or options.dry_run):

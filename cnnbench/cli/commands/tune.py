@@ -122,12 +122,12 @@ _OF_JOBS = "is set for every process; --workers, --ps and --controller make a jo
 _REFUSED = {
     **dict.fromkeys(
         ("export_dir", *names_of_flags(FLAGS, FlagRole.PROFILE)),
-        "cannot go with tune: every process would write there",
+        "cannot be used with tune: every process would write there",
     ),
     **dict.fromkeys(RESERVED, "is set by the command: every process keeps its own files"),
     **dict.fromkeys(
         names_of_flags(FLAGS, RunPart.NO_TIMED_STEPS),
-        "cannot go with tune, which times training steps",
+        "cannot be used with tune, which times training steps",
     ),
     **dict.fromkeys(ADDRESSES, _OF_JOBS),
 }
@@ -233,8 +233,8 @@ def _run_search(
             reporter.notice(notice)
         if question.space.assumed_flags:
             reporter.notice(
-                f"--variable_update={question.space.mode} is tried first, as if it were given: "
-                "the default mode of runs needs --ps"
+                f"the search starts with --variable_update={question.space.mode}: the default "
+                "mode of runs needs --ps"
             )
         choices = sum(map(len, question.space.groups.values()))
         reporter.notice(

@@ -106,7 +106,7 @@ class OptimizerParams:
     )
     learning_rate_schedule: str = _schedule(
         "staircase",
-        "How --init_learning_rate falls. "
+        "How the learning rate decreases from --init_learning_rate. "
         + ". ".join(f"{schedule.name}: {schedule.about}" for schedule in SCHEDULES.values())
         + ".",
         choices=SCHEDULES.keys(),

@@ -108,7 +108,7 @@ class BenchmarkCNN(Run):
         job = plan.place.job
         if job.serves:
             raise FlagError(
-                "job_name", job.task.job, f"{job.task} serves; start it as a command, cnnbench"
+                "job_name", job.task.job, f"{job.task} is a server; start it as a command, cnnbench"
             )
         tell = messages.notice
         lost = partial(self._write_failure_record, tell_error=messages.error)
@@ -322,7 +322,7 @@ class BenchmarkCNN(Run):
         older = plan.params.stop_at_top_1_accuracy
         if older is not None and target and target.metric != "top_1":
             messages.notice(
-                f"--stop_at_top_1_accuracy is the {target.metric} of {plan.network.model.name}, "
+                f"for {plan.network.model.name}, --stop_at_top_1_accuracy means {target.metric}, "
                 f"as in tf_cnn_benchmarks: --stop_at={target}"
             )
         if devices.kind == "gpu" and plan.params.precision == "int8":

@@ -179,8 +179,8 @@ class Membership:
         ]
         if missing:
             raise BenchmarkError(
-                f"{len(missing)} devices of the job are missing (first: {missing[0]}); "
-                "every worker needs --num_gpus of them"
+                f"{len(missing)} devices of the job are missing (first: {missing[0]}); every "
+                "worker must have --num_gpus devices"
             )
         supervisor.state.connected = True
         self._tensorflow_connected = True

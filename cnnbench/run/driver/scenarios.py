@@ -215,8 +215,8 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     measurements.note(input_stages=(*stages, whole))
     if length.epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.output.messages.notice(
-            "the whole set fits into the shuffle buffer, so its files are read only once per "
-            "epoch: --num_epochs=1 or more measures that too"
+            "the whole data set fits into the shuffle buffer, so its files are read only once "
+            "per epoch; to measure this, too, use --num_epochs=1 or more"
         )
     return total
 

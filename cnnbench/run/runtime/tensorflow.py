@@ -257,7 +257,7 @@ def check_channels_first(dtype: str) -> None:
         raise FlagError(
             "data_format",
             "NCHW",
-            f"Conv2D of {dtype} takes NHWC only on this CPU; use NHWC or auto, or --device=gpu",
+            f"Conv2D of {dtype} supports only NHWC on this CPU; use NHWC or auto, or --device=gpu",
         ) from None
 
 

@@ -560,8 +560,9 @@ class Tower:
             return
         if self.foreign:
             raise UsageError(
-                f"{self.foreign[0]}: the tf.Variable made here is not trained, and no variable of "
-                f"model {self._model.name} gets a gradient; make variables by net.variable"
+                f"{self.foreign[0]}: the tf.Variable created here is not trained, and no "
+                f"variable of model {self._model.name} has a gradient; create variables with "
+                "net.variable"
             )
         if self._trainables:
             raise UsageError(

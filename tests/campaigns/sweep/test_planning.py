@@ -55,7 +55,7 @@ def test_entries_that_differ_in_a_flag_that_does_not_count_are_refused(suite, fl
     value = ACCEPTED[flag].text(other(ACCEPTED[flag]))
     text = f"entries: [{{name: a}}, {{name: b, flags: {{{flag}: '{value}'}}}}]"
     # Some cannot be given to a sweep at all.
-    with pytest.raises(UsageError, match=f'"b" runs the same as "a"|--{flag}='):
+    with pytest.raises(UsageError, match=f'"b" is the same run as "a"|--{flag}='):
         make_plan(suite(text), FACTS)
 
 

@@ -129,7 +129,7 @@ def test_the_pipeline_alone(run, photo_records):
 def test_less_than_an_epoch_of_a_small_set_is_told(run, photo_records):
     flags = ["--input_only", f"--data_dir={photo_records}", "--num_batches=1"]
     _, printed = run(*LENET, *flags, "--num_warmup_batches=0")
-    assert "the whole set fits into the shuffle buffer" in printed.err
+    assert "the whole data set fits into the shuffle buffer" in printed.err
 
 
 def test_arrays_have_one_stage(run, cifar10):

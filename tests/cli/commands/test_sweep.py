@@ -52,11 +52,11 @@ def test_a_suite_for_gpus_says_how_to_scale_it_to_a_machine_without_one(call, in
     suite.write_text(SUITE.replace("device: cpu, ", "") + scaled, encoding="utf-8")
     err = call("sweep", "big.yaml", "--list").err
     command = "cnnbench sweep big.yaml --list --filter=gpus=1 -- --device=cpu --batch_size=1"
-    assert "tiny is sized for GPUs, and this machine has none that can be used; " in err
-    assert f"to its CPUs: {command}\n" in err
+    assert "tiny is a suite for GPUs, and this machine has no usable GPU; " in err
+    assert f"to run it on CPUs: {command}\n" in err
     out, err = call(*command.split()[1:])
     assert out == "a num_gpus=1  x2\n"
-    assert "sized for GPUs" not in err
+    assert "is a suite for GPUs" not in err
 
 
 def test_dry_run_shows_commands_that_can_be_run(call, in_folder, monkeypatch):

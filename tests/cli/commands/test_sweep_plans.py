@@ -160,7 +160,7 @@ def test_every_shipped_suite_plans(name, call, data_folders, monkeypatch):
     out, err = call("sweep", name, "--list")
     assert out.count("\n") >= 8
     assert "no effect" not in err
-    found = re.findall(r"scaled to its CPUs: cnnbench (.*)", err)
+    found = re.findall(r"to run it on CPUs: cnnbench (.*)", err)
     assert len(found) == (name != "smoke")
     for scaled in found:
         out, err = call(*shlex.split(scaled))
@@ -283,7 +283,7 @@ OF_SUITES = [
     (
         "entries:\n - {name: a, flags: {model: trivial, batch_size: 32}}\n - {name: b}",
         3,
-        '"b" runs the same as "a"',
+        '"b" is the same run as "a"',
     ),
 ]
 
@@ -327,7 +327,7 @@ OF_ENTRIES = [
         "matrix: {" + ", ".join(f"x{i}: [1, 2, 3, 4]" for i in range(7)) + "}",
         "16384 configurations",
     ),
-    ("max_batch_search: {limit: 16}", "ends at 16, below the batch"),
+    ("max_batch_search: {limit: 16}", "limit 16 of max_batch_search is below the batch"),
     *(
         (f"command: allreduce\n   {key}: {value}", f"e: {key} needs command: run")
         for key, value in (
@@ -344,7 +344,7 @@ OF_FLAGS = [
     ("num_gpus: 0", "--num_gpus=0: must be from 1 to 1024"),
     ("num_gpus: two", "--num_gpus=two: must be an integer"),
     ("xla: maybe", "--xla=maybe: must be true or false"),
-    ("num_batches: 3\n     num_epochs: 2", "cannot go with --num_epochs"),
+    ("num_batches: 3\n     num_epochs: 2", "cannot be used with --num_epochs"),
     ("result_json: x.json", "is set by the sweep"),
     ("result_csv: x.csv", "is set by the sweep"),
     ("train_dir: /nowhere", "training in a sweep"),

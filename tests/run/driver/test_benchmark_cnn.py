@@ -265,7 +265,7 @@ def test_the_job_of_an_environment_is_found_by_a_program_too(monkeypatch):
     cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
     task = {"type": "ps", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-    with pytest.raises(FlagError, match="ps:0 serves; start it as a command"):
+    with pytest.raises(FlagError, match="ps:0 is a server; start it as a command"):
         BenchmarkCNN(Params(**TINY, cluster="tf_config"))
 
 
@@ -303,7 +303,7 @@ def test_an_old_line_for_one_dnn_trains_in_nchw():
 def test_nchw_on_a_cpu_without_such_a_convolution_is_refused():
     """oneDNN has NCHW convolutions of float16 on CPUs with instructions for it only."""
     image, kernel = tf.zeros([1, 3, 8, 8], tf.float16), tf.zeros([3, 3, 3, 4], tf.float16)
-    refused = pytest.raises(FlagError, match="Conv2D of float16 takes NHWC only")
+    refused = pytest.raises(FlagError, match="Conv2D of float16 supports only NHWC")
     try:
         tf.nn.conv2d(image, kernel, 1, "SAME", "NCHW")
     except tf.errors.OpError:

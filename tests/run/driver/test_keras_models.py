@@ -248,8 +248,8 @@ def test_images_and_labels_of_an_application_are_those_that_keras_prepares(monke
 REFUSED = {
     "compiled": "the Keras model has an optimizer; leave out compile()",
     "no_model": "build must return a keras.Model, not Dense",
-    "ragged": "layer photos takes a RaggedTensor or SparseTensor; make it dense",
-    "late": r"layer slow \(LateVariable\) makes a variable when it is called",
+    "ragged": "layer photos takes a RaggedTensor or SparseTensor; use a dense tensor",
+    "late": r"layer slow \(LateVariable\) creates a variable when it is called",
     "flat": r"the Keras model maps \(7,\) to \(11,\)",
     "oblong": "the Keras model takes images of 32 x 16",
     "shapeless": "the Keras model has no input shape; give its image_size",

@@ -49,7 +49,11 @@ def test_the_older_spelling_is_the_top_1_accuracy_and_the_precision_of_ssd300():
     ("body", "status", "words"),
     [
         ("host_metric_names = ()\nlower_is_better = ()", 2, "does not declare those"),
-        ("lower_is_better = ('rain',)", 2, "lower_is_better has 'rain', which is none of its"),
+        (
+            "lower_is_better = ('rain',)",
+            2,
+            "lower_is_better contains 'rain', which is not a metric",
+        ),
         (
             "host_metric_names = ('worst_off',)\nlower_is_better = ()",
             4,
@@ -147,7 +151,7 @@ def test_the_older_spelling_of_another_metric_is_explained(tmp_path, quick_start
     flags = own_forecast(tmp_path, "top_1_accuracy = 'rain_hits'")
     record, lines, notices = run(**flags, stop_at_top_1_accuracy=0.0)
     assert (
-        "--stop_at_top_1_accuracy is the rain_hits of own, as in tf_cnn_benchmarks: "
+        "for own, --stop_at_top_1_accuracy means rain_hits, as in tf_cnn_benchmarks: "
         "--stop_at=rain_hits:0\n"
     ) in notices
     assert len(record.step_seconds) == 2
