@@ -110,14 +110,14 @@ def test_a_run_ends_as_by_an_interrupt(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    launch, path = Training._launch, tmp_path / "r.json"
+    launch, path = Training._launch_steps, tmp_path / "r.json"
 
     def launching(self: Training) -> Any:
         if self.global_step == 3:
             way()
         return launch(self)
 
-    monkeypatch.setattr(Training, "_launch", launching)
+    monkeypatch.setattr(Training, "_launch_steps", launching)
     before = [signal.getsignal(number) for number in SIGNALS]
     flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_warmup_batches=1")
     assert cli.main([*flags, f"--result_json={path}", "--quiet_conditions=all"]) == 130

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cnnbench.campaigns.ab.side import print_resolved_flags
+from cnnbench.campaigns.ab.side import print_answer
 from cnnbench.cli import main
 from cnnbench.cli.commands import launch, strategies
 from cnnbench.flags import Params, parse
@@ -74,7 +74,7 @@ def test_a_case_of_a_sweep(
 
 @pytest.mark.parametrize(("job", "kinds"), [(None, 1), ({"workers": 2, "ps": 1}, 2)])
 def test_a_side(counts: Callable[..., list[int]], job: dict[str, int] | None, kinds: int) -> None:
-    found = counts(print_resolved_flags, json.dumps(job), *TINY)
+    found = counts(print_answer, json.dumps(job), *TINY)
     assert found == [1, kinds, kinds, 1, kinds]
 
 

@@ -209,8 +209,8 @@ def test_what_is_being_written_does_not_look_like_a_data_set(photo, tmp_path, mo
 
 def killed_in(out):
     """The folder that a process, killed in the middle, has left there."""
-    code = "import os, pathlib, sys; from cnnbench.data.folder import unfinished_folder\n"
-    code += "with unfinished_folder(pathlib.Path(sys.argv[1]), ()) as folder:\n"
+    code = "import os, pathlib, sys; from cnnbench.data.folder import temporary_output_folder\n"
+    code += "with temporary_output_folder(pathlib.Path(sys.argv[1]), ()) as folder:\n"
     code += "  (folder / 'train-00000-of-00002').touch(); os.kill(os.getpid(), 9)"
     finished([sys.executable, "-c", code, out], -9)
     (left,) = out.glob("unfinished-*")

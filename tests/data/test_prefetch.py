@@ -199,7 +199,7 @@ def slow_copies(monkeypatch, before):
         before(tower)
         return copy(self, tower, batch)
 
-    monkeypatch.setattr(prefetch.DeviceCopier, "_copy", slowed)
+    monkeypatch.setattr(prefetch.DeviceCopier, "_copy_batch", slowed)
 
 
 @pytest.mark.usefixtures("accelerators")

@@ -94,7 +94,9 @@ def _on_cpus(flags: str) -> Values:
 @pytest.fixture
 def losses(emulated, quick_start, monkeypatch) -> Callable[[Flags], Values]:
     """Runs to their end; each on CPUs once, in this process."""
-    monkeypatch.setattr(Training, "_values", Training._values)  # as it is again after the test
+    monkeypatch.setattr(
+        Training, "_step_values", Training._step_values
+    )  # as it is again after the test
     exec(FORWARD_LOSS, {})
 
     def run(flags: Flags) -> Values:

@@ -94,7 +94,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
         for owner in (bisect, sides):
             patch.setattr(owner, "worktree", worktree)
-        patch.setattr(sides, "revision_of", lambda flag, text: text)
+        patch.setattr(sides, "resolve_commit", lambda flag, text: text)
         patch.setattr(sides, "commit_of", lambda text: text)
         patch.setattr(repository, "folder_repository", subject)
         patch.setattr(repository, "measured_code", lambda *_: Subject(revision="a" * 40))

@@ -81,7 +81,7 @@ def test_silenced_conditions_are_recorded_all_the_same() -> None:
 def test_processes_of_the_job_are_not_among_the_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Membership, "meet", lambda self: [4242])
+    monkeypatch.setattr(Membership, "connect", lambda self: [4242])
     run()
     assert machine.peers == [[], *[[4242]] * 4]
 

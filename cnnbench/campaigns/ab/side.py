@@ -402,7 +402,7 @@ def check_flags_of_commit(side: Side, commit: str, folder: str | Path = ".") -> 
         parse_flags(side.flags, ACCEPTED.values())
 
 
-def print_resolved_flags(job: str, *flags: str) -> None:
+def print_answer(job: str, *flags: str) -> None:
     """The child process of `resolve_flags`: prints resolved flags.
 
     `job` is a JSON `JobLayout` or null.

@@ -243,7 +243,7 @@ class ComparedConfiguration:
 
     @cached_property
     @computed(**ABSENT)
-    def bimodal_step_seconds(self) -> tuple[float, ...] | None:
+    def two_speeds(self) -> tuple[float, ...] | None:
         """Seconds per step of two clusters of processes, the faster one first; None for one.
 
         On busy CPUs, steps with several threads have one of two speeds, which is the same during a
@@ -762,8 +762,8 @@ def _further_metric_sentences(
 
 def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
     metric = result.metric
-    if entry.bimodal_step_seconds is not None:
-        quick, slow = (number(1000 * seconds) for seconds in entry.bimodal_step_seconds)
+    if entry.two_speeds is not None:
+        quick, slow = (number(1000 * seconds) for seconds in entry.two_speeds)
         yield f"processes run at two speeds, about {quick} and {slow} ms a step"
     elif (scatter := result.judgement.scatter) is not None:
         what = "pairs" if result.paired else "processes"

@@ -185,7 +185,7 @@ class SeriesPoint:
     newest: bool = field(default=False, metadata=HIDDEN)
     hosts: tuple[str, ...] = field(default=(), metadata=HIDDEN)
 
-    unique_configuration_names = computed_path("_first_run.labels", Mapping[str, str])
+    labels = computed_path("_first_run.labels", Mapping[str, str])
     subject = computed_path("_first_run.subject", Subject | None, **ABSENT)
 
     @property

@@ -13,7 +13,7 @@ PREFIXES = ("cnnbench: ", "error: ", "warning: ", "notice: ")
 # Titles, a record's error, and a message of pytest's own warnings.
 OTHERS = {
     *("cli/__init__.py", "flags/help.py", "records/run.py", "testing.py", "pytest_plugin.py"),
-    "base/text.py",
+    *("base/text.py", "base/terminal.py"),
 }
 
 

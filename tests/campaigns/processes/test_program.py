@@ -20,8 +20,8 @@ def words_in(folder: Path, *start: str) -> list[str]:
     return found
 
 
-TELL = "import json; from cnnbench.campaigns.processes.child import command_prefix; "
-TELL += "print(json.dumps(command_prefix()))"
+TELL = "import json; from cnnbench.campaigns.processes.child import own_command_prefix; "
+TELL += "print(json.dumps(own_command_prefix()))"
 
 
 def test_program_is_this_cnnbench(tmp_path: Path) -> None:

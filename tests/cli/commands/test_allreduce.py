@@ -21,13 +21,13 @@ def test_a_record_that_cannot_be_written_ends_no_measurement(tmp_path, capfd, mo
     """Its folder is gone before the first of three sizes is measured."""
     path, table = tmp_path / "lost" / "r.json", tmp_path / "r.csv"
     path.parent.mkdir()
-    measure = AllReduceBenchmark._measure
+    measure = AllReduceBenchmark._measure_cases
 
     def losing(*arguments):
         path.parent.rmdir()
         measure(*arguments)
 
-    monkeypatch.setattr(AllReduceBenchmark, "_measure", losing)
+    monkeypatch.setattr(AllReduceBenchmark, "_measure_cases", losing)
     files = (f"--result_json={path}", f"--result_csv={table}", "--quiet_conditions=all")
     sizes = ("--num_gpus=2", "--sizes=1K,2K,4K", "--all_reduce_spec=copy", "--num_batches=2")
     assert main((*COMMAND, *sizes, *files)) == 4

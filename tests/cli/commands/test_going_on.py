@@ -104,7 +104,7 @@ class Campaigns:
             self.commit(".")
         monkeypatch.setattr(race, "MOST_ROUNDS", 2)
         program = (fake_python, "-c", "cnnbench", "")
-        monkeypatch.setattr("cnnbench.cli.commands.sweep.command_prefix", lambda: program)
+        monkeypatch.setattr("cnnbench.cli.commands.sweep.own_command_prefix", lambda: program)
         alike = {"one": (0.0, ""), "tuned": (0.0, "")}
         monkeypatch.setattr(strategies, "weight_distances", lambda folders: alike)
 

@@ -50,7 +50,7 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
 
     def run(*words, do="", program=(sys.executable, "-IS", str(FAKE))):
         monkeypatch.setenv("FAKE_DO", do)
-        monkeypatch.setattr("cnnbench.campaigns.launch.command_prefix", lambda: program)
+        monkeypatch.setattr("cnnbench.campaigns.launch.own_command_prefix", lambda: program)
         command = f"import runpy; runpy.run_path({str(FAKE)!r})"
         monkeypatch.setattr("cnnbench.campaigns.ab.side.COMMAND_LINE", command)
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():

@@ -194,7 +194,7 @@ def test_every_reduction_of_a_process_is_judged(repeats):
 
 
 def test_how_long_it_takes_is_told(sweep, limits):
-    limits(preflight, cpu_rate=lambda: 1e11)
+    limits(preflight, measure_cpu_flops=lambda: 1e11)
     text = "entries: [{name: a, flags: {device: cpu, model: lenet, num_batches: 5}}]"
     guess = (
         r"7 processes of 1 configuration, 7 of each \(repeats: auto\): about 55 s, a first guess"

@@ -51,7 +51,7 @@ def estimated(monkeypatch):
 def sweep(call, quick_processes, fake_python, tmp_path, monkeypatch):
     """sweep(ENTRY..., code=0): what a sweep of these entries prints."""
     program = (fake_python, "-c", "cnnbench", "")
-    monkeypatch.setattr("cnnbench.cli.commands.sweep.command_prefix", lambda: program)
+    monkeypatch.setattr("cnnbench.cli.commands.sweep.own_command_prefix", lambda: program)
     monkeypatch.setenv("FAKE", json.dumps({"by_threads": list(DEEDS.values())}))
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.chdir(tmp_path)
@@ -303,7 +303,7 @@ def test_a_search_that_was_killed_goes_on_where_it_was(sweep, call, tmp_path, mo
 def test_the_command_that_is_advised_runs_as_many_processes_as_it_says(
     sweep, call, estimated, monkeypatch
 ):
-    monkeypatch.setattr(summary, "processes_to_find", lambda *_: 4)
+    monkeypatch.setattr(summary, "processes_to_detect", lambda *_: 4)
     entries = [entry("a", "oom"), entry("b", "oom", flags={"num_gpus": 2}), entry("c", "hang")]
     Path("suite.yaml").write_text(json.dumps({"entries": entries}))
     flags = ("--filter=a|b", "--max_batch_search", "--results=r", "--timeout=60")

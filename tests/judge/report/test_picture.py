@@ -158,7 +158,7 @@ def test_the_roof_has_a_colour_for_each_kind_and_names_the_longest_layers(report
     assert (forward.style, kernel.style) == (0, 0)
     assert (forward.mark, kernel.mark) == (0, 1)
     assert forward.texts == kernel.texts == ("conv0",)
-    assert kernel.sizes > forward.sizes
+    assert kernel.diameters > forward.diameters
     bars = next(one for one in report.charts if one.title.endswith("time of a step in 3 layers"))
     assert [(row.label, row.centre) for row in bars.rows][:2] == [("conv0", 50.0), ("pool0", 10.0)]
     assert bars.rows[0].values[0][0] == pytest.approx(24.0)  # the estimate

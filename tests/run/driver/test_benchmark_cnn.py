@@ -371,7 +371,7 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
 ):
     """It removed what the first one was saving, even if it was refused for other reasons."""
     limits(preflight, _RESTART_SECONDS=0.0)
-    write, refusals = Checkpoints._write, []
+    write, refusals = Checkpoints._write_checkpoint, []
 
     def saving(self, prefix, directory, global_step):
         part = Path(f"{prefix}_temp") / "part-00000-of-00001"
@@ -384,7 +384,7 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
         assert part.exists()
         write(self, prefix, directory, global_step)
 
-    monkeypatch.setattr(Checkpoints, "_write", saving)
+    monkeypatch.setattr(Checkpoints, "_write_checkpoint", saving)
     record = run(train_dir=str(tmp_path)).record
     assert record.status == "ok"
     holder = f"another process is writing there: pid {os.getpid()} on {socket.gethostname()} since"
@@ -453,14 +453,14 @@ def test_a_run_killed_after_its_last_step_is_ended(tmp_path, last):
 
 
 def test_an_interrupt_comes_after_the_checkpoint(tmp_path, monkeypatch):
-    write, numbers = Checkpoints._write, iter(range(9))
+    write, numbers = Checkpoints._write_checkpoint, iter(range(9))
 
     def interrupted(*arguments):
         if next(numbers) == 1:
             signal.raise_signal(signal.SIGINT)
         write(*arguments)
 
-    monkeypatch.setattr(Checkpoints, "_write", interrupted)
+    monkeypatch.setattr(Checkpoints, "_write_checkpoint", interrupted)
     record = tmp_path / "record.json"
     with pytest.raises(KeyboardInterrupt):
         run(train_dir=str(tmp_path), save_model_steps=1, result_json=str(record))

@@ -143,7 +143,7 @@ def test_steps_images_devices_and_evaluations_are_work():
 def test_seconds_follow_from_the_speed_of_the_device(limits):
     assert 1e8 < preflight.measure_cpu_flops() < 1e14
     assert preflight.measure_cpu_flops() == preflight.measure_cpu_flops()  # measured once
-    limits(preflight, cpu_rate=lambda: 1e11)
+    limits(preflight, measure_cpu_flops=lambda: 1e11)
     assert 7 < work().seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.
     assert 100 < work(model="resnet50", batch_size=8).seconds({}) < 250

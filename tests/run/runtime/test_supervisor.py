@@ -25,7 +25,7 @@ pytestmark = [
 
 HEAD = """
 import contextlib, os, signal, sys, time
-from cnnbench.base.interrupts import begin
+from cnnbench.base.interrupts import begin_command
 from cnnbench.run.runtime import supervisor
 
 def lost(error):
@@ -39,13 +39,13 @@ except KeyboardInterrupt:
         time.sleep(0.2)
     except KeyboardInterrupt:
         print("interrupted again", flush=True)
-    supervisor.announce(130)
+    supervisor.announce_exit_code(130)
     sys.exit(130)
 """
 
 PROGRAM = f"""{HEAD}
 signal.signal(signal.SIGINT, signal.default_int_handler)
-begin()
+begin_command()
 print("before", flush=True)
 {{before}}
 with supervisor.forks_allowed():
@@ -93,21 +93,23 @@ def child_of(process):
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [
-        ("supervisor.announce(0); sys.exit(0)", 0, None),
-        ("supervisor.announce(1); sys.exit(1)", 1, None),
-        ("supervisor.announce(3); os.kill(os.getpid(), signal.SIGSEGV)", 3, None),
+        ("supervisor.announce_exit_code(0); sys.exit(0)", 0, None),
+        ("supervisor.announce_exit_code(1); sys.exit(1)", 1, None),
+        ("supervisor.announce_exit_code(3); os.kill(os.getpid(), signal.SIGSEGV)", 3, None),
         ("os._exit(1)", 4, "a native library ended the process with exit code 1"),
         ("os._exit(0)", 4, "a native library ended the process with exit code 0"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 4, "ended by SIGSEGV: native code crashed"),
         ("os.abort()", 4, "ended by SIGABRT: native code gave up"),
         (
             # As TensorFlow does, it lets no Python run.
-            "import ctypes\n    with supervisor.connecting(0.2): ctypes.PyDLL(None).sleep(60)",
+            "import ctypes\n    with supervisor.limited_connection_time(0.2): "
+            "ctypes.PyDLL(None).sleep(60)",
             4,
             "ended by SIGALRM: the other processes of the job did not connect within",
         ),
         (
-            "with supervisor.connecting(0.1): pass\n    time.sleep(0.3); supervisor.announce(0)",
+            "with supervisor.limited_connection_time(0.1): pass\n    time.sleep(0.3); "
+            "supervisor.announce_exit_code(0)",
             0,
             None,
         ),
@@ -142,12 +144,12 @@ print("attempt", supervisor.state.attempt, flush=True)
         ("os.write(2, b'std::bad_alloc\\n'); os.abort()", False, 1, 4),
         ("os.abort()", True, 1, 4),
         ("os._exit(4)", True, 1, 4),
-        ("supervisor.announce(4); os._exit(4)", True, 1, 4),
+        ("supervisor.announce_exit_code(4); os._exit(4)", True, 1, 4),
     ],
 )
 def test_an_attempt_without_memory_is_followed_by_another(end, retries, attempts, code):
     text = HEAD + TRY.format(retries=retries)
-    text += f"if supervisor.state.attempt < 2: {end}\nsupervisor.announce(0); os._exit(0)"
+    text += f"if supervisor.state.attempt < 2: {end}\nsupervisor.announce_exit_code(0); os._exit(0)"
     done = finished([sys.executable, "-c", text], code, start_new_session=True)
     lines = done.stdout.splitlines()
     assert lines.count("prepared") == attempts
@@ -159,7 +161,7 @@ ANOTHER = """
 from cnnbench.base import plugins
 read, write = os.pipe()
 if not os.fork():
-    with plugins.running("another"):
+    with plugins.running_plugin_code("another"):
         os.closerange(0, 3)
         os.write(write, b".")
         time.sleep(60)
@@ -200,7 +202,7 @@ NATIVE = """
         native.pthread_mutex_timedlock(lock, struct.pack("ll", int(time.time()) + {seconds}, 0))
 """
 ENDLESS = NATIVE.format(block="contextlib.nullcontext()", seconds=100)
-WRITING = NATIVE.format(block="interrupts.uninterrupted()", seconds=4)
+WRITING = NATIVE.format(block="interrupts.delaying_interrupts()", seconds=4)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ def test_a_suspended_child_is_interrupted(start):
 
 def test_an_ignored_signal_ends_nothing(start):
     ignored = f"signal.signal(signal.SIGHUP, signal.SIG_IGN); {HASTY}"
-    process = start("time.sleep(3); supervisor.announce(0)", ignored)
+    process = start("time.sleep(3); supervisor.announce_exit_code(0)", ignored)
     child_of(process)
     os.killpg(process.pid, signal.SIGHUP)
     assert process.communicate(timeout=60) == ("", "")
@@ -312,7 +314,7 @@ def test_output_of_native_code_is_not_waited_for_at_the_end(start):
     import subprocess
     os.write(2, b"early\\n")
     subprocess.Popen(["sleep", "30"])  # keeps standard error open
-    supervisor.announce(0)
+    supervisor.announce_exit_code(0)
     sys.exit(0)"""
     began = time.monotonic()
     process = start(body)
@@ -322,7 +324,7 @@ def test_output_of_native_code_is_not_waited_for_at_the_end(start):
     assert process.stderr.readline() == "cnnbench: early\n"
 
 
-@pytest.mark.parametrize("end", ["os.abort()", "supervisor.announce(0); sys.exit(0)"])
+@pytest.mark.parametrize("end", ["os.abort()", "supervisor.announce_exit_code(0); sys.exit(0)"])
 def test_lines_of_native_code_get_the_prefix_once_and_half_a_line_is_kept(start, end):
     body = f"""
     for part in (b"E0000 on", b"e\\n\\ncnnbench: notice\\n", b"##vso[x]\\n\\xff ha", b"lf"):
@@ -459,7 +461,7 @@ with supervisor.forks_allowed():
     {{first}}
     supervisor.watched()
     supervisor.watched()
-    begin()
+    begin_command()
     {{planned}}
     supervisor.supervised(lost)
 try:
@@ -474,7 +476,7 @@ NUMPY = "supervisor.watched()"
     [
         ("", "os._exit(0)", "", 4, "a native library ended the process with exit code 0"),
         (NUMPY, "", "os._exit(0)", 4, "a native library ended the process with exit code 0"),
-        (NUMPY, "", "supervisor.announce(3); sys.exit(3)", 3, ""),
+        (NUMPY, "", "supervisor.announce_exit_code(3); sys.exit(3)", 3, ""),
         ("", "", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
         (NUMPY, "", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
     ],
