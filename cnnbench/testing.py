@@ -1,4 +1,4 @@
-"""API of the pytest fixture ``cnnbench``; docs/pytest.md has examples.
+"""API of the pytest fixture ``cnnbench``. docs/pytest.md contains examples.
 
 Every run is a fresh process with a hard time-out, so it is independent of what the tests imported
 or set, and TensorFlow is not loaded into the process of the tests.
@@ -43,7 +43,7 @@ Baseline: TypeAlias = "Result | str | os.PathLike[str]"
 
 
 class CnnbenchWarning(UserWarning):
-    """A comparison that could not be decided."""
+    """Warning about a comparison without a clear verdict."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class BaselineDocument(Document):
 
 @dataclass(frozen=True)
 class Result:
-    """Records of the processes of one call, the files they are in, and the baseline of the call."""
+    """The records of the processes of one call, their files, and the baseline of the call."""
 
     records: tuple[RunRecord, ...]
     paths: tuple[Path, ...]
@@ -70,7 +70,7 @@ class Result:
 
     @property
     def images_per_sec(self) -> float:
-        """Images over the time of the timed steps, the median of that over processes."""
+        """Images divided by the time of the timed steps: the median over the processes."""
         return self.value("throughput")
 
     @property
@@ -90,7 +90,10 @@ class Result:
         return median(values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes all records into one file, to compare later ones with; replaces it."""
+        """Writes all records into one file, which later results can be compared with.
+
+        Replaces the file.
+        """
         document = BaselineDocument(records=self.records).to_dict()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(
@@ -99,7 +102,7 @@ class Result:
 
 
 class Bench:
-    """Measures in fresh processes and compares the results.
+    """Measures in new processes, and compares the results.
 
     Args:
       folder: takes records and logs.
@@ -134,7 +137,7 @@ class Bench:
         env: Mapping[str, str] | None = None,
         baseline: Baseline | None = None,
     ) -> Result:
-        """Runs ``cnnbench run FLAGS``; the test fails if a process does.
+        """Runs ``cnnbench run FLAGS``. The test fails if a process fails.
 
         Args:
           *flags: as on the command line.
@@ -194,7 +197,7 @@ class Bench:
         allow_different: Sequence[str] = (),
         undecided: Undecided = "warn",
     ) -> Comparison:
-        """Judges by the rules of ``cnnbench compare``; the test fails if the result is worse.
+        """Judges by the rules of ``cnnbench compare``. The test fails if the result is worse.
 
         Args:
           result: the new result.
@@ -259,14 +262,14 @@ class Bench:
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", str(error))
         if not records:
-            # Outside of the handler, so that pytest shows no chain of errors.
+            # Raised outside of the exception handler, so that pytest shows no chain of errors.
             hint = "pytest --cnnbench-update writes it"
             pytest.fail(f"baseline {label} cannot be used: {reason}; {hint}", pytrace=False)
         return records, label
 
 
 def _check(side: Side, processes: int) -> RunSummary:
-    """Checks flags before anything is started; returns their resolved values."""
+    """Checks flags before anything is started. Returns the resolved values."""
     refuse_flags(side, ("result_json",), "cannot be used with the fixture, which keeps the records")
     if processes > 1:
         refuse_flags(

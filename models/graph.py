@@ -60,7 +60,7 @@ def synchronised_batch_norm(
     synchronise: Synchronise,
     unbiased: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalises a tower's batch with the moments of all towers. Computes in float32.
+    """Normalises a tower's batch with the mean and variance over all towers. Computes in float32.
 
     Args:
       x: values of any floating-point dtype, with the same shape in all towers.
@@ -90,7 +90,7 @@ def normalise_channels(
     epsilon: float,
     channels_at: int,
 ) -> Tensor:
-    """Batch norm of float32 values with given moments, for channels on any axis.
+    """Batch norm of float32 values with given mean and variance, for channels on any axis.
 
     Args:
       mean, variance, scale, offset: float32 [channels]; None for a scale of 1.
@@ -176,7 +176,7 @@ def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool
         lambda index, *_: index < tokens,
         body,
         (tf.constant(0), states, outputs),
-        maximum_iterations=tokens,  # XLA needs the number of iterations.
+        maximum_iterations=tokens,  # XLA needs to know the number of iterations.
     )
     return tf.transpose(outputs.stack(), [1, 0, 2])
 
@@ -456,7 +456,10 @@ class GraphNetwork(Network[Tensor]):
         return y
 
     def _subsample(self, products: CpuProducts, x: Tensor, window: SlidingWindow) -> Tensor:
-        """Every stride-th row and column; shared by the first two convolutions of a block."""
+        """Every stride-th row and column.
+
+        The first two convolutions of a block share the result.
+        """
         if window.stride == (1, 1):
             return x
         key = (x.ref(), window.stride)
@@ -501,7 +504,8 @@ class GraphNetwork(Network[Tensor]):
                 precise, averages[0], averages[1], scale, offset, epsilon, channels_at
             )
             return _cast(y, x.dtype)
-        # Tokens become a column: some batch norms of cuDNN support at most 65,535 examples.
+        # Tokens become a column of an image, because some batch norms of cuDNN support at most
+        # 65,535 examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, column),
@@ -524,7 +528,7 @@ class GraphNetwork(Network[Tensor]):
     def _update_moving_averages(
         self, layer: BatchNormLayer, mean: Tensor, variance: Tensor
     ) -> None:
-        """Adds the updates of the moving averages by the moments of a batch."""
+        """Adds the updates of moving averages with the mean and variance of a batch."""
         decay = layer.settings.decay
         self.updates.append(StateUpdate(layer.mean, mean, decay))
         self.updates.append(StateUpdate(layer.variance, variance, decay))
@@ -536,7 +540,8 @@ class GraphNetwork(Network[Tensor]):
         """
         factor, offset = self._batch_norm_factor_and_offset(layer)
         kernel = convolution.kernel
-        # The kernel is [h, w, in, out]; if depthwise, [h, w, in, outputs per input].
+        # The kernel has the shape [h, w, in, out]. A depthwise kernel has [h, w, in, outputs per
+        # input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
         with tf.name_scope(convolution.scope + "/"):
             y = convolution.convolve(
@@ -684,11 +689,14 @@ class GraphNetwork(Network[Tensor]):
                 tape.watch(list(real.values()))
                 y = body(again, *(copies[x.ref()] for x in xs))
             by_reference = dict(zip(real, tape.gradient(y, list(real.values()), of_y), strict=True))
-        # A tensor that is given twice gets its gradient once.
+        # If a tensor is given twice, its gradient is returned only once.
         return [by_reference.pop(x.ref(), None) for x in (*xs, *weights.values())]
 
     def _copy(self) -> GraphNetwork:
-        """A network with the same settings and state. Layers of one do not change the other."""
+        """A network with the same settings and state.
+
+        Layers of the copy do not change the original.
+        """
         network = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (list, set, dict)):

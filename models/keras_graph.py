@@ -35,8 +35,8 @@ from cnnbench.models.spec import (
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
-# Weights without weight decay: those of normalisation layers, and embedding tables, of which a
-# batch uses few rows.
+# Weights without weight decay: the weights of normalisation layers, and embedding tables, because a
+# batch uses only few rows of them.
 _NOT_DECAYED = ("gamma", "beta", "embeddings")
 
 
@@ -56,7 +56,7 @@ class BuiltKerasModel(NamedTuple):
         return [*self.model.trainable_variables, *self.model.non_trainable_variables]
 
     def values(self) -> list[Any]:
-        """Initial values as NumPy arrays: float32, or int64 where they are integers."""
+        """Initial values as NumPy arrays: float32, or int64 for integers."""
         arrays = [keras.ops.convert_to_numpy(variable) for variable in self.variables]
         return [
             array.astype(np.int64 if _is_integer(array.dtype) else np.float32) for array in arrays
@@ -329,7 +329,9 @@ def _refuse_variable(creator: Any, **options: Any) -> NoReturn:
 
 
 def _layer_of_frame(frame: FrameType) -> str:
-    """Name and class of the Keras layer whose method a frame executes; "" for other frames."""
+    """Name and class of the Keras layer whose method a stack frame executes; "" for other
+    frames.
+    """
     layer = frame.f_locals.get("self")
     if not isinstance(layer, keras.Layer):
         return ""

@@ -208,7 +208,9 @@ class Model(abc.ABC):
         return dict(zip(("top_1", "top_5"), top_k_hits(outputs, labels, (1, 5)), strict=True))
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
-        """Data of each example for `host_metrics`: tensors ``[n, ...]`` by name. None by default.
+        """The values of each example for `host_metrics`: tensors ``[n, ...]`` by name.
+
+        None by default.
 
         An evaluation computes the tensors on the host, even if the network is on a GPU. It stores
         them for all examples, so they should be small.
@@ -290,7 +292,7 @@ def top_k_hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
 
 
 def plugin_place(model: Model) -> str:
-    """Where a plug-in defines a network, followed by a colon; "" for networks of cnnbench."""
+    """The place where a plug-in defines a network, and a colon; "" for networks of cnnbench."""
     built_in = plugins.is_built_in(type(model))
     return "" if built_in else f"{plugins.definition_location(type(model).build)}: "
 
@@ -360,7 +362,7 @@ def register_variants(make: Callable[..., Model], variants: Iterable[Sequence[An
 
 
 def get_model(name: str, dataset: str) -> Model:
-    """Creates the model with a name. Loads installed entry points only if necessary.
+    """Creates the model with the given name. Loads installed entry points only if necessary.
 
     Raises:
       FlagError: there is no such model.
@@ -387,7 +389,7 @@ def get_model(name: str, dataset: str) -> Model:
 def _make_family_model(name: str, dataset: str) -> Callable[[], Model] | None:
     for prefix, (make, _) in _families.items():
         if name.startswith(prefix):
-            # They fork, so they run before the model's code.
+            # Entry points fork, so they run before the model's code.
             for prepare in plugins.before_loading:
                 prepare()
             return partial(make, name, dataset)
@@ -425,7 +427,8 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 
 def _import_family_module(name: str) -> None:
-    """Imports the module whose name begins a model's name, such as resnet for resnet50.
+    """Imports the module whose name is the beginning of a model's name, such as resnet for
+    resnet50.
 
     This module contains all models with that name. If it contains none, all modules are imported.
     """

@@ -45,7 +45,7 @@ GATES: dict[Cell, int] = {"gru": 3, "lstm": 4, "rnn": 1}
 
 
 class SequenceLayers(abc.ABC, Generic[T]):
-    """Names the variables and creates layers for sequences of tokens.
+    """Creates layers for sequences of tokens, and names their variables.
 
     `variables` contains the variables in creation order.
     """
@@ -266,7 +266,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
 
 def broadcast(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape that NumPy's broadcasting gives; None if the shapes are incompatible."""
+    """The shape that results from NumPy's broadcasting; None if the shapes are incompatible."""
     rank = max(len(first), len(other))
     pairs = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(other)) + other, strict=True)
     sizes = [(min(pair), max(pair)) for pair in pairs]
@@ -298,7 +298,8 @@ class Network(SequenceLayers[T]):
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
-        # The last convolution if only batch norm uses it, so `Model.build` has no reference to it.
+        # The last convolution, if only batch norm uses it. `Model.build` then has no reference to
+        # it.
         self._unseen: T | None = None
         self.auxiliaries: list[tuple[Any, float]] = []
         self.losses: list[Any] = []
@@ -484,7 +485,9 @@ class Network(SequenceLayers[T]):
         return self._elementwise("relu", x)
 
     def activate(self, x: T, activation: Activation) -> T:
-        """Applies ``relu``, ``relu6``, ``sigmoid``, ``tanh``, ``swish`` or ``gelu``; None: nothing.
+        """Applies ``relu``, ``relu6``, ``sigmoid``, ``tanh``, ``swish`` or ``gelu``.
+
+        None applies nothing.
 
         ``relu6`` is limited to 6, ``swish`` is x * sigmoid(x), and ``gelu`` is the exact x *
         Phi(x).
@@ -517,7 +520,8 @@ class Network(SequenceLayers[T]):
         return self._dropout(x, keep, index)
 
     def drop_path(self, x: T, keep: float, *, by_progress: bool = False) -> T:
-        """Stochastic depth: in training, keeps an example with probability ``keep``, else 0.
+        """Stochastic depth: in training, keeps an example with probability ``keep``, otherwise
+        returns 0.
 
         Examples that are kept are scaled by 1 / probability. Use it for the branch of a residual
         block. With ``by_progress``, the probability decreases linearly from 1 at the start of the

@@ -137,14 +137,16 @@ def size_of_attribute(owner: object, name: str) -> int:
 
 
 def elements_of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
-    """The elements with a role: the features, or the labels."""
+    """The elements that have a role: the features, or the labels."""
     return tuple(element for element in elements if element.role == role)
 
 
 def group_values(
     elements: Sequence[Element], role: Role, values: Mapping[str, V]
 ) -> V | dict[str, V]:
-    """The features, or the labels, as a model receives them: a single value, or values by name."""
+    """The features (or labels) in the form that a model receives: a single value, or values by
+    name.
+    """
     names = [element.name for element in elements_of_role(elements, role)]
     return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
 

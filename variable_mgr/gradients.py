@@ -576,7 +576,7 @@ class DeferredGradients:
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """The variables that keep gradients; empty before the first trace."""
+        """The variables that store gradients; empty before the first trace."""
         return tuple(variable for copies in self._variables for variable in copies)
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:

@@ -26,7 +26,7 @@ _NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 class Copies(enum.Enum):
-    """How many copies of every variable a mode keeps."""
+    """How many copies of every variable a mode stores."""
 
     ONE = "one"
     PER_TOWER = "one per device"
@@ -117,7 +117,7 @@ class Mode:
         plugins.check_attributes(self, Mode, f"mode {self.name}")
 
     def manager_class(self) -> type[Any]:
-        """The subclass of `VariableMgr`; may load TensorFlow."""
+        """The subclass of `VariableMgr`. This can load TensorFlow."""
         if not isinstance(self.manager, str):
             return self.manager
         module, _, name = self.manager.partition(":")
@@ -273,7 +273,7 @@ def register_mode(mode: Mode) -> None:
 
 
 def find(name: str) -> Mode:
-    """The mode with a name. Loads installed entry points only if necessary.
+    """The mode with the given name. Loads installed entry points only if necessary.
 
     Raises FlagError if there is no such mode.
     """
@@ -291,7 +291,7 @@ def names() -> tuple[str, ...]:
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Names that a Python file registers by `register_mode`; see `plugins.load`."""
+    """Loads a Python file that calls `register_mode`. Returns the names; see `plugins.load`."""
     return tuple(map(str, plugins.load(path, PLUGIN_FLAG)))
 
 
@@ -374,9 +374,9 @@ class Packing:
 
     @classmethod
     def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
-        """Makes a packing from flag values by name.
+        """Makes a packing from the values of flags, given by name.
 
-        Other flags are ignored; missing ones get defaults.
+        Flags that are no settings of a packing are ignored. Missing flags get their defaults.
         """
         values = {**flags, **changes}
         names = (field.name for field in dataclasses.fields(cls))
@@ -458,14 +458,14 @@ class CrossDeviceSpec:
     shared_cards: bool = False
 
     def check(self, devices: Sequence[str]) -> None:
-        """Raises FlagError for devices on which the operations fail or compute wrong sums."""
+        """Raises FlagError if the operations fail on the devices or compute wrong sums."""
         on_gpu = all(map(is_gpu, devices))
         refuse_unsupported_devices(
             self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards
         )
 
     def running(self, on_gpu: bool) -> str:
-        """The operation that is used, as named in records; "auto" is resolved."""
+        """The operation that is used, with its name in records. "auto" is resolved."""
         auto = "nccl" if on_gpu and not self.shared_cards else "ring"
         return auto if self.ops == "auto" else self.ops
 
@@ -511,7 +511,7 @@ CACHING_POLICIES = ("none", "consumer", "cpu")
 
 
 class InitializerLike(Protocol):
-    """Interface of initializers; `cnnbench.models.spec.Initializer` implements it.
+    """Interface of initializers. `cnnbench.models.spec.Initializer` implements it.
 
     If `kind` is "constant", every element is `value`. If `draw` is not None, ``draw(name, seed,
     tower)`` returns the value. Otherwise values are drawn from a truncated normal distribution.
@@ -526,7 +526,9 @@ class InitializerLike(Protocol):
     def draw(self) -> Callable[[str, int, int], Any] | None: ...  # noqa: D102
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
-        """Standard deviation for a variable of this shape, before truncation at two of it."""
+        """Standard deviation for a variable of this shape, before truncation at two standard
+        deviations.
+        """
 
 
 class VariableLike(Protocol):
@@ -607,7 +609,7 @@ class VariableMgrSpec:
 
     @property
     def variable_devices(self) -> tuple[str, ...]:
-        """The devices over which shared variables are spread."""
+        """The devices on which shared variables are stored."""
         if self.ps_devices:
             return self.ps_devices
         return (self.cpu_device,) if self.parameter_device == "cpu" else self.devices
@@ -635,24 +637,26 @@ class VariableMgrSpec:
 
     @property
     def reduction_scale(self) -> float | None:
-        """Factor that turns a sum over towers into the reduction; None when it is 1."""
+        """The factor by which the sum over towers is multiplied; None if it is 1."""
         if self.reduction == "sum" or self.num_towers == 1:
             return None
         return 1.0 / self.num_towers
 
     @property
     def num_towers(self) -> int:
-        """Towers of the whole job, over which gradients are reduced."""
+        """Number of towers of the whole job, over which gradients are reduced."""
         return len(self.devices) if self.job is None else self.job.num_towers
 
     @property
     def all_devices(self) -> tuple[str, ...]:
-        """The devices of all towers of the job; some may be in the steps of other workers."""
+        """The devices of all towers of the job. Some may belong to the steps of other workers."""
         return self.devices if self.job is None else self.job.tower_devices
 
     @property
     def cpu_devices(self) -> tuple[str, ...]:
-        """A CPU of every process with some of `devices`; `cpu_device` if there is one process."""
+        """A CPU of every process that has some of `devices`; `cpu_device` if there is only one
+        process.
+        """
         if self.job is None or not self.job.in_cluster:
             return (self.cpu_device,)
         return tuple(dict.fromkeys(map(cpu_of_device, self.devices)))

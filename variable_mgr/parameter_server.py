@@ -58,7 +58,9 @@ class StagedVariables:
         return values[key]
 
     def refill_staged_values(self) -> None:
-        """Replaces staged values by current ones, so that the next step uses these (eagerly)."""
+        """Replaces staged values by current values, so that the next step uses the current ones
+        (eagerly).
+        """
         for (device, _, dtype), (variable, staged) in self._staged.items():
             with tf.device(device):
                 staged.assign(cast(towers.read(variable), dtype), read_value=False)

@@ -57,7 +57,7 @@ class StrategyVariableMgr(VariableMgr):
         return self._strategy
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """See `VariableMgr.run_towers`; uses `tf.distribute.Strategy.run` and `merge_call`."""
+        """See `VariableMgr.run_towers`. Uses `tf.distribute.Strategy.run` and `merge_call`."""
         results: dict[int, _T] = {}
         visits: dict[int, tuple[str, Any]] = {}
         merged: list[Any] = []
@@ -85,14 +85,16 @@ class StrategyVariableMgr(VariableMgr):
         return [results[tower] for tower in range(len(self._spec.devices))]
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`; reduced by the strategy."""
+        """See `VariableMgr.preprocess_device_grads`. The strategy reduces the gradients."""
         devices, reduced, _ = self._reduce(columns, [])
         return devices, reduced
 
     def _reduce(
         self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """Results of `preprocess_device_grads`, and the reduction of one more tensor per tower."""
+        """The results of `preprocess_device_grads`, and the reduction of one additional tensor per
+        tower.
+        """
         keep_sparse = not self._spec.aggregation.sparse_to_dense
         reduced = gradients.convert_to_common_form(
             columns, self._spec.devices, keep_sparse=keep_sparse
@@ -154,7 +156,9 @@ class StrategyVariableMgr(VariableMgr):
 
 
 def _slices_in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
-    """Slices with float32 values: strategies average the values and cannot send bfloat16."""
+    """Slices with float32 values, because strategies average the values and cannot send
+    bfloat16.
+    """
     values = gradients.cast(slices.values, tf.float32)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
@@ -175,7 +179,7 @@ _collective_devices: tuple[str, ...] | None = None
 def make_mirrored_strategy(
     devices: Sequence[str], spec: CrossDeviceSpec
 ) -> tf.distribute.MirroredStrategy:
-    """A MirroredStrategy; a second call with the same arguments returns the same one.
+    """A MirroredStrategy. A second call with the same arguments returns the same strategy.
 
     Every MirroredStrategy counts its groups of devices from 1, and the collectives of a group from
     100. The runtime aborts all collectives of the process if two collectives with the same numbers
@@ -202,7 +206,7 @@ def mirrored_for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> 
 
 
 def make_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """A MultiWorkerMirroredStrategy; a second call for the same job returns the same one.
+    """A MultiWorkerMirroredStrategy. A second call for the same job returns the same strategy.
 
     In a job of several processes, the first call starts this worker's TensorFlow server, which
     serves collectives and heartbeats. It then waits for the servers of the other workers. Before
@@ -253,7 +257,7 @@ def _cached_multi_worker_strategy(
 def communication_options(
     spec: CrossDeviceSpec, devices: Sequence[str]
 ) -> tf.distribute.experimental.CommunicationOptions:
-    """Implementation of a strategy's collective operations.
+    """The implementation that a strategy uses for collective operations.
 
     TensorFlow's AUTO uses the ring, which goes through the hosts, even between GPUs of several
     processes.
@@ -321,7 +325,9 @@ def _cached_mirrored_strategy(
 
 
 class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.ParameterServerStrategy`, which puts variables on the ps tasks in turn.
+    """Uses `tf.distribute.ParameterServerStrategy`.
+
+    It places variables on the ps tasks in rotation.
 
     There is one traced step, which TensorFlow runs on any free worker. Therefore, the device string
     of its only tower names no task. It means the device of the worker that runs the step.
@@ -376,7 +382,7 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
 
 
 class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
-    """`CentralStorageStrategy`; variables are on the host, or on the only device."""
+    """Uses `CentralStorageStrategy`. Variables are on the host, or on the only device."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         devices = self._spec.devices
@@ -403,12 +409,15 @@ class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
 
 
 class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.MultiWorkerMirroredStrategy`; a worker stores the copies of its own towers."""
+    """Uses `tf.distribute.MultiWorkerMirroredStrategy`.
+
+    A worker stores the copies of its own towers.
+    """
 
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """See `VariableMgr.reduce_together`; one collective reduces scalars and gradients."""
+        """See `VariableMgr.reduce_together`. One collective reduces scalars and gradients."""
         if self.workers is None:
             return super().reduce_together(columns, sums)
         own, *other_devices = self._spec.devices

@@ -197,7 +197,7 @@ class Job:
 
     @property
     def ps(self) -> tuple[Task, ...]:
-        """The tasks that hold variables."""
+        """The tasks that store variables."""
         return tuple(Task(PS, index) for index in range(len(self.ps_addresses)))
 
     @cached_property

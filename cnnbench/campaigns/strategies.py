@@ -63,7 +63,7 @@ from cnnbench.variable_mgr.modes import DEFAULT, Mode
 
 
 def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:
-    """Distances between the weights in each folder and those in the first one.
+    """Distances between the weights in each folder and the weights in the first folder.
 
     Empty for fewer than two folders.
 
@@ -119,7 +119,7 @@ _WEIGHTS = "weights"  # name of a note in the journal
 def stored_distances(
     folder: ResultsFolder, name: str = ""
 ) -> Mapping[str, tuple[float, str]] | None:
-    """Distances that an earlier session stored under a name; None if there are none."""
+    """The distances that an earlier session stored under a name; None if there are none."""
     for event in folder.notes(_WEIGHTS):
         if event["name"] == name:
             return {of: (float(gap), text) for of, (gap, text) in event["distances"].items()}
@@ -146,9 +146,9 @@ _NOT_FOR_WEIGHTS = (
     *names_of_flags(FLAGS, RunPart.LEARNING_RATE),
     *names_of_flags(FLAGS, FlagRole.PROFILE),
 )
-# Learning rate for comparing weights. Modes add gradients in different orders, so rounding differs.
-# With a network's usual learning rate, each step amplifies such differences by a factor of 100 or
-# more; with this rate, it does not.
+# Learning rate for comparing weights. Modes add gradients in different orders, so rounding errors
+# differ. With the usual learning rate of a network, each step multiplies such differences by 100 or
+# more. With this rate, it does not.
 _RATE_FOR_WEIGHTS = 1e-6
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
 _OF_THE_COMMAND = {
@@ -412,7 +412,7 @@ def _strategy_row(
 
 
 def _median_overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> float | None:
-    """Median overhead over the rounds in which one tower was measured, too."""
+    """Median overhead of a mode, over the rounds that also measured a single tower."""
     if mode == ONE_TOWER:
         return None
     overheads = []
@@ -433,7 +433,9 @@ def _process_values(
 
 
 def has_failures(rows: Sequence[StrategyRow]) -> bool:
-    """Whether a process failed, or modes that should train the same weights did not."""
+    """Whether a process failed, or modes that should train the same weights trained different
+    ones.
+    """
     return any(row.problem or row.weights == DIFFERENT for row in rows)
 
 

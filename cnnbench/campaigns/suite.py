@@ -31,7 +31,7 @@ from cnnbench.records.metric import BOUNDS
 _MOST_MIB = 1  # A larger file would take seconds to parse.
 # Maximum depth. A list that contains itself would be infinitely deep.
 _MAX_DEPTH = 12
-_MAX_SCANNED_DEPTH = 50  # The time of PyYAML is at least quadratic in the depth.
+_MAX_SCANNED_DEPTH = 50  # The time that PyYAML needs is at least quadratic in the depth.
 
 _TAGS = {
     "tag:yaml.org,2002:bool": "boolean",
@@ -63,7 +63,7 @@ class Node:
 
     @property
     def is_true(self) -> bool:
-        """The value, interpreted as a boolean of YAML 1.1."""
+        """Whether a value is true, if it is read as a boolean of YAML 1.1."""
         return self.text.lower() in _TRUE
 
     def error(self, message: str, line: int | None = None) -> UsageError:
@@ -94,7 +94,7 @@ def find_suite(text: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Raises an error for a deeply nested document while scanning it."""
+    """A YAML loader that raises an error for a deeply nested document while scanning it."""
 
     def fetch_more_tokens(self) -> None:
         """Scans more tokens. Raises RecursionError beyond `_MAX_SCANNED_DEPTH`."""
@@ -104,7 +104,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(path: str, flag: str = "") -> Node:
-    """The root of the only document in a file. Messages contain `path` as it is.
+    """The root of the only YAML document in a file. Messages contain `path` unchanged.
 
     Raises UsageError, with file and line, for invalid YAML, duplicate keys and unknown tags.
     """
@@ -184,7 +184,10 @@ def _scalar_reader(
     limits: str = "",
     kinds: tuple[str, ...] = ("integer", "number", "string"),
 ) -> Reader:
-    """Makes a reader of scalars with one of `kinds`. `kind` and `limits` are texts for messages."""
+    """Returns a function that reads scalars of one of `kinds`.
+
+    `kind` and `limits` are for messages.
+    """
 
     def read(node: Node, what: str) -> Any:
         try:
@@ -406,7 +409,7 @@ class SuiteEntry(EntrySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A checked suite, with merged defaults. `on_cpu` is None if it is for all machines."""
+    """A checked suite with merged defaults. If it is for all machines, `on_cpu` is None."""
 
     file: str
     name: str = _key_field(_name)
@@ -420,7 +423,7 @@ class Suite:
     def with_settings(
         self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
     ) -> Suite:
-        """The suite with settings that replace those of all entries. None keeps a setting.
+        """The suite with settings that replace the settings of all entries. None keeps a setting.
 
         `search` only applies to runs that have no search.
         """
@@ -464,7 +467,7 @@ def _read_entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
         for name in ("flags", "bounds", "search", "launch"):
             base.pop(name, None)
     for name in ("flags", "bounds"):
-        # Merged by name: what an entry does not set keeps its default.
+        # Settings are merged by name. If an entry does not set a name, the default remains.
         values[name] = {**base.get(name, {}), **values.get(name, {})}
     return SuiteEntry(node=node, **{**base, **values})
 

@@ -191,8 +191,7 @@ def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase
             name: [_flag_text(entry, name, item) for item in node.items or (node,)]
             for name, _, node in rule.fields
         }
-        # Null means "not given". But a flag that no configuration contains is considered a typing
-        # error.
+        # Null means "not given". A flag that no configuration contains is probably a typing error.
         rest = [
             configuration
             for configuration in remaining
@@ -322,7 +321,10 @@ def _filter_configurations(
 
 
 def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
-    """Number of configurations of a command, for which `cnnbench compare` corrects p-values."""
+    """The number of configurations of a command.
+
+    `cnnbench compare` corrects p-values for this number.
+    """
     return sum(case.resolved.rows for case in cases if case.entry.command == command)
 
 
@@ -336,7 +338,10 @@ def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
 
 
 class SweepItem(NamedTuple):
-    """One process of a case. Repeats are counted from 1; 0 is the search for the batch size."""
+    """One process of a case.
+
+    Repeats are numbered from 1. Number 0 is the search for the batch size.
+    """
 
     case: SweepCase
     repeat: int
@@ -360,7 +365,10 @@ class SweepItem(NamedTuple):
 
 
 def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[SweepItem, ...]:
-    """Items in order: searches, then rounds of all cases. Each round is shuffled by the seed."""
+    """The items in the order in which they run: searches, then rounds of all cases.
+
+    The seed shuffles each round.
+    """
     most = max((case.repeats for case in cases), default=0)
 
     def is_due(case: SweepCase, repeat: int) -> bool:
@@ -518,7 +526,7 @@ class Sweep:
 
     @cached_property
     def stamp(self) -> str:
-        """Time for the names of records: the start of the sweep's first session."""
+        """The time in the names of records: when the first session of the sweep began."""
         now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         earlier = self.store.earlier if self.store.resume else ()
         mine = (event for event in earlier if event.get("suite") == self.plan.suite)
@@ -585,7 +593,7 @@ class Sweep:
     def _search_batch_size(
         self, item: SweepItem, then: Sequence[Hashable]
     ) -> RunPolicy[int | SweepRun]:
-        """Searches the batch size of a case. Returns the failed process if there is none."""
+        """Searches for the batch size of a case. If no size works, returns the failed process."""
         case, bounds = item.case, item.case.entry.search
         assert bounds is not None
         bounds = replace(bounds, multiple_of=math.lcm(bounds.multiple_of, case.resolved.batch_unit))
@@ -683,7 +691,7 @@ class Sweep:
         return made if document.get("subject") else add_subject(made, self.plan.subject)
 
     def _record_path(self, case: SweepCase, repeat: int) -> Path:
-        """Path for the record of a run. When resuming, it may be an existing record."""
+        """Path for the record of a run. In a resumed sweep, this can be an existing record."""
         folder = self.store.folder
         there = find_records(folder, case.key, repeat) if self.store.resume else []
         good = [path for path in there if _successful_record(path)]
@@ -693,13 +701,13 @@ class Sweep:
 
 
 def _successful_record(path: Path) -> Record | None:
-    """The record in a file if it is of a successful run; otherwise None."""
+    """The record in a file if the run was successful; otherwise None."""
     record = read_record(path)
     return record if record is not None and record.status == "ok" else None
 
 
 def search_largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
-    """Searches the largest batch size that fits (0 if none): doubles from `start`, then bisects.
+    """Searches for the largest batch size that fits; 0 if none. Doubles from `start`, then bisects.
 
     The generator yields sizes to try and is sent whether they fit. If a batch size fits, all
     smaller sizes are assumed to fit.
@@ -892,7 +900,10 @@ def _summary_row(
     good: Sequence[RunRecord | AllReduceRecord | None],
     reported: str,
 ) -> SummaryRow:
-    """The row of a case. `good` contains the records of successful runs; None if unreadable."""
+    """The table row of a case.
+
+    `good` contains the records of successful runs; None if unreadable.
+    """
     records = [record for record in good if isinstance(record, RunRecord)]
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
     bad = [result for result in results if result.ended.status != "ok"]
@@ -916,7 +927,7 @@ def _summary_row(
 
 
 def _bound_verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
-    """The verdict on the median of a metric over processes, and a text."""
+    """Whether the median of a metric over processes violates a bound, and a text about it."""
     values = [value for value in BOUNDS[metric].values(records) if value is not None]
     if not values:
         return UNKNOWN, f"{metric} {UNKNOWN}"

@@ -110,18 +110,21 @@ class Dataset:
         return notices
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
-        """The files of each subset in a directory."""
+        """The files of each subset that is in a directory."""
         subsets = self._look_into(data_dir)
         if not subsets:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
         return subsets
 
     def first_defect(self, spec: InputSpec, seconds: float) -> str:
-        """The first defect that `check` finds in the files of an input; "" if none in that time."""
+        """The first defect that `check` finds in the files of an input within a time limit; "" if
+        none.
+        """
         found: list[str] = []
 
         def look_for_defects() -> None:
-            # An error of the check itself must not hide the one for which it is called.
+            # The check is called because of an error. An error of the check must not hide that
+            # error.
             with contextlib.suppress(Exception):
                 files = self._find_existing_files(str(spec.data_dir), spec.subset)
                 found.extend(self.check(files, spec.num_classes).defects)
@@ -201,7 +204,10 @@ def find_dataset(data_name: str | None, data_dir: str | None, model: str | None 
 
 
 def detect_dataset(data_dir: str) -> Dataset:
-    """The data set with files in a directory. If several match, the one registered last."""
+    """The data set whose files are in a directory.
+
+    If several match, the one that was registered last.
+    """
     with converting_read_errors(data_dir):
         for dataset in reversed(_DATASETS.values()):
             if dataset._look_into(data_dir):
@@ -318,7 +324,7 @@ class InputSpec(DataParams):
 
     @property
     def delivered(self) -> tuple[Element, ...]:
-        """The parts of a batch: `elements`, and further labels of mixed images."""
+        """The parts of a batch: `elements`, and additional labels if images are mixed."""
         return (*self.elements, *_OF_MIXED) if self.mixes else self.elements
 
     @property
@@ -360,7 +366,7 @@ CLOSE_SECONDS = 2.0
 
 
 def close_inputs(sources: Iterable[InputSource], seconds: float) -> None:
-    """Closes inputs; waits at most `seconds` for all of them together."""
+    """Closes inputs. Waits at most `seconds` for all inputs together."""
     end = time.monotonic() + seconds
     for source in sources:
         source.close(max(0.0, end - time.monotonic()))
@@ -387,7 +393,7 @@ class TowerBatch(NamedTuple):
     def of(
         cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
     ) -> TowerBatch:
-        """A batch with the given values, which are keyed by element name."""
+        """Creates a batch from values by element name."""
         features = group_values(elements, "feature", values)
         return cls(features, group_values(elements, "label", values), weights)
 
@@ -441,7 +447,7 @@ class InputSource(AbstractContextManager["InputSource"]):
         """
 
     def waiting(self) -> dict[int, float]:
-        """How long (in seconds) calls of `next` have been blocked so far, by shard number."""
+        """Seconds for which calls of `next` have been blocked so far, by shard number."""
         return {}
 
     def stages(self) -> list[Any]:
@@ -449,11 +455,12 @@ class InputSource(AbstractContextManager["InputSource"]):
         return []
 
     def skipped(self) -> SkippedRecords:
-        """Records skipped so far; see `Pipeline.skipped`."""
+        """The records that were skipped so far; see `Pipeline.skipped`."""
         return SkippedRecords()
 
     def passed_over(self, steps: int) -> list[int]:
-        """Number of records skipped in a number of training steps, for each shard read here.
+        """Number of records that were skipped in a number of training steps, for each shard read
+        here.
 
         Records that earlier runs skipped (see `resume`) are included.
         """

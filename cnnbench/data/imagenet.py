@@ -50,7 +50,9 @@ _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 def preprocess_train_image(
     jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec
 ) -> tf.Tensor:
-    """A normalised random crop, float32 [image_size, image_size, 3]; half of them are mirrored.
+    """A normalised random crop: float32 [image_size, image_size, 3].
+
+    Half of the crops are mirrored.
 
     `shape`, int32 [3], is the result of `tf.io.extract_jpeg_shape`. `boxes`, float32 [1, n, 4], are
     as in `imagenet.parse`. `position`, an int64 scalar, determines all random choices.
@@ -160,7 +162,7 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
 
 
 def _crop_margins(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Numbers of rows and columns by which the image is larger than the crop, int32 >= 0."""
+    """How many more rows and columns the image has than the crop: int32 >= 0."""
     shape = tf.shape(image)
     checked = tf.debugging.assert_greater_equal(shape[:2], size, "image smaller than the crop")
     with tf.control_dependencies([checked]):
@@ -226,7 +228,7 @@ MAX_PIXELS = 2**27
 
 
 def parse_record(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], tf.Tensor]:
-    """The features of a serialized record (string scalar) with the given keys, and the boxes.
+    """The features with the given keys in a serialized record (a string scalar), and the boxes.
 
     Boxes are float32 [n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
     """
@@ -236,7 +238,10 @@ def parse_record(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def is_usable_image_size(shape: Any) -> tf.Tensor:
-    """In a graph: whether a JPEG's shape, int32 [3], is within `MAX_ASPECT` and `MAX_PIXELS`."""
+    """Whether a JPEG's shape, int32 [3], is within `MAX_ASPECT` and `MAX_PIXELS`.
+
+    For use in a graph.
+    """
     height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
     return even & (height * width <= MAX_PIXELS)
@@ -260,7 +265,9 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
-    """Checks the parts of a record that a run uses: label < num_classes, sides >= `min_size`."""
+    """Checks the parts of a record that a run uses: label < num_classes; sides of at least
+    `min_size`.
+    """
     features = parse_features(record)
     label = single(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:
@@ -319,7 +326,10 @@ def check_image_size(shape: Any) -> None:
 
 
 def decoded_image_size(jpeg: bytes) -> tuple[int, int]:
-    """Decodes a JPEG completely and returns height and width. RecordDefect if it cannot be used."""
+    """Decodes a JPEG completely.
+
+    Returns height and width. RecordDefect if the JPEG cannot be used.
+    """
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
             kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"
@@ -451,7 +461,9 @@ def write_imagenet_records(images: ImageFolder, out: Path, shards: Mapping[str, 
 def write_images(
     path: Path, files: Sequence[tuple[Path, Callable[[bytes, int, int], bytes]]]
 ) -> int:
-    """Writes a file of records. `serialize` makes a record from an image's JPEG, height and width.
+    """Writes a file of records.
+
+    `serialize` creates a record from the JPEG, height and width of an image.
 
     Returns the number of re-encoded images.
     """

@@ -29,7 +29,7 @@ from cnnbench.records.run import SkippedRecords
 
 
 def positions_of(turns: Any, spec: InputSpec) -> Any:
-    """Positions in the stream for the examples of a shard, from their numbers in the shard.
+    """Converts numbers of examples in a shard to positions in the stream.
 
     `turns`, the numbers, are an int or int64 of any shape. In training, a shard delivers
     consecutive rows of every global batch. In an exact pass, examples are assigned to shards in
@@ -44,7 +44,7 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
 
 
 def count_examples_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """Number of training examples of a shard before ``position`` (int64 scalar)."""
+    """Number of a shard's training examples before ``position`` (int64 scalar)."""
     share = spec.global_batch
     together = share * spec.num_shards
     row = position % together - spec.shard_index * share
@@ -85,7 +85,7 @@ def _uint64_constant(value: int) -> tf.Tensor:
 
 # Host part of input from files: a tf.data pipeline with error messages that name the record.
 
-_CHECK_SECONDS = 20.0  # for a search for the defective record
+_CHECK_SECONDS = 20.0  # time limit of the search for the defective record
 _DENSE = (tf.Tensor, tf.TensorSpec)
 
 
@@ -132,11 +132,11 @@ class Pipeline(abc.ABC):
         """
 
     def stages(self) -> list[PipelineStage]:
-        """For measurements: the pipeline up to each stage. The last one is the whole pipeline."""
+        """The pipeline up to each stage, for measurements. The last stage is the whole pipeline."""
         return [PipelineStage("batch", self.tower_batches(), self.spec.batch_per_device)]
 
     def explain(self, error: Exception) -> DataError:
-        """The error for a failed read, in one line, with file and record if known.
+        """The error for a failed read in one line, with file and record if they are known.
 
         For a data set of a plug-in, they are those of the first defect that its `check` finds, or
         else the line names the code that read.
@@ -155,7 +155,9 @@ class Pipeline(abc.ABC):
         return SkippedRecords()
 
     def passed_over(self, examples: int) -> int:
-        """Number of records skipped from ``start`` to the last of `examples` training examples."""
+        """Number of records that were skipped in `examples` training examples, beginning at
+        ``start``.
+        """
         del examples
         return 0
 
@@ -189,7 +191,7 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
 
 
 def check_batch(pipeline: Pipeline, batch: Any) -> None:
-    """UsageError if a batch lacks an element, or has it with another dtype or shape.
+    """Raises UsageError if a batch lacks an element, or if an element has a wrong dtype or shape.
 
     Args:
       batch: tensors, or their specs, by name of the element.
@@ -218,13 +220,15 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
 
 
 def _matches_spec(value: Any, spec: tf.TensorSpec) -> bool:
-    """Whether a tensor, or its spec, has the dtype of a spec, and as far as known its shape."""
+    """Whether a tensor, or its spec, has the dtype and the shape of a spec. Unknown sizes match."""
     same = isinstance(value, _DENSE) and value.dtype == spec.dtype
     return same and bool(spec.shape.is_compatible_with(value.shape))
 
 
 def _place_of_definition(pipeline: Pipeline, dataset: Dataset) -> str:
-    """Where a plug-in defines a pipeline, or else the function that opens its data set."""
+    """The place where a plug-in defines a pipeline, or else the function that opens its data
+    set.
+    """
     kind = type(pipeline)
     places = (kind.tower_batches, kind, dataset.open)
     return plugins.definition_location(next(one for one in places if not plugins.is_built_in(one)))
@@ -310,11 +314,13 @@ class ArrayPipeline(Pipeline):
             )
         super().__init__(spec, rows[0])
         with tf.device(spec.host):
-            # A pipeline captures eager tensors as arguments; they are not copied into its graph.
+            # A pipeline captures eager tensors as arguments. It does not copy them into its graph.
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Converts rows [batch, ...] to the elements of a batch. By default, returns them.
+        """Converts rows [batch, ...] to the elements of a batch.
+
+        By default, the rows are the elements.
 
         Random choices may depend only on the positions, int64 [batch]; see the docstring of this
         module.
@@ -384,7 +390,7 @@ def _tensors_of_nest(nest: Any) -> list[Any]:
 
 
 def _replace_values(nest: Any, values: Iterable[Any]) -> Any:
-    """Replaces the values in a nest, in order. None is not replaced."""
+    """Replaces the values in a nested structure, in order. None is not replaced."""
     tensors = iter(values)
     return tf.nest.map_structure(lambda part: None if part is None else next(tensors), nest)
 
@@ -401,7 +407,7 @@ class ReadCallbacks(NamedTuple):
 
 
 class ScalarReader:
-    """Reads scalars from a GPU, and reports when later launches can no longer delay the read.
+    """Reads scalars from a GPU. Reports the time from which later launches cannot delay the read.
 
     A copy to the host waits for everything that is enqueued on the GPU when the copy is issued.
     Python cannot observe this moment directly, so it is derived from the order of operations in
@@ -441,7 +447,7 @@ class ScalarReader:
                     called = tf.numpy_function(issued, [behind], tf.int32, stateful=False)
                     return values, stamp, called
 
-        # The shapes are unknown; otherwise TensorFlow would replace `behind` by a constant.
+        # The shapes must be unknown. Otherwise TensorFlow would replace `behind` by a constant.
         specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
@@ -464,7 +470,7 @@ _FEW = 128
 
 
 class SyntheticInput(InputSource):
-    """Synthetic examples: drawn once from the seed, and kept in variables on the devices.
+    """Synthetic examples. They are drawn once from the seed and stored in variables on the devices.
 
     Images have values like normalised photographs: a truncated normal distribution in [-1, 1] with
     a standard deviation of about one half. The labels are fixed, so that the loss can decrease and
@@ -498,7 +504,10 @@ class SyntheticInput(InputSource):
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.signature`. The only argument is the number of the pass, of several."""
+        """See `InputSource.signature`.
+
+        If there are several passes, the argument is the number of the pass.
+        """
         return () if self.spec.passes == 1 else (TowerBatch(tf.TensorSpec([], tf.int32), None),)
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
@@ -514,7 +523,7 @@ class SyntheticInput(InputSource):
         return TowerBatch.of(elements, dict(zip((e.name for e in elements), values, strict=True)))
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Returns the number of the pass, if there are several; the step reads variables."""
+        """Returns the number of the pass if there are several passes. The step reads variables."""
         number, self.batches = self.batches % self.spec.passes, self.batches + 1
         return () if self.spec.passes == 1 else (TowerBatch(self._numbers[number], None),)
 
@@ -525,7 +534,8 @@ def synthetic_rows(
     elements: tuple[Element, ...],
     preprocess: Preprocess | None = None,
 ) -> dict[str, tf.Tensor]:
-    """The given rows (int32 [n]) of the synthetic global batch: one tensor [n, ...] per element.
+    """The given rows (int32 [n]) of the synthetic global batch, as one tensor [n, ...] for each
+    element.
 
     Tensors have the dtypes of the elements, whose sizes must be numbers. `preprocess` converts them
     to different elements (`Model.preprocess`).

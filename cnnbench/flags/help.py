@@ -90,7 +90,7 @@ def flag_sections_of_run() -> tuple[Section, ...]:
 
 
 def all_sections() -> tuple[Section, ...]:
-    """The flags of a run by group. Obsolete flags and those of absl.app come last."""
+    """The flags of a run by group. Obsolete flags and flags of absl.app come last."""
     return (*flag_sections_of_run(), *_OTHERS)
 
 

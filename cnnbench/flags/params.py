@@ -290,7 +290,7 @@ class Params(
         return dataclasses.replace(self, **changes)
 
     def group(self, kind: type[G]) -> G:
-        """The flags of a base class."""
+        """The values of the flags that a base class declares."""
         names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
         return kind(**{name: getattr(self, name) for name in names})
 
@@ -355,7 +355,7 @@ def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
     plugins.load_plugins_of_flags(values)
     for owner, table in REGISTRIES.items():
         if isinstance(values.get(owner), str):
-            table.find(values[owner])  # An entry point may register it.
+            table.find(values[owner])  # `find` loads entry points, which may register the value.
     return flags_of_plugins()
 
 
@@ -374,7 +374,7 @@ for _owner, _table in REGISTRIES.items():
 
 
 def check_fp16(precision: str, use_fp16: bool) -> None:
-    """Raises FlagError if --use_fp16, an older flag, contradicts --precision."""
+    """Raises FlagError if the older flag --use_fp16 contradicts --precision."""
     if use_fp16 != (precision == "fp16"):
         reason = f"contradicts --precision={precision}; give one of the two"
         raise FlagError("use_fp16", use_fp16, reason)
@@ -384,12 +384,12 @@ _ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values(
 
 
 def flags_with_identity_share(*counted: IdentityShare) -> tuple[str, ...]:
-    """Names of the flags with this share in a run's identity."""
+    """Names of the flags of which this part belongs to a run's identity."""
     return tuple(name for name, role in _ROLES.items() if role.counted in counted)
 
 
 def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
-    """The identity of a run, from its flag values by name as stored in records.
+    """The identity of a run. It is computed from flag values by name, as stored in records.
 
     `of_places` includes data, code, machines and devices, so that a run with others is a different
     run. Without it, runs on several machines can have the same identity. Unknown flags of older

@@ -61,13 +61,13 @@ class ParsedArgs:
     def params(self) -> Params:
         """Values of all flags. FlagError if --use_fp16 contradicts --precision."""
         values = self.given
-        # Params would change one to match the other.
+        # `Params` would change one flag so that it matches the other.
         if {"precision", "use_fp16"} <= values.keys():
             check_fp16(values["precision"], values["use_fp16"])
         return Params(**{name: value for name, value in values.items() if name in SPECS})
 
     def including(self, values: Mapping[str, Any]) -> ParsedArgs:
-        """A copy with additional or different values of flags."""
+        """A copy with additional flags, or with different values of flags."""
         all_values = {**self.given, **values}
         return replace(
             self, given={name: all_values[name] for name in ACCEPTED if name in all_values}
@@ -94,7 +94,10 @@ def args_of(values: Mapping[str, Any]) -> ParsedArgs:
 
 
 def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
-    """Loads the plug-ins that flags (texts by name) name. Returns the flags that they add."""
+    """Loads the plug-ins that flags name.
+
+    Returns the flags that the plug-ins add. Flags are texts by name.
+    """
     naming = {name: texts[name] for name in (*plugins.FLAGS, *REGISTRIES) if name in texts}
     return load_plugin_flags(_parse_values(naming, SPECS))
 
@@ -164,10 +167,10 @@ def split_command_line(
     try:
         # Otherwise absl would search for similar names, which takes 0.1 seconds.
         _, *rest = flags(words, known_only=True)
-    except absl_flags.Error as error:  # Missing value for flag --batch_size
+    except absl_flags.Error as error:  # for example, "Missing value for flag --batch_size"
         (typed,) = re.findall(r"-+\w+", str(error))
         raise UsageError(_NEEDS_VALUE.format(typed)) from None
-    except ValueError as error:  # --noxla=3 does not take an argument
+    except ValueError as error:  # for example, "--noxla=3 does not take an argument"
         raise UsageError(str(error)) from None
     by_name = ((name, flags[name]) for name in flags)
     texts = {

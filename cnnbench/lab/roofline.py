@@ -115,7 +115,7 @@ def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
 
 
 def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
-    """Memory bandwidth in bytes read plus bytes written per second, and how it was measured.
+    """Memory bandwidth (bytes read plus bytes written, per second), and how it was measured.
 
     The result is from the fastest of several copies of 256 MiB, which take about one second
     together. On a CPU, there is one thread for each usable processor, and the target memory is

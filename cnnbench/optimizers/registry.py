@@ -172,7 +172,7 @@ Schedule: TypeAlias = Callable[[int], float]
 
 
 class ScheduledSteps(NamedTuple):
-    """The steps for which a schedule is made. It is not called for warm-up steps.
+    """The steps for which a schedule is created. A schedule is not called for warm-up steps.
 
     Attributes:
       base: learning rate after the warm-up.
@@ -187,7 +187,7 @@ class ScheduledSteps(NamedTuple):
     steps_per_epoch: float
 
     def done(self, step: int) -> float:
-        """Share of the steps after the warm-up that precede this step, at most 1."""
+        """Share of the steps after the warm-up that are done before this step, at most 1."""
         return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
 
 
@@ -375,7 +375,9 @@ S = TypeVar("S", bound=_FlagDeclaration)
 
 
 class DeclarationRegistry(dict[str, S], Generic[S]):
-    """Declarations by name. The names are the values of a flag; plug-ins follow cnnbench's own.
+    """Declarations by name.
+
+    The names are the values of a flag. cnnbench's own come before plug-ins.
 
     Attributes:
       check_flag: called with name and constant before a new flag is added; raises UsageError if
@@ -422,7 +424,10 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         self[spec.name] = spec
 
     def find(self, name: str) -> S:
-        """The declaration with a name. Loads entry points if necessary; FlagError if unknown."""
+        """The declaration with the given name.
+
+        Loads entry points if necessary. FlagError if unknown.
+        """
         if name not in self:
             plugins.load_entry_points(f"cnnbench.{self._noun}s")
         if name not in self:

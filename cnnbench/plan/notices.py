@@ -49,7 +49,10 @@ _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.A
 
 
 def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, ...]:
-    """A notice per reason why given flags have no effect, except flags at a falsy default."""
+    """One notice for each reason why given flags have no effect.
+
+    Flags at a falsy default are ignored.
+    """
     values = ((spec, getattr(plan.params, spec.name)) for spec in SPECS.values())
     silent = {spec.name for spec, value in values if not value and value == spec.default}
     explicit = [name for name in explicit_flags if name not in silent]
@@ -82,7 +85,7 @@ def _follows_model(p: RunPlan) -> bool:
 
 
 def _without_optimizer(constants: Iterable[str]) -> tuple[FlagRule[RunPlan], ...]:
-    """The rules of flags of constants without an optimizer that has them."""
+    """The rules for flags of constants that the optimizer of the run does not have."""
     by_users: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for flag in constants:
         by_users[OPTIMIZERS.users(flag)] += (flag,)
@@ -93,7 +96,7 @@ def _without_optimizer(constants: Iterable[str]) -> tuple[FlagRule[RunPlan], ...
 
 
 def _ignores(flags: Sequence[str], p: RunPlan) -> bool:
-    """Whether the optimizer of a run has no constants of these flags."""
+    """Whether the optimizer of a run does not use any of these flags."""
     return not set(flags) & p.numerics.optimizer_spec.flags.keys()
 
 
@@ -116,7 +119,7 @@ def _groups(p: RunPlan) -> int:
 
 
 def _in_mode(flags: str, which: Callable[[Mode], object], why: str) -> FlagRule[RunPlan]:
-    """Flags without effect in the modes with a property."""
+    """A rule for flags that have no effect in modes with a property."""
     return no_effect_rule(
         flags,
         lambda p: which(p.place.mode),
@@ -130,7 +133,7 @@ def idle_reductions(
     groups: Callable[[P], Sequence[int]],
     are_single: Callable[[P], bool],
 ) -> tuple[FlagRule[P], ...]:
-    """Flags of all-reduces without effect, in a run or in ``cnnbench allreduce``.
+    """Rules for flags of all-reduces that have no effect, in a run or in ``cnnbench allreduce``.
 
     Args:
       running: names of the algorithms in use; None if all of them are.
@@ -185,7 +188,7 @@ _DECLARED = rules_from_declarations(FLAGS)
 
 
 def _rounded(flag: str) -> FlagRule[RunPlan]:
-    """A notice of a number of steps that is no multiple of --steps_per_execution."""
+    """A notice about a number of steps that is not a multiple of --steps_per_execution."""
 
     def reason(p: RunPlan) -> str:
         steps_given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution

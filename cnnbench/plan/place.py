@@ -1,4 +1,4 @@
-"""Where a run takes place: its processes, work and devices.
+"""The processes, the kind of work and the devices of a run.
 
 Tables of rules are evaluated on what is resolved so far, such as a `RunPlan`. The first rule of a
 table that applies to a flag counts.
@@ -22,7 +22,7 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
 
 class WorkKind(enum.Enum):
-    """Kind of work; its value is the text in the header."""
+    """Kind of work. The value is the text in the header."""
 
     TRAINING = "training"
     TRAINING_AND_EVALUATION = "training + evaluation"
@@ -32,7 +32,7 @@ class WorkKind(enum.Enum):
 
     @classmethod
     def of(cls, flags: RunParams) -> WorkKind:
-        """The kind that the flags ask for."""
+        """The kind of work that the flags select."""
         if flags.eval:
             return cls.EVALUATION
         if flags.forward_only:
@@ -58,7 +58,8 @@ class WorkKind(enum.Enum):
         return self in (WorkKind.EVALUATION, WorkKind.FORWARD)
 
 
-# Rules of flags: which flags, when, why, and whether they are refused or have no effect.
+# Rules about flags. A rule says which flags are refused or have no effect, under which condition,
+# and why.
 
 
 class _HasParams(Protocol):
@@ -72,7 +73,7 @@ Reason: TypeAlias = "str | Callable[[P], str | None]"
 
 
 class RuleKind(enum.Enum):
-    """What a rule that applies does."""
+    """The effect of a rule that applies."""
 
     REFUSED = "the first of its flags that differs from its default is refused"
     NEEDED = "its flag is refused whatever its value, such as one that must be given"
@@ -81,7 +82,7 @@ class RuleKind(enum.Enum):
 
 @dataclass(frozen=True)
 class FlagRule(Generic[P]):
-    """A row of a table.
+    """A rule: flags, a condition, and the reason why they are refused or have no effect.
 
     Attributes:
       when: whether the rule applies, by its truth value.
@@ -98,24 +99,26 @@ class FlagRule(Generic[P]):
     says: str = ""
 
     def reason(self, resolved: P) -> str:
-        """The end of the message, or "" where the rule does not apply."""
+        """The end of the message; "" if the rule does not apply."""
         if not self.when(resolved):
             return ""
         return self.why if isinstance(self.why, str) else self.why(resolved) or ""
 
 
 def refusal_rule(flags: str | Sequence[str], when: Condition[P], why: Reason[P]) -> FlagRule[P]:
-    """A rule of flags that are refused if they differ from their defaults."""
+    """A rule for flags that are refused if they differ from their defaults."""
     return FlagRule(_split_flag_names(flags), when, why, RuleKind.REFUSED)
 
 
 def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> FlagRule[P]:
-    """A rule of a flag that is refused whatever its value."""
+    """A rule for a flag that is refused with any value."""
     return FlagRule((flag,), when, why, RuleKind.NEEDED)
 
 
 def exclusion_rule(settings: str, why: str, other: str = "") -> FlagRule[P]:
-    """A rule of settings that cannot go together (see `on`); refuses the flag of the last one.
+    """A rule for settings that cannot be combined (see `on`).
+
+    The flag of the last setting is refused.
 
     `why` follows "cannot be used with --" and `other`, which is the first setting if not given.
     """
@@ -128,12 +131,13 @@ def exclusion_rule(settings: str, why: str, other: str = "") -> FlagRule[P]:
 def no_effect_rule(
     flags: str | Sequence[str], when: Condition[P], why: Reason[P], says: str = ""
 ) -> FlagRule[P]:
-    """A rule of flags without effect."""
+    """A rule for flags that have no effect."""
     return FlagRule(_split_flag_names(flags), when, why, RuleKind.NOTICE, says)
 
 
 def rules_from_declarations(specs: Iterable[FlagSpec]) -> dict[str, FlagRule[Any]]:
-    """The rules of flags without effect that declarations have as `only_with`, by condition.
+    """The rules for flags without effect that follow from `only_with` in declarations, by
+    condition.
 
     Conditions that name flags outside of `specs`, those of another command, are left out.
     """
@@ -172,7 +176,7 @@ def _split_flag_names(flags: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def on(settings: str) -> Callable[[Any], bool]:
-    """The condition that all of the comma-separated settings hold.
+    """The condition that all comma-separated settings are given.
 
     A setting is a flag, which is on, or ``flag=value``.
     """
@@ -182,18 +186,20 @@ def on(settings: str) -> Callable[[Any], bool]:
 
 
 def off(settings: str) -> Callable[[Any], bool]:
-    """The condition that none of the settings holds."""
+    """The condition that none of the settings is given."""
     return lambda resolved: (
         not any(_setting_holds(resolved.params, setting) for setting in settings.split(","))
     )
 
 
 def always(resolved: object) -> bool:
-    """The condition of rules whose reasons are functions that check, and of flags never used."""
+    """The condition that is always true: for rules whose reason is a check, and for flags that are
+    never used.
+    """
     return True
 
 
-# "0" is the off value of sizes in bytes, such as --agg_small_grads_max_bytes of allreduce.
+# For sizes in bytes, "0" means off, as in --agg_small_grads_max_bytes of allreduce.
 _OFF = (None, False, 0, "", (), "0")
 
 
@@ -219,7 +225,10 @@ def raise_first_refusal(rules: Iterable[FlagRule[P]], resolved: P) -> None:
 def no_effect_notices(
     rules: Iterable[FlagRule[P]], resolved: P, explicit: Sequence[str]
 ) -> tuple[str, ...]:
-    """A line per rule that applies to given flags; for each flag only the first such rule."""
+    """One line for each rule that applies to the given flags.
+
+    For each flag, only the first rule is used.
+    """
     lines = []
     for rule in rules:
         names = [name for name in explicit if name in rule.flags]
@@ -239,7 +248,9 @@ ADDRESSES = names_of_flags(FLAGS, RunPart.TASK)
 
 
 class JobFlagNames(NamedTuple):
-    """Names of a job's flags in error messages: the flags of a process, or of its launcher."""
+    """Names of the flags of a job in error messages: the flags of a process, or of `cnnbench
+    launch`.
+    """
 
     job: str = "--job_name"
     towers: str = "--num_gpus"
@@ -249,12 +260,12 @@ OF_A_PROCESS = JobFlagNames()
 
 
 def built_in_mode_names(which: Callable[[Mode], bool]) -> str:
-    """Names of the built-in modes with a property, in words."""
+    """Names of the built-in modes with a property, as text."""
     return ", ".join(mode.name for mode in BUILT_IN if which(mode))
 
 
 class _RequestedPlace(NamedTuple):
-    """The flags and the mode of a place; its addresses are not checked yet."""
+    """The flags and the mode of a place. Addresses are not checked yet."""
 
     params: Params
     mode: Mode
@@ -318,7 +329,7 @@ _RULES: tuple[FlagRule[_RequestedPlace], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceInJob:
-    """This process in its job.
+    """The role of this process in its job.
 
     Attributes:
       mode: the mode of --variable_update, on which the processes of a job depend.
@@ -337,7 +348,7 @@ class PlaceInJob:
 
     @classmethod
     def resolved(cls, flags: Params, work: WorkKind, mode: Mode, names: JobFlagNames) -> PlaceInJob:
-        """The place that the flags describe.
+        """Resolves the flags to a `Place`.
 
         FlagError for invalid addresses, a task outside the job, or a mode that does not fit it.
         """
@@ -371,7 +382,7 @@ class PlaceInJob:
         A coordinator can take an update back only from a worker that is gone, not from one that
         hangs.
         """
-        # imported late, so that refused flags do not load sockets
+        # imported late, so that flags can be refused without importing socket code
         from cnnbench.base.rendezvous import REFUSED
 
         worker = self.asynchronous and task.job == WORKER and task != self.job.chief

@@ -69,7 +69,7 @@ _ONE_STEP = "a single step; leave out one of the two flags"
 
 
 def refuse_contradictions(plan: RunPlan) -> None:
-    """Raises FlagError for the first contradiction of flags."""
+    """Raises FlagError for the first contradiction between flags."""
     added = _rules_of_constants(OPTIMIZERS.added, SCHEDULES.added)
     raise_first_refusal((*CONTRADICTIONS, *added), plan)
 
@@ -158,7 +158,7 @@ def _refuse_shared_files(p: RunPlan) -> None:
     refuse_shared_outputs(
         (flag, path)
         for flag in _PATHS
-        # A folder, which may be that of the checkpoints.
+        # A folder. It may be the folder of the checkpoints.
         if flag != "trace_file" or p.params.use_chrome_trace_format
         for value in [SPECS[flag].text(getattr(p.params, flag) or "")]
         for path in (value.split(",") if flag in ("profile_layers", plugins.FLAG) else [value])
@@ -172,7 +172,7 @@ def _rules_of_constants(
     schedule: tuple[str, ...] = (),
     rate: tuple[str, ...] = (),
 ) -> tuple[FlagRule[RunPlan], ...]:
-    """The rules of flags of constants, and of the flags of schedule and rate."""
+    """The rules for flags of constants, and for flags of the schedule and the learning rate."""
     schedule = (*schedule, *schedules)
     return (
         *(
@@ -208,8 +208,8 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     # The processes of the job.
     refusal_rule(
         "summary_verbosity",
-        # Only worker 0 computes the gradients of summaries; it would wait for the moments of the
-        # others.
+        # Only worker 0 computes the gradients of summaries. It would wait for means and variances
+        # of the other workers.
         lambda p: (
             p.place.job.client_per_worker
             and p.place.job.num_workers > 1
@@ -555,7 +555,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
 """In this order: the first that applies is reported."""
 
 
-# What the flags need of network and data set.
+# Properties that flags require of the network and the data set.
 
 _LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, minus space for operations
 
@@ -607,7 +607,9 @@ def _classifies_images(p: RunPlan) -> bool:
 
 
 def _fault_of_classes(p: RunPlan) -> str:
-    """The reason why the labels of the data set are not the outputs of a Keras model, or ""."""
+    """The reason why the labels of the data set do not match the outputs of a Keras model, or
+    "".
+    """
     dataset, outputs = p.network.dataset, p.network.spec.num_classes
     # ImageNet and CIFAR-10 have a label without examples.
     if not p.params.data_dir or outputs in (dataset.num_classes, dataset.num_classes - 1):
@@ -622,7 +624,9 @@ def _frozen_weight_bytes(p: RunPlan) -> int:
 
 
 def _fault_of_int8(p: RunPlan) -> str:
-    """The reason why model or machine have no convolutions in 8-bit integers, or ""."""
+    """The reason why the model or the machine does not support convolutions in 8-bit integers, or
+    "".
+    """
     if p.params.precision != "int8":
         return ""
     if not any(len(variable.shape) == 4 for variable in p.network.spec.variables):
@@ -637,7 +641,7 @@ def _fault_of_int8(p: RunPlan) -> str:
 
 
 def _fault_of_shards(p: RunPlan) -> str:
-    """The reason why the files cannot be shared out between the workers, or ""."""
+    """The reason why the files cannot be divided among the workers, or ""."""
     dataset, workers = p.network.dataset, p.place.job.num_workers
     files = len(dataset.subsets_in(p.params.data_dir or "")["train"])
     if not dataset.skips_bad_records:

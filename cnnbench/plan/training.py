@@ -165,11 +165,11 @@ class RunLength:
 
     @property
     def training_steps(self) -> int:
-        """Steps of the whole training from global step 0; warm-up steps train too."""
+        """Number of steps of the whole training, from global step 0. Warm-up steps are included."""
         return self.warm_up.least + self.batches
 
     def check_steps_left(self, train_dir: str, done: int) -> None:
-        """Refuses a training whose checkpoint, of global step `done`, is beyond --num_batches."""
+        """Refuses a training if its checkpoint has more steps (`done`) than --num_batches."""
         if done - self.batches > self.warm_up.most:  # Warm-up steps train, too.
             reason = (
                 f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "

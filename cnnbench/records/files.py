@@ -81,7 +81,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
 
 
 def check_folder_writable(flag: str, path: str) -> None:
-    """Creates a folder. FlagError if no file can be written in it."""
+    """Creates a folder. FlagError if no file can be written to it."""
     try:
         if not is_url(path):
             os.makedirs(path, exist_ok=True)
@@ -137,7 +137,8 @@ def write_atomically(
         return
     remove_abandoned(target.parent)
     # The name has a fixed length, so that it is valid even if the file's name has the maximum
-    # length. If two processes expect the same state, only one of them can create this file.
+    # length. If two processes expect the same state of the target, only one of them can create this
+    # file.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
     temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
     descriptor = _create_locked_file(temporary)
@@ -207,7 +208,10 @@ def check_written(warn: Callable[[str, str], None] | None = None) -> None:
 
 
 def write_text(flag: str, path: str, text: str) -> None:
-    """`write_bytes` of text in UTF-8; undecodable bytes of names appear as escapes."""
+    """Writes a text in UTF-8 with `write_bytes`.
+
+    Undecodable bytes in names become escape sequences.
+    """
     write_bytes(flag, path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -257,7 +261,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _create_locked_file(path: Path) -> int:
-    """A new file, locked as long as its descriptor is open; see `remove_abandoned`."""
+    """A new file that is locked as long as its descriptor is open; see `remove_abandoned`."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with contextlib.suppress(OSError):  # This file system has no locks, so nothing is removed.
@@ -352,7 +356,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
-    """Draws charts, one below the other, into the file of --plot."""
+    """Draws charts, one below the other, into the file that --plot names."""
     # Imported late, because most commands draw nothing.
     from cnnbench.base.charts.draw import render
 
@@ -371,7 +375,7 @@ def refuse_shared_outputs(files: Iterable[tuple[str, str]]) -> None:
 
 
 def are_same_file(path: str, other: str) -> bool:
-    """Whether two paths name the same file, also through links."""
+    """Whether two paths name the same file, directly or through links."""
     with contextlib.suppress(OSError, ValueError):  # One of the files does not exist.
         return os.path.samefile(path, other)
     with contextlib.suppress(OSError, ValueError):
@@ -403,7 +407,7 @@ def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def _document_matcher(kind: str) -> Callable[[bytes], bool]:
-    # As `Document.to_dict` orders the keys.
+    # The keys have the same order as in `Document.to_dict`.
     named = rf',\s*"kind":\s*"{kind}"'
     if kind == IMPLIED_KIND:
         named = rf'({named}|(?!,\s*"kind":))'
@@ -472,7 +476,9 @@ _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.
 
 
 def is_checkpoint_prefix(path: str) -> bool:
-    """Whether a path names one checkpoint (``…/model.ckpt-120``) and not a folder of them."""
+    """Whether a path names a single checkpoint (``…/model.ckpt-120``), not a folder of
+    checkpoints.
+    """
     return _PREFIX.search(path) is not None
 
 
@@ -528,7 +534,7 @@ def training_status(folder: str) -> str:
 
 
 def has_checkpoint(folder: str, step: int) -> bool:
-    """Whether the folder contains a complete checkpoint of that step."""
+    """Whether the folder contains a complete checkpoint of the given step."""
     complete, _, _ = _find_checkpoints(place(folder))
     return step in complete
 

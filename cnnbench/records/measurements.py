@@ -293,7 +293,10 @@ class Measurements:
         self.note(config={**self.parts.config, **encoded})
 
     def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
-        """Records that the next step begins a turn, with the wall time and CPU time of waiting."""
+        """Records that the next step begins a turn.
+
+        Stores the wall time and CPU time of waiting.
+        """
         past = self.parts.turns
         turns = TurnTaking(
             turn_seconds=turn_seconds,

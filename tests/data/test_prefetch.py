@@ -193,7 +193,7 @@ def test_an_input_that_hangs_is_closed_within_two_seconds_together_with_others(c
 
 def slow_copies(monkeypatch, before):
     """Calls ``before`` with the number of the tower in the thread that is about to copy."""
-    copy = prefetch.DeviceCopier._copy
+    copy = prefetch.DeviceCopier._copy_batch
 
     def slowed(self, tower, batch):
         before(tower)

@@ -40,7 +40,7 @@ REPEATED = {
 A part of the plan holds its flags, or a value of another name that follows from them.
 """
 
-_DECLARING = {"flag", "flag_of", "quiet_flag"}
+_DECLARING = {"flag", "redeclare_flag", "declare_quiet_flag"}
 """Functions that declare the flags of a command, which may have names of flags of runs."""
 
 _LITERALS = (ast.Tuple, ast.List, ast.Set, ast.Dict)

@@ -185,7 +185,7 @@ def bent():
     """A check of copies that finds one element changed once the timed steps have begun."""
     from cnnbench.run.driver.scenarios import ReplicaCheck
 
-    check = ReplicaCheck._check
+    check = ReplicaCheck._check_replicas
 
     def checked(self, global_step):
         if global_step:
@@ -276,14 +276,14 @@ def worker():
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
     membership._FAILURE_SECONDS = _PATIENCE  # until the others are done, however busy the machine
-    check, reached = ReplicaCheck._check, Target.reached
+    check, reached = ReplicaCheck._check_replicas, Target.reached
     facts.collect = functools.cache(facts.collect)
     results = []
     for run in json.loads(Path("runs.json").read_text()):
         flags = {"variable_update": "collective_all_reduce", "device": "cpu"}
         flags |= filled(run, worker=number)
         delay = late if flags.pop("late", False) else contextlib.nullcontext
-        ReplicaCheck._check = bent() if flags.pop("bent", "") == number else check
+        ReplicaCheck._check_replicas = bent() if flags.pop("bent", "") == number else check
         reached_by = flags.pop("reached_by", None)
         Target.reached = (lambda *_, by=reached_by: by == number) if reached_by else reached
         if ps and flags["variable_update"] != "distributed_all_reduce":

@@ -54,7 +54,7 @@ def test_the_documented_example_is_the_one_that_is_tested():
     assert 30 <= len(lines) <= 40
     document = (plugin.parents[1] / "modes.md").read_text(encoding="utf-8")
     words = " ".join(document.split())
-    assert f"(examples/{plugin.name}) is a complete one of {len(lines)} lines" in words
+    assert f"(examples/{plugin.name}) is a complete plug-in of {len(lines)} lines" in words
     assert f"```python\n{lines[-1]}\n```" in document
 
 

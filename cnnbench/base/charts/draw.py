@@ -67,7 +67,10 @@ def palette() -> dict[str, str]:
 
 @contextmanager
 def settings(salt: str) -> Iterator[None]:
-    """Settings of matplotlib so that equal charts result in equal bytes. `salt` changes the ids."""
+    """Settings of matplotlib with which equal charts are drawn as equal bytes.
+
+    `salt` changes the ids.
+    """
     import matplotlib
 
     settings = {
@@ -87,7 +90,7 @@ def settings(salt: str) -> Iterator[None]:
 
 
 class Sheet:
-    """A figure with charts one below the other, and the hints by group id.
+    """A figure with charts one below the other, and the hover texts by group id.
 
     Positions are relative to the left margin and to the top of the current chart, `top`. `inner`
     (the width) and `height` do not include margins.
@@ -220,7 +223,7 @@ def shortened(content: str, characters: int) -> str:
 
 
 def fitting(width: float) -> int:
-    """Number of characters of normal size that fit into a width."""
+    """Number of characters, in the normal size, that fit into a width."""
     return max(4, int(width / CHARACTER))
 
 
@@ -243,7 +246,7 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
         if place - half >= free:  # does not overlap its neighbour
             shown.append((tick, text, align))
             free = place + half + 8
-        elif not axis.tick_texts:  # A name of a point without enough space gets no tick.
+        elif not axis.tick_texts:  # If there is no space for a point's name, there is no tick.
             shown.append((tick, "", "center"))
     axes.set_xticks([tick for tick, _, _ in shown], [text for _, text, _ in shown], minor=False)
     axes.set_xticks([], minor=True)
@@ -304,7 +307,7 @@ def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[floa
     unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
     ticks: Sequence[float] = axis.ticks
     if not ticks and axis.log:
-        # With powers only, most of a short axis would have no ticks.
+        # If ticks were only at powers, most of a short axis would have no ticks.
         factors = (1.0, 2.0, 5.0) if axis.base == 10 and 5 < high / low < 1000 else (1.0,)
         powers = LogLocator(axis.base, factors, numticks=about).tick_values(low, high)
         ticks = [float(tick) for tick in powers if low <= tick <= high]
@@ -698,7 +701,10 @@ def _line_style(series: ChartSeries, index: int) -> dict[str, Any]:
 
 
 def _dot_size(index: int) -> float:
-    """Size of marks. Later series have smaller marks, so that equal points remain visible."""
+    """Size of the marks of a series.
+
+    Later series have smaller marks, so no mark hides an equal one.
+    """
     return max(5.5, 9.0 - 0.6 * index)
 
 

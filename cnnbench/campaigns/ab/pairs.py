@@ -154,7 +154,7 @@ class ExperimentState:
         """The last of the analyses of all sessions, by number of pairs."""
         ends: dict[int, Mapping[str, Any]] = {}
         for events, end in zip(self.sessions, self._ends, strict=True):
-            # The analysis after the last pair of a killed session is made again.
+            # If a session was killed, the analysis after its last pair is repeated.
             last = max(map(_pair_number_of, events)) if end is None else end["pairs"]
             ends |= {
                 analysis["pairs"]: analysis
@@ -663,7 +663,9 @@ class Pairs:
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
     def measure(self, number: int, later: int = 0, burn_in: bool = False) -> RunPolicy[None]:
-        """Runs a pair of processes, numbered from 1; those of burn-in count only if one fails.
+        """Runs a pair of processes, numbered from 1.
+
+        Results of a burn-in are used only if a process fails.
 
         `later` pairs of burn-in follow it. PairFailedError if a process failed by itself, or the
         pair was lost too often.

@@ -62,7 +62,7 @@ LENGTHS = frozenset(names_of_flags(FLAGS, RunPart.LENGTH))
 
 
 class StepCountEstimate:
-    """Finds the number of timed steps for a given process time.
+    """Finds how many timed steps a process needs to run for a given time.
 
     Attributes:
       step_seconds: median seconds of a step in the slowest of the measured runs.
@@ -77,7 +77,7 @@ class StepCountEstimate:
         self._fewest, self._most = fewest, most
 
     def timed(self, factor: float = 1.0) -> int:
-        """A multiple of the wanted number, within the limits."""
+        """The number of steps that was requested, times `factor`, within the limits."""
         return min(max(self._fewest, math.ceil(factor * self.wanted)), self._most)
 
     def __str__(self) -> str:
@@ -92,7 +92,9 @@ class StepCountEstimate:
 
 
 def resolve_commit(flag: str, text: str) -> str | None:
-    """The commit that the value of a flag names; None if it is a folder; else FlagError."""
+    """The commit that the value of a flag names; None if the value is a folder; otherwise
+    FlagError.
+    """
     if os.path.isdir(text):
         return None
     try:
@@ -181,7 +183,9 @@ class Side:
 
     @cached_property
     def given_flags(self) -> dict[str, str]:
-        """Values of the given flags by name, in flag files too, for any version of cnnbench."""
+        """Values of the given flags by name, including flags in flag files, for any version of
+        cnnbench.
+        """
         texts: dict[str, list[str]] = {}
         rest: list[str] = []
         with contextlib.ExitStack() as stack:
@@ -205,7 +209,7 @@ class Side:
         return self.python is None and not self._contains_cnnbench()
 
     def including(self, flags: Mapping[str, object]) -> Side:
-        """The side with more flags, by name."""
+        """The side with additional flags, given by name."""
         return replace(self, flags=(*self.flags, *flags_to_words(flags)))
 
     def command(self, record: Path) -> tuple[str, ...]:
@@ -216,14 +220,18 @@ class Side:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables that its processes get in addition to those of this process."""
-        # Earlier versions of launch start tasks with -m, which would look for an interpreter's
-        # cnnbench in the working directory first.
+        """Environment variables of the side's processes, in addition to the variables of this
+        process.
+        """
+        # Earlier versions of launch start tasks with -m. Python would then look for cnnbench in the
+        # working directory first.
         safe_path = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
         return {**safe_path, **self.variables}
 
     def description(self) -> str:
-        """Settings of this side only, in one line, without values of variables."""
+        """The settings that only this side has, in one line, without the values of environment
+        variables.
+        """
         parts = [shlex.join(self.own)] if self.own else []
         parts += [f"python {self.python}"] if self.python else []
         parts += [f"checkout {self.revision or self.checkout}"] if self.checkout else []
@@ -238,7 +246,7 @@ class Side:
         return "" if self.python is not None else own_checkout()
 
     def code(self) -> Subject:
-        """The code that it measures, as it is now."""
+        """The current state of the code that the side measures."""
         return repository.measured_code(self._config, self.checkout, self.resolved.parts)
 
     @property
@@ -290,7 +298,7 @@ def run_code(
 
 
 def has_module(side: Side, *paths: str) -> bool:
-    """Whether the cnnbench of a side has a module; False also if it cannot be asked.
+    """Whether the version of cnnbench of a side has a module. False if this is unknown.
 
     The paths are its alternative locations below the package. Files are checked, because an
     editable installation provides its own modules for those that a checkout lacks.
@@ -304,7 +312,9 @@ def has_module(side: Side, *paths: str) -> bool:
 
 
 def _library_versions(side: Side) -> dict[str, object]:
-    """Versions of what the interpreter of a side imports; none if it cannot be asked."""
+    """Versions of the packages that the interpreter of a side imports; empty if they are
+    unknown.
+    """
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
         answer = run_code(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
         return dict(json.loads(answer))
@@ -340,19 +350,20 @@ def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
 # Checks, resolves and compares the flags of sides before the first process.
 
 _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.argv[1:])"
-# Time limit, in case the import of a plug-in never returns.
+# Time limit, because the import of a plug-in may never return.
 _SECONDS = 120.0
 
 RESERVED = names_of_flags(FLAGS, RunPart.PER_PROCESS)
 """Flags of runs to refuse: a second process would resume or overwrite what the first left."""
 
-# Other files and folders that a run writes.
+# Additional files and folders that a run writes.
 _WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
 
 TURN_SECONDS = 0.3
 """Length of a turn; docs/evidence.md has its effect."""
 
-# A cnnbench with one of these files supports turns. Earlier versions have the second path.
+# A version of cnnbench with one of these files supports turns. Earlier versions have the second
+# file.
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
 # Another interpreter has other packages.
@@ -367,14 +378,17 @@ def refuse_flags(side: Side, names: Sequence[str], reason: str) -> None:
 
 
 def resolve_flags(side: Side) -> RunSummary:
-    """Resolves those flags of a side that this version of cnnbench knows; UsageError if wrong."""
+    """Resolves the flags of a side that this version of cnnbench knows.
+
+    UsageError if one is wrong.
+    """
     try:
         layout = json.dumps(None if side.layout is None else side.layout._asdict())
         done = run_code(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
         error, resolved = answer["error"], decode(RunSummary, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
-        # A plug-in that ends its process, or prints after the answer; the run will report it.
+        # The plug-in ended its process, or printed text after the answer. The run will report it.
         return RunSummary()
     if not side.is_this_cnnbench:
         return replace(resolved, notices=())
@@ -384,7 +398,7 @@ def resolve_flags(side: Side) -> RunSummary:
 
 
 def check_flags_of_commit(side: Side, commit: str, folder: str | Path = ".") -> None:
-    """Refuses flags that are wrong whatever files a commit has, before there is a worktree of it.
+    """Refuses flags that are wrong with any commit, before the worktree of a commit is created.
 
     Another cnnbench, such as that of the commit, may know others; a flag file may be in the commit.
     What a run writes to a relative path would be removed with the worktree.
@@ -418,7 +432,7 @@ def print_answer(job: str, *flags: str) -> None:
 
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
-    """Facts, and groups of them as in --allow_different, in which the sides differ."""
+    """The facts, and the groups of facts in --allow_different, in which the sides may differ."""
     flags, new_flags = a.given_flags, b.given_flags
     names = [name for name in {**flags, **new_flags} if flags.get(name) != new_flags.get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
@@ -429,7 +443,7 @@ def side_differences(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def why_no_turns(sides: Mapping[str, Side]) -> str | None:
-    """Why two sides cannot step in turn; None if they can."""
+    """The reason why two sides cannot take turns; None if they can."""
     for name, side in sides.items():
         obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
         if obstacle is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
@@ -448,7 +462,7 @@ def resolve_turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Repo
 def decide_on_turns(
     pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: Reporter
 ) -> bool:
-    """Whether processes step in turn; FlagError if --pairing=turns is impossible.
+    """Whether the processes take turns; FlagError if --pairing=turns is impossible.
 
     Args:
       pairing: value of the flag.

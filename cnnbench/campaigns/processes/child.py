@@ -1,4 +1,4 @@
-"""Child processes that end after a time-out or when their parent ends, and their commands."""
+"""Child processes, and their commands. A child ends after a time-out, or when its parent ends."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def own_checkout() -> str:
 
 
 def own_command_prefix() -> tuple[str, ...]:
-    """Program and first arguments with which this cnnbench can be started again.
+    """The program and the first arguments that start this version of cnnbench again.
 
     A command line is appended to them.
     """
@@ -189,7 +189,8 @@ def stop_children(
     tell: Callable[[str], None] = lambda line: None,
     seconds: float | None = None,
 ) -> list[ProcessResult]:
-    """Interrupts children, and kills those that still run after `seconds` (or a short grace).
+    """Interrupts children, and kills the children that still run after `seconds` or a short
+    extension.
 
     If a child announces in its log that it needs longer, the announcement is passed to `tell`, and
     the child gets that time. On KeyboardInterrupt, all children are interrupted again; a second
@@ -207,8 +208,8 @@ def stop_children(
                     deadline = start + int(announcement[1]) + AT_ONCE
                     tell(announcement.group())
     except KeyboardInterrupt:
-        # A process ignores a signal within SAME_SECONDS of the first one, and the first one may
-        # arrive late.
+        # A process ignores a signal within SAME_SECONDS after the first signal, and the first
+        # signal may arrive late.
         time.sleep(max(0.0, start + _LATE * SAME_SECONDS - time.monotonic()))
         deadline = time.monotonic() + AT_ONCE
         while time.monotonic() < deadline:
@@ -263,7 +264,10 @@ def start_command(
 
 @contextlib.contextmanager
 def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
-    """Context manager that restricts processes started in it to `cores`; None: no restriction."""
+    """Context manager that restricts processes started in it to `cores`.
+
+    None means no restriction.
+    """
     if cores is None:
         yield
         return
@@ -290,7 +294,9 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the whole group. Its leader is not reaped yet, so its number is still valid.
+        """Kills the whole process group.
+
+        The leader is not reaped yet, so its process id is still valid.
 
         Also waits for the other processes of the group, because the kernel may need a moment to
         free their memory.
@@ -305,7 +311,7 @@ class Child:
                     time.sleep(_LOOK_SECONDS / 10)
 
     def fileno(self) -> int:
-        """Descriptor for `select`; readable when the process has ended."""
+        """File descriptor for `select`. It is readable when the process has ended."""
         return self._link.fileno()
 
     def wait(self, seconds: float) -> ProcessResult | None:
@@ -333,7 +339,7 @@ class Child:
         self.send(signal.SIGCONT)
 
     def stopped(self) -> ProcessResult:
-        """The result of an interrupted process. The process is killed if it still runs."""
+        """The result of an interrupted process. If the process still runs, it is killed first."""
         self.send(signal.SIGKILL)
         return self._result_from_report(self._report or b"", timed_out=True)
 
@@ -396,7 +402,7 @@ OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The resolved flags of one run. The defaults mean that nothing is known.
+    """The resolved flags of one run. With the defaults, nothing is known about the run.
 
     Attributes:
       config: all parameters as JSON values, for the record of a run that wrote none.

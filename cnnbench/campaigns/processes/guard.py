@@ -42,8 +42,8 @@ def run_program(arguments: Sequence[str]) -> None:
     """Runs a program and ends it with the parent. Never returns: the group is killed at the end."""
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
-    # Signals to the group are for the program; the guard must survive them to report the status. A
-    # handler is set instead of SIG_IGN, because the program would inherit SIG_IGN.
+    # Signals to the group are for the program. The guard must survive them, so that it can report
+    # the status. A handler is set instead of SIG_IGN, because the program would inherit SIG_IGN.
     _handle_signals(lambda *_: None)
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:

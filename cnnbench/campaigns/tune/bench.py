@@ -551,7 +551,9 @@ class RaceBenchmark:
         return [first, *others]
 
     def closed(self, group: str, number: int, eliminated: Sequence[TuneRow], best: str) -> None:
-        """Reports the end of a round, the eliminated candidates, and the name of the best one."""
+        """Reports the end of a round, the eliminated candidates, and the name of the best
+        candidate.
+        """
         if eliminated:
             reasons = Counter(row.left for row in eliminated)
             text = ", ".join(f"{many} {reason}" for reason, many in reasons.items())

@@ -450,7 +450,7 @@ class FinalComparison:
         # Two processes train the weights that are compared.
         seconds = self.bench.seconds_left - 2 * self.bench.process_seconds
         fitting = int(seconds / (2 * self.bench.final_seconds))
-        # The number of pairs must be one at which the last interim analysis is possible.
+        # The last interim analysis must be possible at this number of pairs.
         most = min(there + fitting, MOST_PAIRS)
         most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
         if most >= FEWEST_PAIRS and most > there:

@@ -174,7 +174,8 @@ def combine_dimensions(
     refused = {name for name, word in CHANGES.items() if word not in allowed}
     combinations: list[Settings] = [{}]
     for values, suits in group:
-        # A mode that requires such a flag is kept here. `Space.make` drops it with a reason.
+        # Modes that require such a flag stay in the list. `Space.make` drops them and gives the
+        # reason.
         accepted = [value for value in values if not value.keys() <= refused]
         combinations = [
             {**settings, **value}

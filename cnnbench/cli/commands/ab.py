@@ -1,4 +1,4 @@
-"""``cnnbench ab``: whether B is slower than A, by interleaved fresh processes."""
+"""``cnnbench ab``: measures whether B is slower than A, in interleaved new processes."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
             values["pairs"] = earlier.pairs
     options = AbFlags(**values)
     options.check()
-    # The rules of an experiment are those with which it began.
+    # An experiment uses the rules that were valid when it began.
     rules = options.load_rules() if earlier is None else earlier.rules
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
         if name in values:
@@ -216,7 +216,10 @@ def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]
 
 
 def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> ExperimentState:
-    """The experiment to continue; refuses another one, and one that cannot be continued."""
+    """The experiment to continue.
+
+    Refuses a different experiment, and one that cannot be continued.
+    """
     folder = results_folder(values.get("results"), "ab", resume=True)
     state = find_experiment(Path(folder))
     if state is None:
@@ -246,7 +249,7 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
 
 
 def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
-    """Maximum number of pairs of --resume without --pairs: as planned, or as needed to decide."""
+    """Number of pairs for --resume without --pairs: the planned number, or enough for a verdict."""
     there = earlier.made[-1].pairs if earlier.made else 0
     if earlier.clear or there < earlier.pairs:
         return earlier.pairs
@@ -263,7 +266,10 @@ def _make_experiment(
     earlier: ExperimentState | None,
     rules: Rules,
 ) -> Experiment:
-    """The experiment. Its command leaves out environment variables: they may be secrets."""
+    """Creates the experiment.
+
+    Its command leaves out environment variables, which may be secrets.
+    """
     checked = sides.resolve_sides(both, "ab", campaign.reporter)
     for name, side in checked.items():
         # In an A/A measurement both sides are side A.
@@ -380,7 +386,7 @@ def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
 
 
 def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison:
-    """The comparison with the results of a second experiment about what sets exit code 1.
+    """The comparison with the results of a second experiment, which measured what sets exit code 1.
 
     The second experiment judges only these metrics, in as many pairs at most. If it is interrupted
     or fails, `pairs` is too, and the comparison stays as it is.
@@ -395,7 +401,7 @@ def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comp
         metrics=metrics,
         most_pairs=number,
         earlier=find_experiment(place),
-        # Other random orders than those of the first experiment.
+        # The random orders must differ from the orders of the first experiment.
         seed=first.seed + number,
         command=(),
     )
@@ -419,7 +425,7 @@ def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comp
 
 
 def _deciding_command(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str, int]:
-    """The command that would decide an experiment, and how many pairs it measures; "" without."""
+    """The command that would decide an experiment, and its number of pairs; "" if there is none."""
     if options.aa or pairs.failure:
         return "", 0
     folder, variables, there = pairs.results.folder, options.variables, len(pairs.records["a"])
@@ -438,7 +444,7 @@ def _deciding_command(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str
 
 
 def _write_reports(runs: Path, comparison: Comparison) -> None:
-    """Writes the files of a gate beside its runs; prints annotations on runners of GitHub."""
+    """Writes the files of a gate next to its runs. On GitHub's runners, prints annotations."""
     for name, format in _REPORTS.items():
         write_text("results", str(runs.parent / name), render(comparison, format))
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -447,7 +453,9 @@ def _write_reports(runs: Path, comparison: Comparison) -> None:
 
 
 def _campaign_identity(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdentity:
-    """What a later session has to agree with, and which code must not change."""
+    """The identity of the experiment, which a later session must match, and the code that must not
+    change.
+    """
     sides = experiment.sides
     return CampaignIdentity(
         plans={name: side.plan() for name, side in sides.items()},
@@ -490,12 +498,14 @@ def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
 
 
 def _pairs_for_clear_verdict(comparison: Comparison) -> int:
-    """Pairs for a clear verdict, in this or a new experiment; 0 if more pairs would not help."""
+    """Number of pairs for a clear verdict, in this or a new experiment; 0 if more pairs would not
+    help.
+    """
     return next((follow_up_pairs(*counts) for counts in undecided_results(comparison)), 0)
 
 
 def _compare_command(pairs: Pairs, options: AbFlags) -> list[str]:
-    """The compare command that gives the same verdict from the files."""
+    """The `cnnbench compare` command that gives the same verdict from the saved records."""
     experiment, folder = pairs.experiment, pairs.results.folder
     records = [run for entry in pairs.comparison.entries for run in (*entry.base, *entry.new)]
     allowed = dict.fromkeys(experiment.facts["allowed"])
@@ -516,7 +526,7 @@ def _compare_command(pairs: Pairs, options: AbFlags) -> list[str]:
 
 
 def _spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """The A/A spread of every metric with enough values, over both sides, a line each."""
+    """One line for each metric with enough values: its A/A spread over both sides."""
     records = [run for entry in comparison.entries for run in entry.runs]
     lines = []
     for metric in comparison.metrics:

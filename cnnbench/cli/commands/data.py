@@ -137,7 +137,10 @@ HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs an action. DataError for unreadable images, or for defects in a checked data set."""
+    """Runs an action.
+
+    Raises DataError if images are unreadable or a checked data set has defects.
+    """
     name, rest = (argv[0], argv[1:]) if argv else ("", ())
     if name not in _ACTIONS:
         *others, last = _ACTIONS
@@ -237,7 +240,7 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
 
 
 def _quiet_tensorflow() -> contextlib.AbstractContextManager[None]:
-    """Context in which TensorFlow uses only the host, and standard error is held back.
+    """Context in which TensorFlow uses only the host, and in which standard error is delayed.
 
     Messages of native libraries are printed only after an unexpected exception.
     """

@@ -57,7 +57,7 @@ class EnvFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCondition:
-    """A condition that may spoil results.
+    """A condition of the machine that may distort results.
 
     Attributes:
       id: one of `CONDITIONS`; silences it in --quiet_conditions.

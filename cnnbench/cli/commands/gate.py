@@ -1,4 +1,4 @@
-"""``cnnbench gate BASE [HEAD]``: whether a change of a repository made training slower."""
+"""``cnnbench gate BASE [HEAD]``: checks whether a change in a repository makes training slower."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class GateFlags(ab.AbFlags):
     )
 
 
-# The commits define the sides.
+# The sides are defined by commits.
 _NOT_OF_GATES = {spec.name for spec in specs_of(sides.SideFlags)} | {"aa"}
 _SECTIONS = {"init": "What to do", **ab.SECTIONS}
 _FLAGS = {
@@ -121,7 +121,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _side_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
-    """Flags for the sides: the commit that a change started from, not what BASE has since.
+    """Flags for the sides.
+
+    Side A is the commit from which the change started, not the current BASE.
 
     The rules are those of that commit: a change must not loosen the rules by which it is judged.
     """
@@ -143,7 +145,10 @@ def _side_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
 
 @contextlib.contextmanager
 def _gate_results_folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
-    """The folder for results: an empty one, unless resumed; removed again if it stays empty."""
+    """The folder for results.
+
+    It must be empty, unless resumed. If it stays empty, it is removed.
+    """
     if results is None:
         folder = Path(tempfile.mkdtemp(prefix="cnnbench-gate-"))
     else:
@@ -161,7 +166,7 @@ def _gate_results_folder(results: str | None, is_resumed: bool) -> Iterator[Path
 
 
 def _write_ci_files(system: str, flags: Sequence[str]) -> None:
-    """Writes the files of a CI system below the top of the repository; refuses to replace any."""
+    """Writes the files of a CI system into the repository. Raises an error if a file exists."""
     try:
         top = Path(git("rev-parse", "--show-toplevel"))
     except GitError as error:
@@ -188,7 +193,8 @@ def _write_ci_files(system: str, flags: Sequence[str]) -> None:
 
 
 def _pip_requirement() -> str:
-    """What pip installs to get this cnnbench: the revision it was installed from, or its version.
+    """The argument with which pip installs this cnnbench: the revision from which it was installed,
+    or its version.
 
     Without a revision or a remote repository, the requirement contains OWNER and REVISION.
     """

@@ -1,4 +1,4 @@
-"""``cnnbench history DIR``: shows how a metric develops over commits."""
+"""``cnnbench history DIR``: shows how a metric changes over commits."""
 
 from __future__ import annotations
 

@@ -147,7 +147,9 @@ def _read_records(
 
 
 def _skipped_line_warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
-    """For each file, the first lines that were not understood, and the number of others."""
+    """For each file, the first lines that could not be read, and the number of further such
+    lines.
+    """
     by_file: dict[str, list[Skipped]] = {}
     for skipped_line in skipped:
         by_file.setdefault(skipped_line.path, []).append(skipped_line)

@@ -131,7 +131,7 @@ class JudgingFlags:
 
     @property
     def policy(self) -> Policy:
-        """The constants of the tests. (The threshold flag is in per cent.)"""
+        """The constants of the statistical tests. (The value of --threshold is in per cent.)"""
         share = None if self.threshold is None else self.threshold / 100
         changes = {"threshold": share, "alpha": self.alpha}
         changed = {name: value for name, value in changes.items() if value is not None}
@@ -171,7 +171,7 @@ class JudgingFlags:
 
 
 def load_side(path: str, reductions: bool = True) -> Loaded:
-    """Reads the records of one side. If `reductions`, all-reduce records alone are enough.
+    """Reads the records of one side. If `reductions`, there may be only records of all-reduces.
 
     PathError if the path does not exist, or contains nothing that looks like a record.
     """
@@ -189,7 +189,7 @@ def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
 
 
 def warn_of_unknown_commits(subjects: Iterable[Subject | None]) -> None:
-    """Reports on stderr the number of measurements with an unknown commit, which are pooled."""
+    """Reports on stderr the number of measurements with an unknown commit, which are combined."""
     unknown = [subject.unknown for subject in subjects if subject is not None and subject.unknown]
     if unknown:
         number = count_text(len(unknown), "measurement", "measurements")

@@ -90,12 +90,12 @@ class JobFlags:
 
     @property
     def layout(self) -> JobLayout:
-        """Numbers of processes by kind."""
+        """The number of processes of each kind."""
         return JobLayout(workers=self.workers, ps=self.ps, controller=self.controller)
 
     @property
     def layout_if_several(self) -> JobLayout | None:
-        """Numbers of processes by kind; None for a single process."""
+        """The number of processes of each kind; None for a single process."""
         return self.layout if self.layout.size > 1 else None
 
 

@@ -144,7 +144,7 @@ def _check_options(options: ReportFlags, values: dict[str, object]) -> None:
 
 
 def _check_number_of_files(paths: Sequence[str]) -> None:
-    """Raises an error if there are more files than a page or the memory can contain."""
+    """Raises an error if there are too many files for a page or for the memory."""
     number = sum(1 for _ in find_files(paths))
     if number > _MOST_FILES:
         raise UsageError(
@@ -194,7 +194,7 @@ def _history_documents(
 def _history_contents(
     histories: Iterable[HistoryDocument],
 ) -> tuple[Sequence[Answer], Sequence[Section]]:
-    """Answers and sections of histories."""
+    """The answers and sections that a report shows about histories."""
     answers_found: list[Answer] = []
     sections: list[Section] = []
     for history in histories:

@@ -52,7 +52,8 @@ MOST_PAIRS = 1000
 VARIABLES = ("a_env", "b_env")
 """Flags whose values may be secrets."""
 
-# A cnnbench with one of these modules can run jobs. Earlier versions have the second module.
+# A version of cnnbench with one of these modules can run jobs. Earlier versions have the second
+# module.
 _LAUNCHES = ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py")
 
 _CHECKOUT = (
@@ -157,7 +158,10 @@ def parse_side_flags(
 
 
 def mask_variable_value(text: str) -> str:
-    """NAME=VALUE for messages. The value is "..." unless records contain this variable."""
+    """NAME=VALUE for messages.
+
+    The value is replaced by "..." unless records contain this variable.
+    """
     name, equals, _ = text.partition("=")
     return text if not equals or may_record_variable(name) else f"{name}=..."
 
@@ -168,7 +172,7 @@ def without_flags(
     names: Collection[str],
     added: Sequence[str] = (),
 ) -> list[str]:
-    """Removes some flags before the dashes of a command line, and adds others there.
+    """Removes flags from a command line, before "--", and adds other flags there.
 
     Flag files are replaced by their flags. Environment variables are written as in
     `mask_variable_value`.
@@ -197,7 +201,7 @@ def command_line_with(
 
 @contextlib.contextmanager
 def printing_resume_command(reporter: Reporter, line: str) -> Iterator[None]:
-    """If the block is interrupted, prints the command line that continues."""
+    """If the block is interrupted, prints the command line that continues the campaign."""
     try:
         yield
     except KeyboardInterrupt:
@@ -216,7 +220,10 @@ def interpreter_path(flag: str, text: str) -> str:
 
 
 def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
-    """The sides with resolved flags. Raises an error for invalid flags that this version knows."""
+    """The sides with resolved flags.
+
+    Raises an error for invalid flags, as far as this version knows them.
+    """
     for name, side in both.items():
         reason = f"cannot be used with {command}, which keeps a record of each process"
         refuse_flags(side, RESERVED, reason)
@@ -302,7 +309,7 @@ _LEFT_OUT = (*RESERVED, *names_of_flags(FLAGS, FlagRole.OUTPUT), labels.FLAG, *A
 
 
 def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
-    """Number of pairs (or processes per side) that should decide an inconclusive result.
+    """Number of pairs (or processes per side) that should be enough for a verdict.
 
     0 if more would not help, or if `cnnbench ab` and `run` cannot measure them.
     """
@@ -313,7 +320,7 @@ def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
 
 
 def new_experiment_planner(policy: Policy) -> PlanOf:
-    """How further pairs are judged of runs that belong to no experiment that can go on.
+    """How further pairs are judged if the runs belong to no experiment that can be continued.
 
     A function of the runs of BASE and of NEW: in a new experiment where their flags or revisions
     say what `cnnbench ab` has to compare, else (None) together with these.
@@ -338,7 +345,7 @@ def experiment_of(base: str, new: str) -> ExperimentState | None:
 def add_next_step(
     comparison: Comparison, earlier: ExperimentState | None
 ) -> tuple[Comparison, list[str]]:
-    """Adds a next step to a comparison of saved records; returns lines with commands beside it.
+    """Adds a next step to a comparison of saved records. Also returns lines with commands.
 
     The next step is for the configuration that the advice is about. The lines name a command for
     each of the first configurations that more pairs would settle.
@@ -371,7 +378,7 @@ def resume_command(
     pairs: int | None = None,
     variables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The command that continues an experiment, or the gate that it is a part of.
+    """The command that continues an experiment, or the gate to which it belongs.
 
     Args:
       pairs: the new maximum number of pairs; None: that of the experiment.
@@ -390,13 +397,13 @@ def resume_command(
 
 
 def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
-    """Whether commands on one machine can measure more runs of this kind."""
+    """Whether commands on a single machine can measure more runs of this kind."""
     machines = {address.rpartition(":")[0] for hosts in _hosts(new[-1]) for address in hosts}
     return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
 
 
 def _differing_flags(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
-    """The flags of `cnnbench ab` that differ between the sides; none if records do not contain
+    """The flags of `cnnbench ab` that differ between the sides; empty if records do not contain
     them.
     """
     flags = [_given_flags(side[-1]) for side in (base, new)]
@@ -428,7 +435,7 @@ def _follow_up_command(
         return shlex.join(
             ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
         )
-    # Records do not contain the difference between the sides, so only the user can measure more.
+    # Records do not say how the sides differ, so only the user can measure more.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _new_file_names("base", comparison.base_label)
     new_files = _new_file_names("new", comparison.new_label)
@@ -438,7 +445,7 @@ def _follow_up_command(
 
 
 def _policy_flags(comparison: Comparison) -> list[str]:
-    """Flags for threshold and level, if these are not the defaults."""
+    """The flags for threshold and significance level, if their values are not the defaults."""
     usual, policy = Policy(), comparison.policy
     flags = (
         [f"--threshold={100 * policy.threshold:g}"] if policy.threshold != usual.threshold else []
@@ -468,7 +475,7 @@ def _hosts(measurement: Measurement) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _job_flags(measurement: Measurement) -> tuple[str, ...]:
-    """The flags for the processes of the measured job; none for a single process."""
+    """The flags for the processes of the measured job; empty for a single process."""
     workers, ps = _hosts(measurement)
     if not workers:
         return ()

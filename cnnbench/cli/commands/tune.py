@@ -1,4 +1,4 @@
-"""``cnnbench tune``: searches the fastest flags for a network on this machine."""
+"""``cnnbench tune``: searches for the fastest flags of a network on this machine."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ _REFUSED = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Searches the fastest flags. After a UsageError, nothing has been run."""
+    """Searches for the fastest flags. After a UsageError, nothing has been run."""
     before, behind = split_at_dashes(argv)
     options, of_runs = split_options(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
     of_runs.update(parse_flags(behind, ACCEPTED.values()))
@@ -172,7 +172,7 @@ def _make_question(
     plugins.load_plugins_of_flags(of_runs)
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     if not on_gpu and of_runs.get("device", "auto") == "auto":
-        # With this, candidates that need GPUs are dropped instead of failing.
+        # This flag makes sure that candidates that need GPUs are dropped instead of failing.
         of_runs = {**of_runs, "device": "cpu"}
     allowed = frozenset(split_words(options.allow))
     layout = options.layout_if_several

@@ -62,7 +62,7 @@ def flags_of_plugins() -> dict[str, FlagSpec]:
 
 
 def flag_of_constant(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
-    """The flag of a plug-in's constant.
+    """The flag that sets a constant of a plug-in.
 
     Args:
       owner: the flag that selects the optimizer or the schedule.

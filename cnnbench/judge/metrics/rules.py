@@ -179,7 +179,7 @@ class Rules:
 
     @property
     def divides(self) -> bool:
-        """Whether a rule names metrics, which get shares of alpha."""
+        """Whether a rule names metrics. If so, metrics share alpha."""
         return bool(self.named_metrics)
 
     @property

@@ -478,7 +478,7 @@ class Interconnect:
             return 0.0
         phases: list[ReductionPhase] = []  # phases on the busiest device
         if packing.joins:
-            # Joining copies the tensors. Splitting does not: it results in views.
+            # Joining copies the tensors. Splitting copies nothing, because the parts are views.
             phases.append(ReductionPhase(copied=sum(tensor.bytes for tensor in tensors)))
         travelling = sent_tensors(packing, tensors)
         layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)

@@ -331,7 +331,7 @@ def _latencies(record: RunRecord) -> Sequence[float]:
 
 
 def _single_steps(record: RunRecord) -> Sequence[float]:
-    """Times of single steps; none if the run has several steps per execution."""
+    """Times of single steps; empty if the run has several steps per execution."""
     return record.step_seconds if record.steps_per_execution == 1 else ()
 
 

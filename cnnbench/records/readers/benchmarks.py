@@ -79,7 +79,7 @@ _SECONDS_OF_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @register_reader(GOOGLE_BENCHMARK, rb'^\s*"context": \{')
 def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each benchmark: the mean wall time of its repetitions, which are one process.
+    """A record for each benchmark, with the mean wall time of its repetitions (in one process).
 
     Aggregates that the file has are left out, since they follow from the repetitions; without
     repetitions the mean of the file is the value.
@@ -117,7 +117,7 @@ HYPERFINE = "hyperfine"
 
 @register_reader(HYPERFINE, rb'^\s*"results": \[\s*\{\s*"command": ')
 def read_hyperfine(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each process that hyperfine has timed; those that failed have no value."""
+    """A record for each process that hyperfine has timed. Failed processes have no value."""
     part = 0
     for result in file.json()["results"]:
         name, codes = str(result["command"]), result.get("exit_codes") or []
@@ -140,7 +140,10 @@ _PYPERF_UNITS = {"second": "s", "byte": "bytes", "integer": "number"}
 
 @register_reader(PYPERF, rb'"perf_version":|"calibrate_loops":')
 def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each process with values: their mean. Calibrations have none."""
+    """A record for each process with values.
+
+    It contains their mean. Calibrations have no values.
+    """
     content, part = file.json(), 0
     for benchmark in content["benchmarks"]:
         # Metadata that all runs share is listed once.

@@ -340,7 +340,7 @@ class BenchmarkCNN(Run):
                 self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
     def _check_memory(self, kind: str) -> None:
-        """Refuses a run that needs too much memory; warns of a run that may need too much."""
+        """Refuses a run that needs too much memory. Prints a warning if a run may need too much."""
         needed = preflight.estimate_memory(self.plan, kind)
         self.measurements.note("measured", estimated_memory_bytes=needed.total)
         memory = preflight.available_memory(self.plan, kind)
@@ -375,7 +375,8 @@ class BenchmarkCNN(Run):
         return ProcessProgress(str(task), warm_up + timed, last, doing, batches)
 
     def _write_failure_record(self, message: str, tell_error: Callable[[str], None]) -> None:
-        """Writes the record before the watchdog ends this process.
+        """Handles the loss of another process: writes the record before the watchdog ends this
+        process.
 
         Runs in the watchdog's thread.
         """
@@ -432,13 +433,13 @@ class BenchmarkCNN(Run):
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":
             print_notices(record, self.output.messages)
-            # The error that ended the run is being raised, and is more important.
+            # The error that ended the run is being raised. It is more important.
             check_written(self.output.messages.warning)
         return record
 
 
 def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
-    """A one-line error for failures of TensorFlow or the machine; None for defects of cnnbench."""
+    """A one-line error if TensorFlow or the machine failed; None for a defect of cnnbench."""
     if isinstance(error, BenchmarkError):
         return error
     reason = exhausted(error)

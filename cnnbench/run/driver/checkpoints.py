@@ -246,7 +246,10 @@ class Checkpoints:
         return tf.train.Checkpoint(**parts)
 
     def _on_host(self, variable: tf.Variable) -> tf.Variable:
-        """A variable with the same value in the process that writes the checkpoint."""
+        """The copy of a variable in the process that writes the checkpoint.
+
+        It has the same value.
+        """
         if self._host in (None, variable.device):
             return variable
         value = towers.read(variable)
@@ -269,7 +272,7 @@ def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]
 
 
 def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
-    """Raises FlagError if the newest checkpoint is one of tf_cnn_benchmarks that cannot be used."""
+    """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
     # other differences are reported when the checkpoint is restored
     with contextlib.suppress(BenchmarkError):
         if path := files.find_latest_checkpoint(folder):

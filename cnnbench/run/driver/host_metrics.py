@@ -60,7 +60,7 @@ class HostMetrics:
 
 
 class HostMetricsInChild(HostMetrics):
-    """Computes metrics in a child process, one evaluation after the other.
+    """Computes the metrics of one evaluation after the other in a child process.
 
     Args:
       model, dataset: names with which the process finds the model.
@@ -258,7 +258,7 @@ class EvaluationResults:
 
     def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
         other_metrics = dict(metrics)
-        # The accuracies have fields of their own.
+        # There are separate fields for the accuracies.
         top_1, top_5 = other_metrics.pop("top_1", None), other_metrics.pop("top_5", None)
         evaluation = dataclasses.replace(
             evaluation, top_1=top_1, top_5=top_5, metrics=other_metrics

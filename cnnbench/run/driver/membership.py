@@ -104,7 +104,7 @@ class Membership:
 
     @contextmanager
     def doing(self, activity: ProcessActivity) -> Iterator[None]:
-        """Sets the activity within the block."""
+        """Sets the activity of this process within the block."""
         before, self.activity = self.activity, activity
         try:
             yield
@@ -233,7 +233,7 @@ class Membership:
         return chief_ending
 
     def lost_tasks(self) -> dict[str, str]:
-        """Lost tasks with the reasons."""
+        """The lost tasks, with the reasons."""
         lost = {} if self._watchdog is None else self._watchdog.lost_tasks
         return {str(task): why for task, why in {**lost, **self._culprits}.items()}
 
@@ -268,7 +268,8 @@ class Membership:
         write: Callable[[str, BaseException | None], object],
         explain: Callable[[Exception], BenchmarkError | None] = lambda error: None,
     ) -> Iterator[None]:
-        """Runs the block as this process's part of the job, and reports its end to the others.
+        """Runs the block as this process's part of the job, and reports its end to the other
+        processes.
 
         Args:
           write: writes the record of a block that ends early. Its arguments are "interrupted" or
@@ -338,7 +339,7 @@ class Interrupts:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Ctrl-C in one worker ends all workers after the same step."""
+        """Context manager: Ctrl-C in one worker ends all workers after the same step."""
         if self._workers is None:
             yield
             return

@@ -349,7 +349,7 @@ def _network_settings(plan: RunPlan) -> dict[str, Any]:
 
 
 def _optimizer_settings(plan: RunPlan) -> dict[str, Any]:
-    """Settings of the optimizer, as declared by it, and of its learning rate."""
+    """Settings of the optimizer, as its declaration names them, and of its learning rate."""
     rate = plan.rates.outline
     optimizer = plan.numerics.optimizer_spec
     settings: dict[str, Any] = {
@@ -513,7 +513,10 @@ class TrainingSummaries(_SummaryWriter):
         return global_step % self._every == 0
 
     def paused(self, state: TrainingState) -> None:
-        """Writes scalars, and statistics that only summaries need."""
+        """Called while no step is running.
+
+        Writes scalars, and statistics that only summaries need.
+        """
         step = state.global_step
         for tag, value in self._training_scalars(state).items():
             self._file.scalar(tag, value, step)

@@ -45,7 +45,7 @@ def partition_file(prefix: str, number: int) -> str:
 
 @contextlib.contextmanager
 def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
-    """Checks all outputs of a run, and locks the folder of its checkpoints during the block.
+    """Context manager that checks all outputs of a run, and locks the folder of its checkpoints.
 
     A file in the folder shows that the training is running and, after the block, how it has ended.
     A refused run does not change the folder.
@@ -222,7 +222,7 @@ def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
     if plan.work is not WorkKind.INPUT:
         fixed += _variable_bytes(plan, towers)
         per_image = _activation_bytes(plan, plan.work.trains)
-    waiting = plan.length.passes  # synthetic examples of all passes
+    waiting = plan.length.passes  # the synthetic examples of all passes are on the device
     if plan.params.data_dir:
         together = plan.params.steps_per_execution
         waiting = plan.input.training.datasets_prefetch_buffer_size
@@ -281,7 +281,7 @@ def _variable_bytes(plan: RunPlan, towers: int) -> int:
     if not plan.work.trains:
         return round(size * copies * width)
     slots = _slots_per_weight(plan)
-    # The gradients of each tower, and those of the update: their sum, with weight decay.
+    # The gradients of each tower, and their sum with weight decay, which the update uses.
     gradients = towers + (1 if copies == 1 else towers)
     if plan.length.passes > 1:
         gradients += towers  # sums of the passes

@@ -191,7 +191,7 @@ def _digest_of_variable(variable: TowerVariable) -> bytes:
 
 
 def measure_input(run: Run, built: BuiltRun) -> float | None:
-    """Times the input pipeline without a network, as a whole and by stages, and closes it.
+    """Times the whole input pipeline and its stages, without a network. Then closes the pipeline.
 
     Returns:
       Images/sec of the whole pipeline.
@@ -411,7 +411,7 @@ def _restore_or_initialize(
 
 
 def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Sequence[int]) -> None:
-    """Lets the input continue after the examples that earlier runs have used."""
+    """Continues the input after the examples that earlier runs have used."""
     plan = run.plan
     # Asynchronous workers have used approximately equal numbers of them.
     together = plan.length.global_batch * (
@@ -516,7 +516,7 @@ class TrainingEndDetector:
     def reason(self) -> str:
         """Why no further checkpoint is expected; "" if there may be one."""
         ended = self._status not in ("", files.RUNNING)
-        # At the first check, the end may be that of an earlier training, which is being resumed.
+        # At the first check, the file may be from an earlier training that is now being resumed.
         if ended and (self._is_new or self._before == self._status):
             return f"the training has ended ({self._status})"
         if self._timeout and time.monotonic() - self._since >= self._timeout:

@@ -227,7 +227,9 @@ class LoopTimer:
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """Excludes the block from the time of the loop, such as an evaluation."""
+        """Context manager that excludes its block, such as an evaluation, from the time of the
+        loop.
+        """
         before = self.loop()
         try:
             yield
@@ -274,7 +276,7 @@ class StuckDetector:
         self._longest = 0.0
 
     def stuck_workers(self, in_flight: Mapping[str, int], seconds: float) -> dict[str, float]:
-        """Seconds without progress, by name, for workers that are stuck.
+        """Workers that are stuck: seconds without progress, by name of the worker.
 
         Args:
           in_flight: number of the current update, for each worker that has one.
@@ -428,7 +430,7 @@ class AsyncLoop(Generic[Values]):
                 self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
 
     def _next_number(self, worker: str, run: int) -> int | None:
-        """Waits for and returns the number of the worker's next update; None at the end."""
+        """Waits for the number of the worker's next update, and returns it; None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
@@ -524,7 +526,9 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._remaining_workers = list(workers)
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
-        """Ends the loop, because only TensorFlow knows which worker runs the update of a slot."""
+        """Ends the loop if an update is stuck, because only TensorFlow knows which worker runs
+        it.
+        """
         waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
         suspects = ", ".join(waits) or f"one of {', '.join(self._remaining_workers)}"
         doing = ProcessActivity.INPUT if waits else ProcessActivity.STEP

@@ -191,7 +191,7 @@ class Training:
             return self._finish_training(spent.wall, steps)
 
     def _measure_latency(self) -> None:
-        """Times single batches of a forward-only run whose steps were launched ahead of time."""
+        """Times single batches of a forward-only run, because its timed steps overlapped."""
         latencies, progress = list[float](), self._run.output.progress_line
         batches = min(len(self._run.measurements.timed.seconds), FEWEST_FOR_P99)
 
@@ -208,7 +208,9 @@ class Training:
             progress.finish()
 
     def _input_wait_seconds(self) -> float:
-        """Seconds of waiting for input; the mean over workers that wait independently."""
+        """Seconds in which the run waited for input: the mean over workers that wait
+        independently.
+        """
         if not self._built.workers:
             return self._inputs.wait_seconds
         return fmean(step.input_wait_seconds for step in self._built.workers.values())
@@ -434,7 +436,10 @@ class Training:
             return self._stopped_early
 
     def _give_turn(self) -> None:
-        """Gives other processes their turns. Not part of step times or of the loop time."""
+        """Waits while other processes have their turns.
+
+        Step times and the loop time do not include this.
+        """
         turns, watch = self._run.membership.turns, self._run.watch
         assert watch is not None
         with (

@@ -144,7 +144,7 @@ def collective_implementations(graph: Any, devices: Collection[str]) -> tuple[st
 
 
 def _needed_operations(graph: Any) -> Iterator[Any]:
-    """Operations on which outputs and side effects depend. TensorFlow prunes the others."""
+    """Operations on which outputs and side effects depend. TensorFlow prunes all others."""
     visited: set[Any] = set()
     todo = [tensor.op for tensor in graph.outputs]
     todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
@@ -168,7 +168,7 @@ def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
 
 
 def _collective_number(op: Any, name: str, position: int) -> int:
-    """A number of a collective, which is an attribute or, in V2 operations, an input."""
+    """A number that a collective uses. It is an attribute or, in V2 operations, an input."""
     if not op.type.endswith("V2"):
         return int(op.get_attr(name))
     return int(tf.get_static_value(op.inputs[position]))

@@ -226,7 +226,10 @@ class StepWork:
         return OperationWork(Part(layer, kind, direction), is_product, moved)
 
     def is_of_step(self, name: str) -> bool:
-        """Whether an operation in a profile belongs to the step. Most others are of the input."""
+        """Whether an operation in a profile belongs to the step.
+
+        Most other operations belong to the input.
+        """
         return (
             TOWER.search(name) is not None
             or source_operation(name) in self._traced

@@ -60,7 +60,7 @@ _shared: list[IO[bytes]] = []
 
 
 def share_held_back_output() -> Callable[[], str]:
-    """Makes the next forked process write its held-back standard error to a file of this process.
+    """Makes the next child process write its stored standard error to a file of this process.
 
     Returns a function. If that process has ended within a block that held back output, the function
     returns this text without informational lines.

@@ -204,7 +204,7 @@ def _continue_in_child(
     longest_step: Callable[[], float] | None = None,
     retries: Callable[[], bool] = lambda: False,
 ) -> None:
-    # Not imported for --help and refused flags.
+    # Imported late, so that it is not imported for --help and refused flags.
     from cnnbench.run.runtime.loading import share_held_back_output
 
     parent = os.getpid()
@@ -269,12 +269,12 @@ def _end_like_child(
         reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_death_text(status, reason))
         announced = _report_death(error, lost)
-    announce_exit_code(announced)  # Announced to the parent of this process, if `watched` forked.
+    announce_exit_code(announced)  # Informs the parent of this process, if `watched` forked.
     os._exit(announced)
 
 
 def _end_forks_with(process: int) -> None:
-    """Lets processes that plug-ins fork end with this one, because they keep its output open.
+    """Makes processes that plug-ins fork end with this process, because they keep its output open.
 
     Processes that other threads fork are left alone: the kernel would end them with the thread.
     """
@@ -505,7 +505,9 @@ class StallDetector:
         return progress._replace(idle=idle, stalled=idle > limit)
 
     def exclude(self, seconds: float) -> None:
-        """Excludes seconds in which the whole process was stopped."""
+        """Excludes seconds in which the whole process was stopped from the time without
+        progress.
+        """
         self._since += seconds
 
 
@@ -514,7 +516,7 @@ def _is_in_steps(progress: ProcessProgress) -> bool:
 
 
 def blamed_tasks(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
-    """Tasks for which the others wait, in a stalled job that synchronises in every step.
+    """Tasks for which the other tasks wait, in a stalled job that synchronises in every step.
 
     These tasks wait for anything but a step. If all wait for a step, they are the tasks with the
     fewest steps.

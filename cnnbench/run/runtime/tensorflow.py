@@ -34,7 +34,7 @@ from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
 
-# For an addition and two copies of a number by a GPU, on a machine that may be busy.
+# Time limit for an addition and two copies of a number by a GPU. The machine may be busy.
 _SILENT_SECONDS = 6.0
 # Share of a card's memory for its logical GPUs; CUDA and its libraries need the rest.
 _DIVIDED = 0.9
@@ -64,7 +64,9 @@ class Devices(NamedTuple):
 
 
 def export_environment(machine: MachinePlan) -> tuple[str, ...]:
-    """Sets environment variables that TensorFlow reads during its import; call it before.
+    """Sets environment variables that TensorFlow reads during its import.
+
+    Call it before the import.
 
     Variables that are already set keep their values. Returns warnings about variables that
     contradict the flags.
@@ -101,12 +103,14 @@ def export_environment(machine: MachinePlan) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-# A user sets these on purpose. They do not contradict any flag.
+# Users set these variables on purpose. They do not contradict any flag.
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
 def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
-    """Selects devices as the flags request, without initialising them; FlagError if too few.
+    """Selects devices as the flags request, without initialising them.
+
+    FlagError if there are too few.
 
     Without `job`, the run has only this process.
     """
@@ -153,7 +157,8 @@ def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
         gpus = tf.config.list_physical_devices("GPU")
         _use_gpus(tf, machine, [gpus[number] for number in sorted(machine.cards)])
     else:
-        # Hides also GPUs in the user's CUDA_VISIBLE_DEVICES, which would lose memory.
+        # This also hides GPUs in the user's CUDA_VISIBLE_DEVICES. Otherwise TensorFlow would
+        # allocate memory on them.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(tf, flags.num_gpus)
@@ -290,7 +295,7 @@ def _gpus_per_card_text(machine: MachinePlan) -> str:
 
 
 def _memory_of_card_parts(machine: MachinePlan) -> dict[int, list[int]]:
-    """MiB of each logical GPU of the run, by card; empty if cards are not divided.
+    """MiB of the logical GPUs of the run, by card; empty if cards are not divided.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
     FlagError if the size of the memory is unknown.
@@ -328,7 +333,8 @@ def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
         try:
             getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
         except RuntimeError:
-            # Already initialised: an error only if another size was requested.
+            # TensorFlow is already initialised. This is an error only if a different size was
+            # requested.
             have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
             if threads not in (None, have):
                 raise FlagError(
@@ -429,7 +435,7 @@ def peak_memory(device_kind: str) -> int | None:
 
 
 def tensor_bytes_by_gpu(key: str) -> list[int]:
-    """Bytes of tensors on each GPU of this process: `key` is "current" or "peak"."""
+    """Bytes of tensors on each GPU of this process. `key` is "current" or "peak"."""
     import tensorflow as tf
 
     gpus = (f"GPU:{number}" for number in range(len(physical_devices_of_gpus())))
@@ -562,7 +568,8 @@ def peak(
 def published_peak_flops(
     gpu_names: Sequence[str], dtype: str, tf32: bool | None = None
 ) -> tuple[float, str] | None:
-    """Sum of the makers' numbers for the GPUs with the driver's names, and its source.
+    """Sum of the manufacturers' peak rates for GPUs with the given names, and the source of the
+    sum.
 
     `tf32` is whether float32 products use TF32 if the hardware supports it; None reads the setting
     of TensorFlow and the environment. The result is None if a GPU is not in the table or does not
@@ -629,7 +636,9 @@ def gpu_name(device: str) -> str | None:
 
 
 def _matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
-    """Shortest time of several products of this size (`streams` at once), within the budget."""
+    """Shortest time of several matrix products of this size (`streams` at once), within a time
+    limit.
+    """
     import tensorflow as tf
 
     with tf.device("/CPU:0"):

@@ -56,7 +56,7 @@ class Turns:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether this process takes turns with others."""
+        """Whether this process takes turns with other processes."""
         return self._link is not None
 
     def is_over(self) -> bool:

@@ -72,7 +72,7 @@ def moments_over_towers(
         if layer not in results:
             merge = partial(_moments_of_job, workers)
             results[layer] = towers.merge_over_towers(layer, (mean, variance), merge)
-        # The values are constants of the backward pass, whose gradient is the one below.
+        # The values are constants in the backward pass. The function below computes their gradient.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -214,11 +214,14 @@ class LossScale:
         return {}
 
     def factor(self) -> Factor:
-        """The factor of this step. Call it in the traced step."""
+        """The factor of this step. Call this method in the traced step."""
         return self._factor
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
-        """A guard. It runs all updates or, with an automatic factor, updates by finite tensors."""
+        """Returns a function that runs updates.
+
+        With an automatic factor, it runs only finite updates.
+        """
         del tensors
         return _run_update
 
@@ -239,7 +242,7 @@ class LossScale:
 
 
 class AutoLossScale(LossScale):
-    """An automatic factor, see the module. It starts at `initial`; `every_n` is N.
+    """An automatic factor (see the module). It starts at `initial`. `every_n` is N.
 
     Its state is on the host, `device`, because the host needs the decision. The scalar is sent to
     the towers during their forward passes.
@@ -304,7 +307,9 @@ def _run_update(update: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _update_if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
-    """Builds an update in a conditional branch, so that a skipped step changes no variables."""
+    """Builds an update in a conditional branch, so that a skipped step does not change
+    variables.
+    """
 
     def updated() -> tf.Tensor:
         with tf.control_dependencies(update()):
@@ -464,7 +469,7 @@ class Tower:
         return TowerResult(list(gradients), loss, outside, metrics)
 
     def _dtypes_of_read_variables(self, features: Any) -> dict[VariableSpec, tf.DType]:
-        """Dtypes in which the network reads its variables.
+        """The dtypes in which the network reads its variables.
 
         They are determined by a trace that is discarded.
         """
@@ -496,7 +501,7 @@ class Tower:
             data_format=self._data_format,
             compute_dtype=self._plan.numerics.dtype,
             seed=seed,
-            # The seeds of draws count passes.
+            # The seeds of random draws depend on the number of the pass.
             training_steps=self._plan.length.training_steps * self._plan.length.passes,
             on_cpu=is_cpu(self._device),
             conv_gradients=self._conv_gradients,
@@ -552,7 +557,7 @@ class Tower:
     def _check_trained_variables(
         self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]
     ) -> None:
-        """Sets `foreign`; UsageError if no variable of the network gets a gradient."""
+        """Sets `foreign`. UsageError if no variable of the network has a gradient."""
         where = plugin_place(self._model)
         places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in foreign)
         self.foreign = tuple(dict.fromkeys(places))
@@ -570,7 +575,7 @@ class Tower:
             )
 
     def _example_losses(self, outputs: Any, labels: Any) -> tf.Tensor:
-        """Loss of each example, with labels that are smoothed as in arXiv:1512.00567."""
+        """Loss of each example. Labels are smoothed as in arXiv:1512.00567."""
         losses = self._weighted_over_labels(partial(self._model.loss, outputs), labels)
         share = self._plan.params.label_smoothing
         if not share:
@@ -617,12 +622,15 @@ class PassSums:
         self._manager = manager
         self._trainables = [v for v in plan.network.spec.variables if v.trainable]
         self._loss_scale = loss_scale
-        # By tower. Created by the first trace, which determines for which variables gradients
-        # exist.
+        # The sums by tower. The first trace creates them, because it determines which variables
+        # have gradients.
         self._sums: dict[int, list[tf.Variable]] = {}
 
     def add(self, results: Sequence[TowerResult]) -> None:
-        """Adds the results of a pass. If they are finite, also assigns state without decay."""
+        """Adds the results of a pass.
+
+        If they are finite, also assigns state that has no moving average.
+        """
         added: list[tf.Tensor] = []
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
@@ -673,7 +681,7 @@ class PassSums:
         return total.assign(factor * tower_variable.read(total) + term, read_value=False)
 
     def _terms_and_factors(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
-        """The values that a pass adds, and the factor of the previous sum."""
+        """The values that a pass adds to the sums, and the factor of the previous sum."""
         pairs = zip(self._trainables, result.gradients, strict=True)
         dense = [
             gradients.to_dense(gradient, self._manager.variable(tower, spec.name))

@@ -165,7 +165,7 @@ def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation
 
 
 class _TowerDefinition:
-    """A definition, without devices, of the tower that was traced in the current name scope.
+    """A definition of the tower that was traced in the current name scope. It names no devices.
 
     `body` contains its operations, except those that read variables. `reads` contains variable,
     dtype and value of each read. `inputs` contains its other inputs as a flat list.
@@ -295,7 +295,7 @@ def build_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
 
 
 def select_nest(number: tf.Tensor, nests: Sequence[Any]) -> Any:
-    """The nest with a number (int32 scalar).
+    """The nest with the given number (int32 scalar).
 
     All nests have the same structure, shapes and dtypes.
     """

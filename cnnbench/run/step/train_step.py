@@ -228,7 +228,7 @@ class TrainStep:
         return lambda: traced(*self._batches)
 
     def _rate_tensor(self, *rates: float) -> tf.Tensor:
-        """Learning rates of updates by reduced gradients. The same rates give the same tensor."""
+        """Learning rates for updates by reduced gradients. Equal rates return the same tensor."""
         tensor = self._rate_tensors.get(rates)
         if tensor is None:
             scaled = [rate * self._plan.exchange.update.rate_factor for rate in rates]

@@ -133,7 +133,7 @@ class FusedDecay:
         """x_t, a float32 scalar."""
         product = tf.cast(rate, tf.float64) * self._decay
         kept_share = 1.0 - product
-        # Where this is 0, 2^-24 is used instead, which is less than the precision of float32.
+        # If this is 0, 2^-24 is used instead. It is smaller than the precision of float32.
         exact = product / tf.where(kept_share == 0.0, tf.constant(2.0**-24, tf.float64), kept_share)
         phase = tf.cast(towers.read(self._steps_done), tf.float64) * _GOLDEN
         quantum = tf.where(exact < PIECE, tf.constant(PIECE, tf.float64), _ULP)
@@ -316,7 +316,7 @@ class Optimizer:
         return [*ops, tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)]
 
     def _advance_powers(self, powers: Mapping[int, Mapping[str, tf.Tensor]]) -> list[Any]:
-        """Operations that multiply the powers.
+        """Operations that multiply the powers of the optimizer's constants.
 
         They run after all updates, which read the powers.
         """
@@ -521,7 +521,7 @@ class BufferReaders:
                 values[operation.outputs[0].name] = values[names[0]]
 
     def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient, with dependencies on the operations that use the variable's buffer."""
+        """The gradient. It depends on the operations that use the variable's buffer."""
         home = _cpu_task(variable.device)
         if home is None:
             return gradient
@@ -545,7 +545,7 @@ def control_signals(operations: Sequence[Any], device: str) -> list[Any]:
 
 @functools.cache
 def _cpu_task(device: str) -> str | None:
-    """The task of a CPU device, such as ps:0; "" if the device names no task, None for a GPU."""
+    """The task of a CPU device, such as ps:0; "" if the device names no task; None for a GPU."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type not in (None, "CPU"):
         return None
@@ -569,7 +569,7 @@ class UpdateCounter:
         self._count.assign(count)
 
     def read(self) -> tf.Tensor:
-        """The count so far, an int64 scalar, read before any variable."""
+        """The number of updates so far, an int64 scalar. It is read before any variable."""
         return tower_variable.read(self._count)
 
     def increment(self, count_before: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:

@@ -530,7 +530,8 @@ _PHASES = {"before": "before the steps", "during": "in the timed steps"}
 def _count_checked(
     results: ReportSubject,
 ) -> tuple[int, int, list[tuple[str, str, list[ConditionNote]]]]:
-    """Numbers of successful processes with conditions and with notes, and the notes.
+    """The number of successful processes that recorded conditions, the number with notes, and the
+    notes.
 
     Notes are by condition and phase (as texts), at most one per process, the most frequent first.
     """
