@@ -178,8 +178,7 @@ class CandidateRace:
             self._eliminate_slower(fitted)
             most = max(FINALISTS, affordable // 2)
             for place, key in enumerate(self.ranked(fitted)[most:], start=most + 1):
-                reason = f"no time for more of it; {_ordinal(place)} so far"
-                self._eliminate(key, BEHIND, reason, place=place)
+                self._eliminate(key, BEHIND, place=place)
         self._short = affordable < len(self.remaining)
         return [row for row in self.eliminated.values() if row.after == len(self.rounds)]
 
@@ -224,14 +223,23 @@ class CandidateRace:
             p = fitted.p_above(best, name)
             if p <= level:
                 slower_by = -math.expm1(fitted.difference(name, best))
-                reason = f"{percent(slower_by)} slower than the best, p = {p:.1g}"
-                self._eliminate(name, RACED_SLOWER, reason, slower_by=slower_by, p=p)
+                self._eliminate(name, RACED_SLOWER, slower_by=slower_by, p=p)
 
-    def _eliminate(self, key: str, how: str, reason: str, **figures: Any) -> None:
+    def _eliminate(self, key: str, how: str, reason: str = "", **figures: Any) -> None:
         self.remaining.remove(key)
         candidate = next(candidate for candidate in self.entered if candidate.key == key)
-        row, after = row_of(candidate, self.group), len(self.rounds)
-        self.eliminated[key] = replace(row, left=how, after=after, reason=reason, **figures)
+        row = row_of(candidate, self.group)
+        row = replace(row, left=how, after=len(self.rounds), **figures)
+        self.eliminated[key] = replace(row, reason=reason or _elimination_reason(row))
+
+
+def _elimination_reason(row: TuneRow) -> str:
+    """Why a candidate was eliminated, in the numbers of its row."""
+    if row.place is not None:
+        return f"no time for more of it; {_ordinal(row.place)} so far"
+    assert row.slower_by is not None
+    assert row.p is not None
+    return f"{percent(row.slower_by)} slower than the best, p = {row.p:.1g}"
 
 
 def row_of(candidate: Candidate, group: str) -> TuneRow:

@@ -395,13 +395,11 @@ class FinalComparison:
         """
         question, first = self.question, self.question.first
         minutes = _enough_minutes(outcome, self.bench, verdict, pairs, more_pairs_help)
-        if verdict == OPEN and not pairs and minutes is not None:
-            reason += f"; --minutes={minutes} would be enough"
         fitted = fit_additive_blocks(outcome.blocks) if outcome.blocks else None
         first_session = next(self.folder.journal.read(SESSION))
         begun_at = datetime.fromisoformat(first_session["time"])
         unknown: dict[str, Any] = dict.fromkeys(("gain", "low", "high", "confidence"))
-        return TuneDocument(
+        document = TuneDocument(
             started_at=begun_at.isoformat(timespec="seconds"),
             search_command=tuple(question.command),
             command=self._command(outcome.leader if verdict == FASTER else first),
@@ -426,6 +424,10 @@ class FinalComparison:
             enough_minutes=minutes,
             **{"failure": "", **unknown, **measured},
         )
+        if verdict == OPEN and not pairs and minutes is not None:
+            more = f"; --minutes={document.enough_minutes} would be enough"
+            return replace(document, reason=document.reason + more)
+        return document
 
     def _command(self, candidate: Candidate) -> tuple[str, ...]:
         """The command line of a candidate."""
@@ -520,15 +522,8 @@ class FinalComparison:
         distance, variable = distances["tuned"]
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
         alike = distance <= tolerance  # False for NaN
-        steps = f"after {WEIGHTS_STEPS} steps{both}"
-        text = f"weights differ {steps}: {variable} by {distance:.2g} of its largest value, "
-        text += f"more than {tolerance:g}"
-        if alike:
-            close = f"within {distance:.1g} of the largest value" if distance else "all bits"
-            text = f"weights are the same {steps}, {close}"
-        return replace(
+        document = replace(
             document,
-            weights=text,
             trains_alike=alike,
             command=document.command if alike else as_given,
             weights_steps=WEIGHTS_STEPS,
@@ -536,6 +531,7 @@ class FinalComparison:
             weight_variable=variable,
             weights_tolerance=tolerance,
         )
+        return replace(document, weights=_weights_text(document, both))
 
     def _why_weights_may_differ(self, leader: Candidate) -> str:
         """The reason why the weights of both sides may differ; "" if they must be equal."""
@@ -636,6 +632,17 @@ def race_groups(
         leader = race.leader
         races.append(race)
     return SearchOutcome(tuple(races), leader)
+
+
+def _weights_text(document: TuneDocument, computing: str) -> str:
+    """Whether the weights are the same; `computing` names the flags of both sides."""
+    distance, steps = document.weight_distance, f"after {document.weights_steps} steps{computing}"
+    if not document.trains_alike:
+        size = f"{distance:.2g} of its largest value"
+        more = f"more than {document.weights_tolerance:g}"
+        return f"weights differ {steps}: {document.weight_variable} by {size}, {more}"
+    close = f"within {distance:.1g} of the largest value" if distance else "all bits"
+    return f"weights are the same {steps}, {close}"
 
 
 def _run_race(
