@@ -40,7 +40,7 @@ _RESULTS += ("cnnbench.campaigns.tune.session", "cnnbench.campaigns.tune.bench")
 _NO_RESULTS = ("cnnbench.judge.compare.configuration",)
 _MEASURED = ("ProfiledPart", "ProfiledSpan", "ProfiledLayer", "Primitive", "StepProfile")
 """Classes of measurements: what is computed from them begins as a value of a result."""
-_INPUTS = ("_Draws",)
+_INPUTS = ("_SimulatedEstimates",)
 """Classes of random draws, which are no results."""
 
 _MOST_ITEMS = 400

@@ -30,8 +30,8 @@ TOLERANCES = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 2e-2}
 
 FORWARD_LOSS = """
 from cnnbench.run.driver.training import Training
-values = Training._values
-Training._values = lambda run, result: values(run, result)._replace(loss=float(result.loss))
+values = Training._step_values
+Training._step_values = lambda run, result: values(run, result)._replace(loss=float(result.loss))
 """
 """Python that makes the loss of a forward-only run the mean of its outputs, in place of 0."""
 
