@@ -259,7 +259,9 @@ def _image_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: A
     )
 
 
-def _turned(images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str) -> Any:
+def _image_gradient_by_conv(
+    images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
+) -> Any:
     """Computes with stride s only the rows and columns from the first to the last of the images.
 
     A row of the padded images is s * q + r. Row q of the result has the rows of all r as channels.
@@ -338,7 +340,7 @@ def _kernel_gradient_by_patches(images: Any, kernel: Any, upstream: Any, **how: 
 
 _TO_IMAGES: Mapping[str, Callable[..., Any]] = {
     "library": _image_gradient_by_library,
-    "turned": _turned,
+    "turned": _image_gradient_by_conv,
 }
 _TO_KERNEL: Mapping[str, Callable[..., Any]] = {
     **{"library": _kernel_gradient_by_library, "exchanged": _kernel_gradient_by_conv},

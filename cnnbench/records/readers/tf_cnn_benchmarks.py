@@ -247,13 +247,8 @@ class _ParsedLog:
             workers = max(1, whole // (per_device * max(1, len(places))))
         # Users compare this value. If it is missing, the last row contains the mean of all steps of
         # one worker.
-        speed = self.values.get("total_images_per_sec")
-        if (
-            speed is None
-            and last
-            and workers == 1
-            and last.step == self._header_number("Num batches")
-        ):
+        speed, steps = self.values.get("total_images_per_sec"), self._header_number("Num batches")
+        if speed is None and last and workers == 1 and last.step == steps:
             speed = last.images_per_sec
         if speed is not None:
             self.values["throughput"] = speed
