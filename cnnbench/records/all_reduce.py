@@ -1,4 +1,4 @@
-"""Records of `cnnbench allreduce`: measurements and predictions.
+"""Records of `cnnbench allreduce`: measured and predicted all-reduce times.
 
 Bandwidths are defined as in nccl-tests. With S bytes in all tensors of one device, n devices and t
 seconds per reduction, the algorithm bandwidth is S / t. The bus bandwidth is S / t * 2(n-1)/n: any
@@ -33,12 +33,13 @@ from cnnbench.records.run import (
 )
 from cnnbench.variable_mgr.modes import Packing
 
-# The record of `cnnbench allreduce`, schema 1: raw times are stored, statistics derived.
+# `AllReduceRecord` stores the raw times. Statistics are computed from them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One row of the table: one case on one size and number of devices.
+    """Measurement of one all-reduce algorithm with one size of data on one number of devices: a row
+    of the table.
 
     Attributes:
       spec: all-reduce spec, or the name of the peer.
@@ -76,29 +77,33 @@ class Point:
 
     @property
     def median(self) -> float | None:
-        """Seconds of the median reduction; None if none was timed."""
+        """Median of the seconds per reduction; None if no reduction was timed."""
         return median(self.seconds) if self.seconds else None
 
     @property
     def p99(self) -> float | None:
-        """The 99th percentile by nearest rank, in seconds; None if there are too few values (see
-        `p99`).
+        """99th percentile of the seconds per reduction (nearest rank); None if there are too few
+        times.
         """
         return p99(self.seconds)
 
     @property
     def longest(self) -> float | None:
-        """Seconds of the slowest reduction; None if none was timed."""
+        """Seconds of the slowest reduction; None if no reduction was timed."""
         return max(self.seconds, default=None)
 
     @property
     def algorithm_bandwidth(self) -> float | None:
-        """Bytes per second: S / t."""
+        """Bytes per second as in nccl-tests: S / t, with S bytes in the tensors of one device and t
+        seconds per reduction.
+        """
         return None if self.median is None else self.bytes / self.median
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Bytes per second: S / t * 2(n-1)/n."""
+        """Bytes per second as in nccl-tests: S / t * 2(n-1)/n, with S bytes in the tensors of one
+        device, t seconds per reduction and n devices.
+        """
         algorithm = self.algorithm_bandwidth
         return None if algorithm is None else algorithm * 2 * (self.devices - 1) / self.devices
 
@@ -110,7 +115,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """Simultaneous memory copies on all devices, interleaved with the points of one size.
+    """Memory copies on all devices at the same time, for comparison with the all-reduces of the
+    same size.
 
     Attributes:
       bytes: bytes copied by each device, in one tensor.
@@ -124,11 +130,14 @@ class Copying:
 
     @property
     def rate(self) -> float:
-        """Bytes per second that all devices write together, computed from the median time."""
+        """Bytes per second that all devices together write, computed from the median time."""
         return self.bytes * self.devices / median(self.seconds)
 
     def estimated_seconds(self, num_bytes: int, devices: int) -> float:
-        """Seconds to copy the bytes that an all-reduce of S bytes moves: n x 2(n-1)/n x S.
+        """Seconds to copy as many bytes as an all-reduce of S bytes on n devices moves: n x
+        2(n-1)/n x S.
+
+        An all-reduce can be faster than this estimate, because devices may share a memory.
 
         No bound: devices that share a memory can be faster.
         """
@@ -137,7 +146,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduceRecord(Document):
-    """One run of `cnnbench allreduce`.
+    """Record of one run of `cnnbench allreduce`.
 
     Attributes:
       run_id: unique name of the measurement.
@@ -193,18 +202,22 @@ class AllReduceRecord(Document):
 
     @property
     def rows(self) -> tuple[Point, ...]:
-        """All points, peers last."""
+        """All measured points. The reductions of other libraries come last."""
         return (*self.points, *self.peers)
 
     @property
     @computed()
     def copy_bytes_per_sec(self) -> float | None:
-        """Bytes per second that all devices write together, at the largest size that was copied."""
+        """Bytes per second that all devices together write, for the largest copied size; None if no
+        copies were measured.
+        """
         largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)
         return None if largest is None else largest.rate
 
     def share_of_estimate(self, point: Point) -> float | None:
-        """Speed of a point, divided by the memory-copy estimate for its size."""
+        """Estimated time of the same amount of memory copies, divided by the median time of the
+        reduction; None if either is unknown.
+        """
         if point.median is None:
             return None
         for copy in self.copies:
@@ -213,12 +226,13 @@ class AllReduceRecord(Document):
         return None
 
 
-# Predicted speeds on other numbers of devices, as ``cnnbench allreduce --predict`` writes them.
+# Times that ``cnnbench allreduce --predict`` calculates for other numbers of devices.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One spec on one number of devices. The fields are the columns of the table.
+    """Predicted times for one all-reduce algorithm on one number of devices. The fields are the
+    columns of the table.
 
     Attributes:
       model: the model whose gradients are reduced.
@@ -259,7 +273,8 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions(Document):
-    """The part of a prediction that reports read, schema 1.
+    """Predictions of ``cnnbench allreduce --predict`` (schema 1), with only the keys that reports
+    read.
 
     Attributes:
       model: the model whose gradients are reduced.

@@ -21,7 +21,7 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.run import Subject
 
-# The document of `cnnbench strategies`, schema 1: the modes of --variable_update side by side.
+# The document of `cnnbench strategies`: speed and memory of each mode of --variable_update.
 
 ONE_TOWER = "one_tower"
 """The case that the modes are compared with."""
@@ -33,7 +33,8 @@ WEIGHTS = (REFERENCE, EQUAL, DIFFERENT, APART, UNKNOWN)
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyRow:
-    """One row. Values that were not measured are None.
+    """A row of the table of `cnnbench strategies`: the measurements of one mode of
+    --variable_update. Values that were not measured are None.
 
     Attributes:
       mode: value of --variable_update, or "one_tower".
@@ -73,7 +74,7 @@ class StrategyRow:
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
             raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
-        # Both values may be negative. A distance of weights may be infinite or NaN.
+        # An overhead may be negative, and a distance of weights may be infinite or NaN.
         check_amounts("rows", self, but=("overhead", "weight_distance"))
         if self.overhead is not None and not isfinite(self.overhead):
             raise ValueError(f"rows.overhead: {self.overhead} is not finite")
@@ -81,7 +82,7 @@ class StrategyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyProcess:
-    """A process of a round that succeeded.
+    """A successful process of `cnnbench strategies`.
 
     Attributes:
       mode: value of --variable_update, or "one_tower".
@@ -103,7 +104,7 @@ class StrategyProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategiesDocument(Document):
-    """Result of ``cnnbench strategies``.
+    """Result of ``cnnbench strategies``: one row for each mode of --variable_update.
 
     Attributes:
       run_id: unique name of the measurement.
@@ -142,7 +143,7 @@ class StrategiesDocument(Document):
 
 
 def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> ProcessValues:
-    """Images/sec of the processes of a mode. Unknown speeds are left out."""
+    """Images/sec of each process of a mode. Processes with an unknown speed are left out."""
     of_mode = (process.images_per_sec for process in processes if process.mode == mode)
     return ProcessValues(tuple(speed for speed in of_mode if speed is not None))
 
@@ -150,7 +151,9 @@ def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> P
 def weight_comparison_lines(
     rows: Sequence[StrategyRow], tolerance: float
 ) -> list[tuple[str, bool]]:
-    """Lines about the comparison of weights, each with whether the result is as expected."""
+    """Lines of text that compare the trained weights of the modes. Each line comes with whether its
+    result is as expected.
+    """
     reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
     if reference is None:
         return [("weights were not compared", True)]
@@ -169,7 +172,7 @@ def weight_comparison_lines(
     return remarks
 
 
-# The document of `cnnbench tune`, schema 1: the fastest flags of a network, and their proof.
+# The document of `cnnbench tune`: the fastest flags for a network, and the proof.
 
 FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
 VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
@@ -182,7 +185,8 @@ AS_GIVEN = "as given"
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRow:
-    """A candidate. Values that were not measured are None.
+    """A candidate (a set of flags) of `cnnbench tune`, with its speed. Values that were not
+    measured are None.
 
     Attributes:
       candidate: the flags that it adds, or "as given".
@@ -225,7 +229,7 @@ class TuneRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedCandidate:
-    """A candidate that cannot run.
+    """A candidate (a set of flags) of `cnnbench tune` that cannot run, and the reason.
 
     Attributes:
       group: name of its group in the space.
@@ -240,7 +244,8 @@ class RefusedCandidate:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneDocument(Document):
-    """Result of ``cnnbench tune``, schema 1.
+    """Result of ``cnnbench tune`` (schema 1): the fastest flags that were found, the proof, and all
+    candidates.
 
     Attributes:
       started_at: start of the first session of the search, ISO 8601 with offset, UTC.
@@ -322,7 +327,9 @@ class TuneDocument(Document):
 
     @property
     def proven(self) -> bool:
-        """Whether the leader is faster and, if weights were compared, trains the same weights."""
+        """Whether the leading candidate is faster than the flags as given and, if the weights were
+        compared, trains the same weights.
+        """
         return self.verdict == FASTER and self.trains_alike is not False
 
 

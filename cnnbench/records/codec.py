@@ -1,4 +1,5 @@
-"""Records as JSON: encoding, decoding and checks of amounts.
+"""Encodes records as JSON documents, decodes JSON documents to records, and checks that times,
+sizes and rates are in the accepted range.
 
 A field's name is its JSON key (without a trailing underscore, which is needed for Python keywords),
 its annotation is its type. Floats that are not finite are written as the strings ``"NaN"``,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-# Converts frozen dataclasses to JSON documents, and strictly back.
+# Conversion of frozen dataclasses to JSON documents, and of JSON documents to dataclasses.
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -39,14 +40,15 @@ T = TypeVar("T")
 D = TypeVar("D", bound="Document")
 F = TypeVar("F", bound="Callable[..., Any]")
 
-# The kind of documents without the key `kind`, such as the earliest documents.
+# A document without the key `kind` (as in the first versions) is a document of this kind.
 IMPLIED_KIND = "run"
 
-# Field metadata. OPTIONAL: the key may be missing. ABSENT: the key is omitted if the value is None.
+# OPTIONAL: metadata of a field that a document may lack.
+# ABSENT: metadata of a field that is not written to the document if its value is None.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 ABSENT: Mapping[str, bool] = {**OPTIONAL, "absent": True}
 
-# Metadata of a field with a time in the format that `started` reads.
+# Metadata of a field that contains a time in the ISO 8601 format that `started` parses.
 TIME: Mapping[str, str] = {"format": "date-time"}
 
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -59,14 +61,14 @@ _NAMES = {
 }
 
 
-# Metadata of two kinds of fields. The first kind is not written to the document. The second kind is
-# replaced by the keys of its value.
+# HIDDEN: metadata of a field that is not written to the document.
+# INLINE: metadata of a field that is replaced in the document by the keys of its value.
 HIDDEN: Mapping[str, bool] = {"hidden": True}
 INLINE: Mapping[str, bool] = {"inline": True}
 
 
 class DocumentKey(typing.NamedTuple):
-    """A key of the documents of a dataclass.
+    """A key of the JSON documents that `encode` creates from a dataclass.
 
     Attributes:
       name: name in the document.
@@ -87,7 +89,8 @@ class DocumentKey(typing.NamedTuple):
 def key_metadata(
     key: str = "", value: Callable[[Any], Any] | None = None, form: Any = None, **rules: Any
 ) -> dict[str, Any]:
-    """Metadata of a dataclass field that is a key of a document.
+    """Creates the metadata of a dataclass field that is written to the JSON document with a
+    different key name, value or type.
 
     Args:
       key: name of the key; "" means the name of the attribute.
@@ -104,7 +107,8 @@ _COMPUTED: dict[object, Mapping[str, Any]] = {}
 
 
 def computed(**rules: Any) -> Callable[[F], F]:
-    """Marks a method or getter whose value is written but not read.
+    """Decorator for a method or getter of a dataclass: `encode` calls the method and writes the
+    result to the JSON document, but `decode` does not read it.
 
     See `key_metadata` for the rules.
     """
@@ -117,13 +121,17 @@ def computed(**rules: Any) -> Callable[[F], F]:
 
 
 def computed_path(path: str, form: Any, **rules: Any) -> Any:
-    """A `computed` property with the value at a path such as "metric.unit"."""
+    """Creates a property with the value at a path of attributes, such as "metric.unit". `encode`
+    writes the value, as for `computed`.
+    """
     return property(computed(form=form, **rules)(attrgetter(path)))
 
 
 @functools.cache
 def document_keys(cls: Any) -> tuple[DocumentKey, ...]:
-    """The keys of a dataclass in order: fields, then computed keys without ``before``."""
+    """The keys of the JSON documents of a dataclass, in order: first the fields, then the computed
+    keys (unless the rule ``before`` gives another place).
+    """
     keys: list[DocumentKey] = []
     for field in dataclasses.fields(cls):
         rules: Mapping[str, Any] = field.metadata
@@ -141,7 +149,7 @@ def document_keys(cls: Any) -> tuple[DocumentKey, ...]:
             rules = _COMPUTED[getter]
             names = [key.name for key in keys]
             place = names.index(rules["before"]) if "before" in rules else len(names)
-            # Cached properties are computed once.
+            # A cached property is read as an attribute, so that its value is computed only once.
             get = getter if member is getter else attrgetter(name)
             keys.insert(place, DocumentKey(rules.get("key", name), cls, name, get, rules, getter))
     return tuple(keys)
@@ -152,15 +160,20 @@ def _compose(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callab
 
 
 def choice_metadata(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Metadata of a field with one of these texts. The dataclass checks the value."""
+    """Metadata of a dataclass field that contains one of the given texts. The dataclass itself
+    checks the value.
+    """
     return {"choices": tuple(choices)}
 
 
 def encode(value: object) -> Json:
-    """JSON value of a dataclass, mapping, sequence, enum member, Python or NumPy scalar."""
+    """Converts a dataclass, mapping, sequence, enum member, or scalar of Python or NumPy to a JSON
+    value.
+    """
     if value is None or isinstance(value, (bool, str)):
         return value
-    if isinstance(value, (int, Integral)):  # Abstract classes are slow to check.
+    # `isinstance` is slow for abstract classes, so `int` and `float` are tried first.
+    if isinstance(value, (int, Integral)):
         return int(value)
     if isinstance(value, (float, Real)):
         number = float(value)
@@ -179,7 +192,9 @@ def encode(value: object) -> Json:
 
 
 def _encoded_fields(value: Any) -> dict[str, Json]:
-    """JSON values of the keys that are not omitted."""
+    """The keys and JSON values of a dataclass instance, without the keys that its metadata omits
+    (for example, if the value is None).
+    """
     encoded = {}
     for key in document_keys(value.__class__):
         item = key.get(value)
@@ -206,7 +221,9 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
 
 
 def json_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> str:
-    """Strictly valid JSON text with a line for each top-level key and each item of some lists."""
+    """Converts a document to strictly valid JSON text, with one line for each top-level key and for
+    each item of the lists in `item_lines`.
+    """
     lines = []
     for key, value in document.items():
         if key in item_lines and isinstance(value, list) and value:
@@ -219,7 +236,8 @@ def json_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) ->
 
 
 class Document:
-    """A dataclass that is a JSON document with a schema number, a kind, fields and computed values.
+    """Base class of the dataclasses that are written as JSON documents with a schema number, a
+    kind, fields and computed values.
 
     A document without `kind` is a run record. Lists in `item_lines` are written with a line for
     each item, and an `indented` document with a line for each value.
@@ -238,19 +256,19 @@ class Document:
         return {"schema": self.schema, **kind, **_encoded_fields(self)}
 
     def to_json(self) -> str:
-        """The document in JSON, see `json_text`."""
+        """The document as JSON text, formatted as in `json_text`."""
         if self.indented:
             return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
         return json_text(self.to_dict(), self.item_lines)
 
     @classmethod
     def from_json(cls: type[D], text: str | bytes) -> D:
-        """The record in a JSON document; ValueError as in `from_dict`."""
+        """Reads the record in a JSON text. ValueError as in `from_dict`."""
         return cls.from_dict(parse_json(text))
 
     @classmethod
     def from_dict(cls: type[D], data: object) -> D:
-        """The record in a document from `to_dict`.
+        """Creates the record from a document that `to_dict` returned.
 
         ValueError, with the key, for another kind or schema, or an invalid or missing value.
         """
@@ -263,15 +281,17 @@ class Document:
             raise ValueError(f"kind: {str(kind)[:40]!r} is not {cls.kind!r}")
         if isinstance(schema, bool) or schema != cls.schema:
             raise ValueError(
-                f"schema: {schema!r} is not known to this version, which reads {cls.schema}"
+                f"schema: this version of cnnbench reads schema {cls.schema}, not {schema!r}"
             )
         return decode(cls, data)
 
 
 def started(started_at: str) -> datetime:
-    """The start time of a record (ISO 8601 with offset), in UTC; ValueError if it is malformed."""
+    """Parses the start time of a record (ISO 8601 with UTC offset) and converts it to UTC.
+    ValueError if the time is malformed.
+    """
     try:
-        # Python 3.10 does not know the suffix Z.
+        # `fromisoformat` of Python 3.10 does not accept the suffix Z.
         start = datetime.fromisoformat(started_at.replace("Z", "+00:00"))
     except ValueError:
         raise ValueError(f"started_at: {started_at!r} is not an ISO 8601 time") from None
@@ -292,7 +312,9 @@ def json_key(field: dataclasses.Field[Any]) -> str:
 
 @functools.cache
 def _field_readers(cls: Any) -> tuple[tuple[str, str, _Reader, bool], ...]:
-    """Name, key, reader and optionality of each field."""
+    """For each field of a dataclass: name, JSON key, function that reads the JSON value, and
+    whether the key is optional.
+    """
     hints = typing.get_type_hints(cls)
     return tuple(
         (
@@ -312,8 +334,8 @@ _Reader: TypeAlias = "Callable[[Any, str], Any]"
 
 @functools.cache
 def _value_reader(hint: Any) -> _Reader:
-    """The function that reads values of a type. It is cached, because records contain hundreds
-    of values.
+    """Returns the function that converts JSON values to a type. The result is cached, because
+    records contain hundreds of values.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -336,7 +358,7 @@ def _read_items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any,
     if not isinstance(data, list):
         raise ValueError(f"{path}: expected a list, got {_short_repr(data)}")
     if hint is float and set(map(type, data)) <= {float}:
-        return tuple(data)  # A series in a record may have thousands of values.
+        return tuple(data)  # Fast path: a record may contain series of thousands of floats.
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
 
 
@@ -364,9 +386,10 @@ def _read_scalar(hint: type, data: object, path: str) -> Any:
             return data
         if isinstance(data, str) and data in NOT_FINITE:
             return NOT_FINITE[data]
-        # bool is an int in Python, not in JSON.
+        # In Python, bool is a subclass of int, but true and false are not numbers in JSON.
         if isinstance(data, (int, float)) and not isinstance(data, bool):
-            with contextlib.suppress(OverflowError):  # The integer may be too large for a double.
+            # float() raises OverflowError if the integer is too large for a double.
+            with contextlib.suppress(OverflowError):
                 return float(data)
     elif hint is int:
         if type(data) is int and data.bit_length() <= _BITS:
@@ -390,18 +413,19 @@ def _short_repr(data: object) -> str:
 
 
 def dataclass_from_sources(cls: type[T], *sources: object, **own: Any) -> T:
-    """Creates a dataclass. Values are taken from `own`, or from the first source with such an
-    attribute.
+    """Creates a dataclass whose fields are taken from `own` or, if a field is missing there, from
+    the first source that has an attribute with the name of the field.
     """
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
         source = next((candidate for candidate in sources if hasattr(candidate, name)), None)
-        if source is not None:  # Otherwise the field keeps its default, if it has one.
+        # If no source has the attribute, the field keeps its default.
+        if source is not None:
             own[name] = getattr(source, name)
     return cls(**own)
 
 
-# Times, sizes and rates that records accept.
+# Range of the times, sizes and rates that records accept.
 
 AMOUNTS = (1e-40, 1e40)
 """Smallest and largest accepted time, size or rate. Statistics of values in this range, including
@@ -409,7 +433,7 @@ squared ratios of two of them, neither overflow nor underflow."""
 
 
 def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) -> None:
-    """Raises ValueError if a number in a section is neither 0 nor within `AMOUNTS`.
+    """Raises ValueError if a number in a section of a record is neither 0 nor within `AMOUNTS`.
 
     Fields in `but` may contain any number.
     """
@@ -422,20 +446,25 @@ def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) 
 
 
 def check_amount(name: str, value: float) -> None:
-    """Raises a ValueError for a number that is not within `AMOUNTS`."""
+    """Raises ValueError for a number outside of the range `AMOUNTS`. The message contains the
+    number's name in the record.
+    """
     if not is_valid_amount(value):
         raise ValueError(f"{name}: {value} is not an amount")
 
 
 def is_valid_amount(value: float) -> bool:
-    """Whether a number is within `AMOUNTS`."""
+    """Whether a number is within the range `AMOUNTS`."""
     return AMOUNTS[0] <= value <= AMOUNTS[1]
 
 
 def index_of_invalid_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
-    """Index of the first number that is not within `AMOUNTS`; None if all are."""
+    """Index of the first number that is outside of the range `AMOUNTS`; None if all numbers are
+    valid.
+    """
     checked = [value for value in values if value] if or_zero else values
-    # Fast check of all values together. A sum that contains NaN does not equal itself.
+    # All values are checked at once, which is fast. If a value is NaN, the sum is not equal to
+    # itself.
     if not checked or (
         AMOUNTS[0] <= min(checked) and max(checked) <= AMOUNTS[1] and sum(checked) == sum(checked)
     ):

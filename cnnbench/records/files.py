@@ -1,11 +1,12 @@
-"""Output files and checkpoint folders: where and how they are written.
+"""Writes output files and manages the files in checkpoint folders.
 
-Only files whose content is of the same kind are replaced.
+An existing file is replaced only if it contains a result of the same kind.
 
 A checkpoint of global step N is ``model.ckpt-N.index`` and its data files; TensorFlow moves the
 index to its place last. These files alone determine which checkpoints exist. The file
-``checkpoint``, in which other programs look for the newest one, is written and never read: a run
-must not start over because that file is torn, stale or gone. No TensorFlow here.
+``checkpoint``, in which other programs look for the newest checkpoint, is written and never read: a
+run must not start over because that file is torn, stale or gone. This module does not import
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
     from cnnbench.base.charts import Chart
 
 
-# Result files. They are checked before a run, and written completely or not at all.
+# Result files: checked before a run starts, and written completely or not at all
 
-# The name contains the host name, because on some network file systems, other machines do not see
-# locks.
+# The name contains the host: some network file systems do not show locks to other machines.
 _UNFINISHED = f".cnnbench-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 _State = tuple[int, int]
 _noted: dict[Path, _State | None] = {}
-_failures: dict[str, None] = {}  # Failures in order, without duplicates.
+# The failures to write are the keys, in order and without duplicates.
+_failures: dict[str, None] = {}
 _SAVED_MODEL = ("variables", "assets", "assets.extra", "fingerprint.pb", "debug")
 
 
 def real_path(flag: str, path: str) -> Path:
-    """A path with resolved symbolic links. FlagError if they cannot be resolved."""
+    """Resolves the symbolic links in the path of a flag. FlagError if they cannot be resolved."""
     if is_url(path):
         return UrlPath(path)
     with raising_flag_errors(flag, path, "used"):
@@ -58,7 +59,8 @@ def real_path(flag: str, path: str) -> Path:
 
 
 def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
-    """The path of a result file, with resolved symbolic links.
+    """Resolves the symbolic links in the path of a result file, and checks that the file can be
+    written.
 
     Checks that a new file can be created next to it, or that an existing file can be written;
     leaves no trace. FlagError otherwise. Allowed suffixes are in lower case; empty means any
@@ -81,7 +83,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
 
 
 def check_folder_writable(flag: str, path: str) -> None:
-    """Creates a folder. FlagError if no file can be written to it."""
+    """Creates a folder if it does not exist. FlagError if no file can be written to it."""
     try:
         if not is_url(path):
             os.makedirs(path, exist_ok=True)
@@ -109,7 +111,7 @@ def resolve_export_folder(path: str) -> Path:
             reason = f"contains {other}, which is not part of a SavedModel; name another folder"
             raise FlagError(flag, path, reason)
     try:
-        # For a URL, it is written in place, because renaming would copy every file.
+        # A URL is written in place, because renaming in an object store copies every file.
         check_folder_writable(flag, str(target if is_url(path) else target.parent))
     except FlagError as error:
         raise FlagError(flag, path, f"{target.parent} {error.reason}") from error
@@ -132,13 +134,13 @@ def write_atomically(
     is writing it. Without `durable`, the file may be lost in a power failure until the caller syncs
     the disk.
     """
-    if isinstance(target, UrlPath):  # An object store shows either the whole file or no file.
+    # An object store never shows a partly written file, so no temporary file is needed.
+    if isinstance(target, UrlPath):
         target.write_bytes(data)
         return
     remove_abandoned(target.parent)
-    # The name has a fixed length, so that it is valid even if the file's name has the maximum
-    # length. If two processes expect the same state of the target, only one of them can create this
-    # file.
+    # The name is short enough even if the name of the target has the maximum length.
+    # If two processes expect the same state of the target, only one can create this file.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
     temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
     descriptor = _create_locked_file(temporary)
@@ -148,7 +150,7 @@ def write_atomically(
         write_all(descriptor, data)
         if durable:
             os.fsync(descriptor)
-        # The file is still locked, because other writers remove unlocked files.
+        # Other writers remove unlocked temporary files, so the file is renamed while locked.
         if expected is not ... and _file_state(target) not in (None, expected):
             raise FileExistsError(target)
         os.replace(temporary, target)
@@ -163,8 +165,8 @@ def write_atomically(
 
 
 def note_output_state(path: str) -> None:
-    """Stores the state of an output file, so that `write_bytes` does not replace the output of
-    other processes.
+    """Remembers the state of an output file, so that `write_bytes` notices if another process has
+    changed the file.
     """
     with contextlib.suppress(OSError, ValueError):
         target = Path(os.path.realpath(path))
@@ -172,7 +174,7 @@ def note_output_state(path: str) -> None:
 
 
 def _file_state(path: Path) -> _State | None:
-    """Size and time of change of a file; None if there is none."""
+    """Size and modification time of a file; None if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         status = path.stat()
         return status.st_size, status.st_mtime_ns
@@ -181,7 +183,7 @@ def _file_state(path: Path) -> _State | None:
 
 @contextlib.contextmanager
 def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[None]:
-    """Context manager for writing an output. If writing fails, the command continues.
+    """Context manager for writing an output file. If writing fails, the command continues.
 
     `check_written` reports the failure. `others` are library errors that also mean a failure.
     """
@@ -195,7 +197,8 @@ def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[N
 
 
 def check_written(warn: Callable[[str, str], None] | None = None) -> None:
-    """Raises BenchmarkError, or calls `warn`, if outputs since the last call could not be written.
+    """Raises BenchmarkError, or calls `warn`, if output files could not be written since the last
+    call.
 
     The arguments of `warn` are a line of text and the name of the warning.
     """
@@ -208,15 +211,14 @@ def check_written(warn: Callable[[str, str], None] | None = None) -> None:
 
 
 def write_text(flag: str, path: str, text: str) -> None:
-    """Writes a text in UTF-8 with `write_bytes`.
-
-    Undecodable bytes in names become escape sequences.
+    """Writes text to a result file in UTF-8, with `write_bytes`. Bytes of file names that are not
+    UTF-8 become escape sequences.
     """
     write_bytes(flag, path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(flag: str, path: str, content: bytes) -> None:
-    """Writes the result file of a command. If that fails, the command continues.
+    """Writes the result file of a command. If writing fails, the command continues.
 
     If another process has written the file since `check_outputs`, that file remains, and the
     content is written to a new file, NAME-2.SUFFIX. This is a warning if both files are of the same
@@ -242,8 +244,8 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Writes all bytes, if possible with one system call. After a failure, a part may have been
-    written.
+    """Writes all bytes, with one system call if possible. If writing fails, some bytes may have
+    been written.
     """
     view = memoryview(data)
     while view:
@@ -251,8 +253,9 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flushes a folder, so that new and renamed entries survive a power failure."""
-    with contextlib.suppress(OSError):  # Not supported by every file system.
+    """Flushes a folder to the disk, so that new and renamed entries survive a power failure."""
+    # Not every file system supports this.
+    with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -261,23 +264,29 @@ def sync_folder(folder: Path) -> None:
 
 
 def _create_locked_file(path: Path) -> int:
-    """A new file that is locked as long as its descriptor is open; see `remove_abandoned`."""
+    """Creates a file that is locked as long as its descriptor is open, so that `remove_abandoned`
+    keeps it.
+    """
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with contextlib.suppress(OSError):  # This file system has no locks, so nothing is removed.
+        # Without locks in this file system, `remove_abandoned` removes nothing.
+        with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # Another process removed the file before it was locked.
+        # Another process removed the file before it was locked, so a new one is created.
+        os.close(descriptor)
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes temporary files of killed writers on this machine, which hold no lock."""
+    """Removes temporary files of processes on this machine that were killed while writing. Nobody
+    holds a lock on these files.
+    """
     for path in folder.glob(f"{_UNFINISHED}*.tmp"):
         with contextlib.suppress(OSError):
             with path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # A file with this path that was created later must not be removed.
+                # The path may now belong to a new file of another writer, which must remain.
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     path.unlink()
 
@@ -290,12 +299,15 @@ def _prove_writable(folder: Path) -> None:
         probe.unlink()
         return
     with delaying_interrupts(), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        file.write(b"\n")  # On a full disk, files can be created but not written.
+        # On a full disk, a file can be created, but nothing can be written to it.
+        file.write(b"\n")
 
 
 @contextlib.contextmanager
 def raising_flag_errors(flag: str, path: str, verb: str) -> Iterator[None]:
-    """Raises a FlagError for a path that cannot be used, read or written."""
+    """Context manager that turns OSError and ValueError into a FlagError: the path of the flag
+    cannot be used, read or written.
+    """
     try:
         yield
     except FlagError:
@@ -309,11 +321,11 @@ PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of drawn files."""
 
 _GZIP = b"\x1f\x8b"
-_ENDS = 1 << 16  # Number of bytes that are read at each end of a file.
+_ENDS = 1 << 16  # Number of bytes that are read at the start and at the end of a file
 
 
 class Output(NamedTuple):
-    """The output file of a flag (without dashes). The path is None or "" if the flag is not set.
+    """An output file that a flag names. The path is None or "" if the flag is not given.
 
     Attributes:
       kind: key of `KINDS`; "" to infer it from the suffix.
@@ -329,7 +341,8 @@ class Output(NamedTuple):
 
 
 def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) -> None:
-    """Checks that every file can be written, and that no file of another kind is replaced.
+    """Checks that every output file can be written, and that no existing file of another kind would
+    be replaced.
 
     FlagError if a path cannot become a regular file, is an input (a file, folder or pattern that
     the command reads; None and "" are ignored) or another output, or is a file of another kind.
@@ -357,14 +370,16 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
     """Draws charts, one below the other, into the file that --plot names."""
-    # Imported late, because most commands draw nothing.
+    # Imported late: most commands draw nothing, and the import takes time.
     from cnnbench.base.charts.draw import render
 
     write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], title))
 
 
 def refuse_shared_outputs(files: Iterable[tuple[str, str]]) -> None:
-    """Raises FlagError if two of the (flag, path) pairs name the same file."""
+    """Raises FlagError if two flags name the same output file. `files` are pairs of a flag and its
+    path.
+    """
     seen: list[tuple[str, str]] = []
     for flag, path in files:
         for other, taken in seen:
@@ -376,7 +391,8 @@ def refuse_shared_outputs(files: Iterable[tuple[str, str]]) -> None:
 
 def are_same_file(path: str, other: str) -> bool:
     """Whether two paths name the same file, directly or through links."""
-    with contextlib.suppress(OSError, ValueError):  # One of the files does not exist.
+    # If one of the files does not exist, their resolved paths are compared below.
+    with contextlib.suppress(OSError, ValueError):
         return os.path.samefile(path, other)
     with contextlib.suppress(OSError, ValueError):
         return os.path.realpath(path) == os.path.realpath(other)
@@ -384,7 +400,9 @@ def are_same_file(path: str, other: str) -> bool:
 
 
 def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
-    """Whether a file does not exist, is empty, or begins and ends like a result of cnnbench."""
+    """Whether a file may be replaced: it does not exist, is empty, or its first and last bytes are
+    those of a cnnbench result.
+    """
     try:
         if not target.exists():
             return True
@@ -407,7 +425,7 @@ def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def _document_matcher(kind: str) -> Callable[[bytes], bool]:
-    # The keys have the same order as in `Document.to_dict`.
+    # The keys are in the order in which `Document.to_dict` writes them.
     named = rf',\s*"kind":\s*"{kind}"'
     if kind == IMPLIED_KIND:
         named = rf'({named}|(?!,\s*"kind":))'
@@ -458,32 +476,35 @@ where commands write different content in one format. `register_file_kind` adds 
 
 
 def register_file_kind(kind: str, beginning: bytes) -> None:
-    """Adds a kind of file to `KINDS`, with a regular expression for the start of its content."""
+    """Registers a kind of file in `KINDS`, with a regular expression that matches the start of its
+    content.
+    """
     KINDS[kind] = _beginning_matcher(beginning)
 
 
-# Checkpoint files in a folder: complete and obsolete checkpoints, and files of killed processes.
+# Files in a checkpoint folder: complete checkpoints, old ones, and remains of killed processes
 
 NAME = "model.ckpt"
 STATE = "checkpoint"
 _PART = re.compile(rf"{re.escape(NAME)}-(\d+)\.(?:index|data-(\d+)-of-(\d+))")
 _ANY_PART = re.compile(r".*\.(?:index|data-\d+-of-\d+)")
 _PREFIX = re.compile(r"ckpt-\d+$")
-_TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # An index file is a LevelDB table.
-# TensorFlow's temporary folder for files that it moves later, and its temporary file for
-# `checkpoint`.
+# Last bytes of a complete index file, which is a LevelDB table
+_TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")
+# Temporary folders and files of TensorFlow, which a killed process leaves behind
 _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.tmp[0-9a-f]{{32}}")
 
 
 def is_checkpoint_prefix(path: str) -> bool:
-    """Whether a path names a single checkpoint (``…/model.ckpt-120``), not a folder of
-    checkpoints.
+    """Whether a path names a single checkpoint (such as ``DIR/model.ckpt-120``) instead of a folder
+    of checkpoints.
     """
     return _PREFIX.search(path) is not None
 
 
 def find_latest_checkpoint(path: str) -> str | None:
-    """Prefix of the newest complete checkpoint; None if there are no checkpoint files.
+    """Finds the newest complete checkpoint and returns its path prefix; None if there are no
+    checkpoint files.
 
     Args:
       path: path of a folder, or prefix of one checkpoint.
@@ -513,7 +534,8 @@ _TRAINING = "training_status"
 
 
 def write_training_status(folder: str, status: str) -> None:
-    """Writes the status of a training to its checkpoint folder, for evaluators that wait.
+    """Writes the status of a training to its checkpoint folder, for evaluation runs that wait for
+    new checkpoints.
 
     `status` is `RUNNING` or the status of a record; "" removes the file. If the folder is not
     writable, nothing changes.
@@ -526,7 +548,9 @@ def write_training_status(folder: str, status: str) -> None:
 
 
 def training_status(folder: str) -> str:
-    """The status that `write_training_status` wrote last; "" if there is none."""
+    """Reads the status that `write_training_status` wrote to a checkpoint folder; "" if there is
+    none.
+    """
     try:
         return (place(folder) / _TRAINING).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -534,13 +558,13 @@ def training_status(folder: str) -> str:
 
 
 def has_checkpoint(folder: str, step: int) -> bool:
-    """Whether the folder contains a complete checkpoint of the given step."""
+    """Whether a folder contains a complete checkpoint of the given global step."""
     complete, _, _ = _find_checkpoints(place(folder))
     return step in complete
 
 
 def delete_old_checkpoints(folder: str, keep: int) -> None:
-    """Removes obsolete files after a checkpoint has been written.
+    """Deletes old checkpoints from a folder, after a new checkpoint has been written.
 
     Deletes all complete checkpoints except the newest `keep` (0 keeps all), older incomplete ones,
     and files of killed runs; never deletes files of other programs. Writes the file ``checkpoint``.
@@ -549,10 +573,9 @@ def delete_old_checkpoints(folder: str, keep: int) -> None:
     complete, torn, _ = _find_checkpoints(place(folder))
     kept = complete[-keep:]
     for step in (*complete, *torn):
-        # tf_cnn_benchmarks also writes a .meta file; a training can start from its checkpoints.
+        # Checkpoints with a .meta file are kept: they come from tf_cnn_benchmarks.
         if step < kept[0] and not (place(folder) / f"{NAME}-{step}.meta").exists():
-            # Deletes the index first. If the process is then killed, the remaining files are not a
-            # checkpoint.
+            # The index is deleted first: data files without an index are no checkpoint.
             (place(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
             for path in place(folder).iterdir():
                 if path.name.startswith(f"{NAME}-{step}.data-"):
@@ -563,7 +586,8 @@ def delete_old_checkpoints(folder: str, keep: int) -> None:
 
 
 def delete_incomplete_files(folder: str) -> None:
-    """Removes incomplete files of runs that were killed while saving.
+    """Deletes incomplete files in a checkpoint folder, which remain if a run is killed while it
+    saves.
 
     Only the process with the folder's lock may call this (see `cnnbench.base.files`), because files
     that another writer is saving look the same.
@@ -581,8 +605,8 @@ def delete_incomplete_files(folder: str) -> None:
 
 
 def _find_checkpoints(folder: Path) -> tuple[list[int], list[int], list[str]]:
-    """Steps of complete and of incomplete checkpoints, ascending, and the names of all checkpoint
-    files.
+    """Returns the steps of complete checkpoints, the steps of incomplete checkpoints (both
+    ascending), and the names of all checkpoint files in a folder.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -593,8 +617,9 @@ def _find_checkpoints(folder: Path) -> tuple[list[int], list[int], list[str]]:
     for match in filter(None, map(_PART.fullmatch, names)):
         step = int(match[1])
         if match[2] is None:
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                # TensorFlow writes an index file in place, in several pieces.
+            # Another process may have removed the file meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                # TensorFlow writes an index in pieces: only the last bytes show that it is whole.
                 if (folder / match[0]).read_bytes().endswith(_TABLE_END):
                     indexed.add(step)
         else:

@@ -1,4 +1,6 @@
-"""The measurements of a run so far, shared with the process that watches the run."""
+"""The measurements of a run so far. The process that runs the steps can share them with its parent
+process.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +30,27 @@ from cnnbench.records.run import (
     TurnTaking,
 )
 
-# Memory that a process shares with its forks (only on Linux).
+# Memory that a process shares with its forked child processes (only on Linux)
 
 _FEWEST = 1023
 
 
 class SharedDoubles(Sequence[float]):
-    """Doubles that one process appends and that its related processes (forks) can read.
+    """A sequence of doubles in shared memory: one process appends values, and processes that are
+    related by a fork can read them.
 
-    They outlive the appending process. An append takes half a microsecond. If a limit on file sizes
-    is reached, further values are not shared.
+    The values outlive the process that appended them. An append takes half a microsecond. If a
+    limit on file sizes is reached, further values are not shared.
     """
 
     def __init__(self) -> None:
-        """Creates an empty sequence. Create it before the process forks."""
+        """Creates an empty sequence. Call this before the process forks."""
         self._file = os.memfd_create("cnnbench")
         self._memory = memoryview(bytes(8)).cast("d")
         self._resize_memory(_FEWEST)
 
     def append(self, value: float) -> None:
-        """Appends a value. Only one of the processes may call this."""
+        """Appends a value. Only one of the related processes may append."""
         size = int(self._memory[0]) + 1
         if size == len(self._memory):
             self._resize_memory(2 * size)
@@ -68,7 +71,8 @@ class SharedDoubles(Sequence[float]):
 
     def __getitem__(self, key: int | slice) -> float | list[float]:
         size = len(self)
-        if size >= len(self._memory):  # The other process has extended the memory.
+        # The writing process has extended the memory, so it must be mapped again.
+        if size >= len(self._memory):
             self._map_memory()
         values: list[float] = [*self._memory[1 : size + 1]]
         return values[key]
@@ -83,28 +87,30 @@ class SharedDoubles(Sequence[float]):
             self._memory = own
 
     def _map_memory(self) -> None:
-        # The first double is the number of values that follow.
+        # The first double in the memory is the number of values that follow it.
         self._memory = memoryview(mmap.mmap(self._file, 0)).cast("d")
 
 
 class SharedValue:
-    """A value that one process sets and that its related processes (forks) can read."""
+    """A value in shared memory: one process sets it, and processes that are related by a fork can
+    read it.
+    """
 
     def __init__(self) -> None:
-        """Creates an object without a value. Create it before the process forks."""
+        """Creates an object without a value. Call this before the process forks."""
         self._file = os.memfd_create("cnnbench")
 
     def set(self, value: object) -> None:
-        """Replaces the value. If a limit on file sizes is exceeded, there is no value
-        afterwards.
-        """
+        """Replaces the value. If a limit on file sizes is exceeded, there is no value afterwards."""
         data = pickle.dumps(value)
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, data, 0)
 
     def get(self) -> Any:
-        """The latest value; None if there is none, or if it is being replaced."""
+        """The latest value; None if no value was set, or if the other process is writing one right
+        now.
+        """
         data = os.pread(self._file, os.fstat(self._file).st_size, 0)
         try:
             return pickle.loads(data)
@@ -112,18 +118,18 @@ class SharedValue:
             return None
 
 
-# Collects the measurements of a run for its record.
+# Collection of the measurements of a run for its record
 
 _Doubles: TypeAlias = "array[float] | SharedDoubles"
 
 
 def _empty_doubles(shared: bool) -> _Doubles:
-    """An empty series, which forks can read if it is shared."""
+    """Creates an empty series of doubles. If it is shared, forked child processes can read it."""
     return SharedDoubles() if shared else array("d")
 
 
 class StepSeries:
-    """The steps of the warm-up or of the timed loop. For each step, three doubles are appended.
+    """Times and losses of the warm-up steps, or of the timed steps.
 
     Attributes:
       seconds: mean wall seconds of a step, for each execution (by default one step; see
@@ -135,7 +141,9 @@ class StepSeries:
     """
 
     def __init__(self, shared: bool = False) -> None:
-        """Creates empty series, which related processes (forks) can read if they are shared."""
+        """Creates empty series. If they are shared, processes that are related by a fork can read
+        them.
+        """
         self.seconds, self.losses = _empty_doubles(shared), _empty_doubles(shared)
         self.cpu_seconds, self.skipped = _empty_doubles(shared), _empty_doubles(shared)
 
@@ -146,7 +154,7 @@ class StepSeries:
         skipped: Sequence[bool] = (),
         cpu_seconds: float | None = None,
     ) -> None:
-        """Adds the steps of an execution.
+        """Adds the steps of one execution (one call by the host; see --steps_per_execution).
 
         Args:
           seconds: mean wall time of a step.
@@ -174,7 +182,7 @@ class StepSeries:
 
 
 class Measurements:
-    """The measurements of a run so far.
+    """The measurements of a run so far, from which the record is created.
 
     Attributes:
       parts: the record of the run, as far as it is known, without its steps; see `note`. Its
@@ -227,8 +235,8 @@ class Measurements:
         self.use_samples = _empty_doubles(shared)
 
     def share(self) -> None:
-        """From now on, stores steps and published attributes in memory that is shared with later
-        forks.
+        """Starts sharing: steps and published attributes are stored in memory that processes forked
+        later can access.
         """
         if self._private:
             return
@@ -236,44 +244,51 @@ class Measurements:
         self._published = SharedValue()
 
     def publish(self) -> None:
-        """Publishes all attributes except steps to the parent process. Do not call it during
-        steps.
+        """Makes all attributes except the steps visible to the parent process. Do not call it while
+        steps are running.
         """
         if self._published is not None:
             kept = {"warmup", "timed", "use_samples", "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
     def published(self) -> Mapping[str, Any]:
-        """The attributes that a child process has published; empty if there are none."""
+        """The attributes that a child process has published, by name; empty if it has not published
+        any.
+        """
         return {} if self._published is None else self._published.get() or {}
 
     @property
     def halves_batch(self) -> bool:
-        """Whether a run without enough memory is repeated with a smaller batch."""
+        """Whether a run that is out of memory is started again with half the batch size
+        (--find_batch_size).
+        """
         known = self.published() or vars(self)
-        # The config is empty before the run is planned.
+        # The config has no batch size before the run is planned.
         batch = int(known["parts"].config.get("batch_size", 1))
         return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
     def copy_published_values(self) -> None:
-        """Copies the values that a child process has published."""
+        """Copies the attributes that a child process has published into this object."""
         vars(self).update(self.published())
 
     def stop_sharing(self) -> None:
-        """Publishes for the last time. Later steps are not shared with the parent process."""
+        """Publishes the attributes once more and stops sharing: the parent process does not see
+        later steps.
+        """
         self.publish()
         self._start_series(shared=False)
         self._published, self._private = None, True
 
     def longest_execution(self) -> float:
-        """Seconds of the longest execution so far. The first one is ignored unless there is no
-        other.
+        """Seconds of the longest execution so far. The first execution is ignored, unless it is the
+        only one.
         """
         seconds = [*self.warmup.seconds, *self.timed.seconds]
         return max(seconds[1:] or seconds, default=0.0) * self.parts.steps_per_execution
 
     def note(self, part: str = "", /, **values: Any) -> None:
-        """Sets parts of the record or, with `part`, attributes of that part.
+        """Sets attributes of the record or, if `part` is given, attributes of a section of the
+        record.
 
         Args:
           part: an attribute of `RunRecord` that contains the values, such as "measured".
@@ -288,14 +303,13 @@ class Measurements:
         self.parts = replace(self.parts, **values)
 
     def update_config(self, **values: object) -> None:
-        """Replaces parameters by the values that they resolved to."""
+        """Replaces flags in the record's config by the values that were resolved for them."""
         encoded = {name: encode(value) for name, value in values.items()}
         self.note(config={**self.parts.config, **encoded})
 
     def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
-        """Records that the next step begins a turn.
-
-        Stores the wall time and CPU time of waiting.
+        """Records that the next step begins a turn, and for how long this process waited for other
+        processes before it.
         """
         past = self.parts.turns
         turns = TurnTaking(
@@ -307,12 +321,12 @@ class Measurements:
         self.note(turns=turns)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
-        """Adds an evaluation and publishes it."""
+        """Adds the result of an evaluation and publishes it to the parent process."""
         self.note(evaluations=(*self.parts.evaluations, evaluation))
         self.publish()
 
     def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
-        """Creates a record of the measurements so far. Measuring may continue afterwards.
+        """Creates a record of the measurements so far. The run may continue measuring afterwards.
 
         ValueError if status and error contradict each other, or a measurement is impossible.
         """
@@ -346,9 +360,9 @@ class Measurements:
         )
 
     def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
-        """The cluster with the contribution of each worker to the timed steps."""
+        """Adds to the cluster how many timed steps and images each worker contributed."""
         images = 0 if self.parts.batch is None else self.parts.batch.global_
-        # Ctrl-C may interrupt between appending a step and appending its worker.
+        # If Ctrl-C comes between two appends, the last update has no step, so it is left out.
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(cluster.workers)
@@ -367,14 +381,14 @@ class Measurements:
         )
 
 
-# Memory and CPUs over time.
+# Samples of the memory and CPUs that the process uses over time
 
 USE_PERIOD = 1.0
 """Seconds between two samples; shorter runs have none in their records."""
 
 
 class UseSample(NamedTuple):
-    """A sample of the memory and CPUs that this process uses.
+    """A sample of the memory and CPU time that this process uses.
 
     Attributes:
       seconds: time since the start of the run.
@@ -394,9 +408,11 @@ class UseSample(NamedTuple):
 
 
 def resource_use(samples: Sequence[float]) -> ResourceUse | None:
-    """The samples as a record contains them; None if the run was shorter than a period."""
+    """Converts samples (rows of `UseSample`, one after the other) to the form in records; None if
+    the run was shorter than one sampling period.
+    """
     width, values = len(UseSample._fields), [*samples]
-    # A killed process may leave an incomplete row.
+    # A process that was killed may have left an incomplete row, which is ignored.
     whole = range(0, len(values) - width + 1, width)
     rows = [UseSample(*values[at : at + width]) for at in whole]
     if not rows or rows[-1].seconds < USE_PERIOD:

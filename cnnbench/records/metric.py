@@ -1,5 +1,5 @@
-"""Metrics: one declaration for every value of a record that is written, judged or shown in
-histories.
+"""Registry of metrics. Each metric is declared once for everything that writes it, judges it or
+shows it in a history.
 
 Modules in `cnnbench.records.metrics` and plug-ins use `register_metric`. The summary of a record,
 --result_csv, the lines at the end of a run, ``compare``, ``history``, bounds of sweeps, reports,
@@ -28,7 +28,9 @@ RUN = "run"
 
 
 class Summary(dict[str, Any]):
-    """Statistics of a run by key, and as attributes. None if the run did not measure the value."""
+    """Statistics of a run, by key and also as attributes. A value is None if the run did not
+    measure it.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name not in self:
@@ -38,7 +40,7 @@ class Summary(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A value of a measurement, and how it is shown and judged.
+    """Declaration of a metric: a value of a measurement, and how the value is shown and judged.
 
     Attributes:
       name: name in commands; letters, digits and underscores.
@@ -89,23 +91,27 @@ class Metric:
     section: str = ""
 
     def values(self, measured: Sequence[Any]) -> list[float | None]:
-        """Values of measurements that are judged together, in order. None means not measured."""
+        """Values of the metric for measurements that are judged together, in order. None means not
+        measured.
+        """
         return [*map(self.value, measured)] if self.together is None else self.together(measured)
 
     @property
     def unit_text(self) -> str:
-        """The unit that `value_text` writes."""
+        """The unit that `value_text` writes: "MiB" for bytes and "%" for shares, otherwise `unit`."""
         if self.unit == "bytes":
             return "MiB"
         return "%" if self._is_share else self.unit
 
     @property
     def title(self) -> str:
-        """Name and unit, for table headings and axes."""
+        """Name and unit of the metric, for table headings and axes of charts."""
         return " ".join(filter(None, (f"{self.name}, {self.unit_text}", self.step)))
 
     def value_text(self, value: float | None, unit: bool = True) -> str:
-        """A value for people, with `unit_text` unless `unit` is False; `NONE` for None."""
+        """Formats a value of the metric for people, with `unit_text` unless `unit` is False. None
+        becomes `NONE`.
+        """
         if value is None:
             return NONE
         if self._is_share:
@@ -115,18 +121,18 @@ class Metric:
         return f"{text} {self.unit_text}" if unit else text
 
     def change_text(self, change: float, signed: bool = True) -> str:
-        """A change in per cent, or a difference in percentage points or in the unit of the
+        """Formats a change of the metric: in per cent, in percentage points, or in the unit of the
         metric.
         """
         unit = "%" if self.relative else "points" if self._is_share else self.unit
         return f"{self._change_number(change, signed)} {unit}"
 
     def range_text(self, low: float, high: float, signed: bool = True) -> str:
-        """A range of changes as text: "-1.0 to +2.0 %"."""
+        """Formats a range of changes, such as "-1.0 to +2.0 %"."""
         return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
 
     def shows(self, change: float) -> bool:
-        """Whether `change_text` shows a change as a number other than 0."""
+        """Whether a change is different from 0 after `change_text` has rounded it."""
         in_hundredths = self.relative or self._is_share
         return bool(round(100 * change, self._decimal_digits) if in_hundredths else change)
 
@@ -136,7 +142,7 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """The factor for thresholds that users give: 0.01 for thresholds in per cent."""
+        """Factor by which thresholds that users give are multiplied: 0.01 if they are in per cent."""
         return 0.01 if self.relative or self._is_share else 1.0
 
     def _change_number(self, change: float, signed: bool) -> str:
@@ -173,7 +179,7 @@ QUICKER: Mapping[str, Any] = {"better": "quicker", "worse": "longer", "higher_is
 
 
 def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
-    """Decorator that makes a function of a record a metric.
+    """Decorator that registers a function of a record as a metric.
 
     Args:
       unit: unit of its values.
@@ -185,7 +191,8 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
     """
 
     def register(value: F) -> F:
-        load_metrics()  # cnnbench's own metrics are registered first.
+        # Names of cnnbench's own metrics are taken first, so that a plug-in cannot take one.
+        load_metrics()
         name = rules.pop("name", None) or getattr(value, "__name__", "")
         is_run = RUN in rules.get("kinds", (RUN,))
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
@@ -218,8 +225,8 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
 
 
 def _wrap_for_imported(name: str, value: F) -> F:
-    """Wraps a metric of runs. For an imported record, its value is the value in the imported
-    file.
+    """Wraps the function of a metric: for a record that was imported from another program's file,
+    it returns the value in that file.
     """
 
     @wraps(value)
@@ -232,12 +239,14 @@ def _wrap_for_imported(name: str, value: F) -> F:
 
 @cache
 def load_metrics() -> None:
-    """Registers cnnbench's own metrics. Plug-ins register theirs."""
+    """Registers the metrics that are part of cnnbench. Plug-ins register their own metrics."""
     importlib.import_module("cnnbench.records.metrics")
 
 
 def compute_summary(record: Any) -> Summary:
-    """The statistics of a run. If a function raises: None, with a warning on stderr."""
+    """Computes the statistics of a run. If the function of a metric raises an error, its value is
+    None, and a warning is printed on stderr.
+    """
     load_metrics()
     return Summary({key: _metric_value(metric, record) for key, metric in SUMMARY.items()})
 
@@ -248,7 +257,8 @@ def _metric_value(metric: Metric, record: Any) -> Any:
         if not isinstance(number, Real | str | None):
             raise TypeError(f"{type(number).__name__} is not a number")
         return number
-    except Exception as error:  # An error in a plug-in must not cause the loss of the measurements.
+    # An error in a plug-in's metric must not cause the loss of the measurements.
+    except Exception as error:
         what = text_of(error)
         if not isinstance(error, plugins.MisfitError):
             what = f"{type(error).__name__}: {what}"
@@ -256,7 +266,8 @@ def _metric_value(metric: Metric, record: Any) -> Any:
         return None
 
 
-_warn = cache(print_warning)  # The summary of a record may be computed more than once.
+# Warns only once, although the summary of a record may be computed several times.
+_warn = cache(print_warning)
 
 
 plugins.add_plugin_kind(

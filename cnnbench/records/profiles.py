@@ -1,8 +1,8 @@
-"""Records of where the time of a step goes: profiles, rooflines and explanations.
+"""Documents about where the time of a step goes: profiles, rooflines and explanations.
 
-Every moment of a profiled step is counted once: divided equally among the operations that run
-(collectives and copies between devices count only where nothing else runs) or, while none runs, for
-one of the parts below.
+Every moment of a profiled step is counted once. While operations run, the moment is divided equally
+among them (collectives and copies between devices count only while nothing else runs). While no
+operation runs, it is counted for one of the parts `INPUT_WAIT`, `GAPS` and `PROGRAM`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.run import RunRecord
 
-# The profile of a process's steps: the time of each step by layer, kind and direction.
+# `StepProfile`: the time of a process's steps by layer, kind of operation and direction.
 
 FORWARD, TO_INPUT, TO_KERNEL, OUTSIDE = "forward", "input gradient", "kernel gradient", "step"
 """Directions of operations; the last is for operations outside of towers."""
@@ -50,7 +50,11 @@ The last is that nothing runs.
 
 
 class Part(NamedTuple):
-    """The key by which times are added up.
+    """Key by which the times of a step are added up: layer, kind of operation, and direction (such
+    as "forward").
+
+    The layer is a canonical name; for operations outside of any layer, it is the kind of operation.
+    An example of a kind is "convolution 3x3"; for directions see `FORWARD` and `INPUT`.
 
     The layer is a canonical name; for operations outside of any layer, their kind. An example of a
     kind is "convolution 3x3"; for directions see `FORWARD` and `INPUT`.
@@ -76,7 +80,7 @@ PROGRAM = Part("outside the graph", "program", HOST)
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledPart:
-    """One layer, kind and direction.
+    """Time, work and operations of a step with the same layer, kind and direction.
 
     Attributes:
       layer, kind, direction: layer (canonical name, or kind of operation outside of layers), kind
@@ -98,13 +102,13 @@ class ProfiledPart:
 
     @property
     def part(self) -> Part:
-        """The key of these operations or this waiting."""
+        """Layer, kind and direction as one key."""
         return Part(self.layer, self.kind, self.direction)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledSpan:
-    """Consecutive operations of one part on one device.
+    """Consecutive operations on one device that have the same layer, kind and direction.
 
     Attributes:
       device: name such as "gpu:0"; "" for the input pipeline.
@@ -121,7 +125,9 @@ class ProfiledSpan:
 
 
 def activity_of_part(part: ProfiledPart | ProfiledSpan) -> str:
-    """The item of `ACTIVITIES` to which a part or a span belongs."""
+    """The activity to which a part or span of a step belongs: an item of `ACTIVITIES`, such as
+    "forward" or "reduction".
+    """
     if part.direction == HOST:
         return _IDLE
     if part.layer == REST:
@@ -131,7 +137,7 @@ def activity_of_part(part: ProfiledPart | ProfiledSpan) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledLayer:
-    """A layer with trainable variables.
+    """A layer of the profiled network that has trainable variables.
 
     Attributes:
       name: canonical name.
@@ -150,7 +156,7 @@ class ProfiledLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class Primitive:
-    """Calls of one kernel of oneDNN in a step.
+    """Number of calls of one oneDNN kernel in a step.
 
     Attributes:
       name: kind of primitive, such as "convolution".
@@ -171,7 +177,7 @@ class Primitive:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProfile(Document):
-    """Profiled steps of one process, schema 1.
+    """Profile of some steps of one process (schema 1).
 
     Attributes:
       step_seconds: wall seconds of each profiled step, with the profiler at work.
@@ -226,12 +232,12 @@ class StepProfile(Document):
             raise ValueError(f"input_wait_seconds: {len(self.input_wait_seconds)} values")
 
 
-# The document of `cnnbench roofline`, schema 1: a step by layers, and the machine's rates.
+# `Roofline`: the time of a step by layer, compared with the peak rates of the machine.
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Peak rates of all devices of a run together.
+    """Peak rates of the devices of a run, all devices together.
 
     Attributes:
       flops_per_sec: FLOP/s of matrix products in the dtype of the run.
@@ -246,17 +252,20 @@ class Machine:
 
     @property
     def ridge(self) -> float:
-        """FLOPs per byte at which both times are equal."""
+        """FLOPs per byte at which computing takes as long as moving the bytes."""
         return self.flops_per_sec / self.bytes_per_sec
 
     def seconds(self, flops: float, moved: float) -> float:
-        """The shortest possible time for this number of FLOPs and bytes."""
+        """Least possible seconds for a number of FLOPs and a number of moved bytes, at the peak
+        rates of the machine.
+        """
         return max(flops / self.flops_per_sec, moved / self.bytes_per_sec)
 
 
 @dataclass(frozen=True)
 class RooflineRow:
-    """Operations of one kind and direction in one layer, or a sum over layers.
+    """Time and work of the operations with the same layer, kind and direction, or a sum over
+    several layers.
 
     Attributes:
       layer, kind, direction: as in a step profile; "" where rows are added up over them.
@@ -280,26 +289,30 @@ class RooflineRow:
     @property
     @computed()
     def flops_per_byte(self) -> float | None:
-        """FLOPs per byte; None without FLOPs."""
+        """FLOPs per byte read or written; None for operations without FLOPs."""
         return self.flops / self.bytes if self.flops and self.bytes else None
 
     @property
     @computed()
     def share_of_bound(self) -> float | None:
-        """The estimate divided by the measured time. It can be above 1, because caches are
-        faster than memory.
+        """Estimated least time divided by the measured time. The share can be above 1, because
+        caches are faster than memory.
         """
         return self.bound_seconds / self.seconds if self.seconds and self.bound_seconds else None
 
     @property
     @computed()
     def winnable_seconds(self) -> float:
-        """Seconds above the estimate; 0 if the row is faster."""
+        """Seconds by which the measured time exceeds the estimated least time; 0 if the operations
+        are faster than estimated.
+        """
         return max(0.0, self.seconds - self.bound_seconds)
 
 
 def sort_roofline_rows(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
-    """The rows in the order of `Roofline`."""
+    """Sorts rows by the time above the estimate, so that the row where most time can be saved is
+    first.
+    """
     return tuple(
         sorted(
             rows, key=lambda row: (-row.winnable_seconds, -row.seconds, row.layer, row.direction)
@@ -309,7 +322,7 @@ def sort_roofline_rows(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
 
 @dataclass(frozen=True)
 class Roofline(Document):
-    """Time and work of a step, compared with the limits of the machine.
+    """Time and work of a step by layer, compared with the peak rates of the machine.
 
     Attributes:
       rows: rows, the one with the most time above its estimate first.
@@ -345,11 +358,11 @@ class Roofline(Document):
 
     @property
     def started_at(self) -> str:
-        """Start of the run, ISO 8601."""
+        """Start time of the run, ISO 8601."""
         return self.run.started_at
 
     def with_peak_rate(self, flops_per_sec: float, source: str) -> Roofline:
-        """The same step with a different peak rate of matrix products."""
+        """Returns the same roofline for a different peak rate (FLOP/s) of matrix products."""
         machine = replace(self.machine, flops_per_sec=flops_per_sec, flops_source=source)
         rows = tuple(
             replace(row, bound_seconds=machine.seconds(row.flops, row.bytes)) for row in self.rows
@@ -358,7 +371,7 @@ class Roofline(Document):
 
     @property
     def remark(self) -> str:
-        """Why some rows are faster than their estimate; "" if none are."""
+        """A sentence that explains why some rows are faster than their estimate; "" if no row is."""
         above = [row for row in self.rows if (row.share_of_bound or 0.0) > 1.0]
         by_bytes = sum(row.bytes / self.machine.bytes_per_sec >= row.bound_seconds for row in above)
         reasons = []
@@ -378,31 +391,33 @@ class Roofline(Document):
     @property
     @computed()
     def bound_images_per_sec(self) -> float | None:
-        """Images/sec if every row took its estimated time; None if no row has an estimate."""
+        """Images/sec if every row took only its estimated least time; None if no row has an
+        estimate.
+        """
         seconds = self.total.bound_seconds
         return self.run.batch.global_ / seconds if self.run.batch and seconds else None
 
     @property
     @computed()
     def remainder_seconds(self) -> float:
-        """Time of a profiled step in which no operation ran."""
+        """Seconds of a profiled step during which no operation ran."""
         return self.step_seconds - sum(row.seconds for row in self.rows)
 
     @property
     @computed()
     def kinds(self) -> tuple[RooflineRow, ...]:
-        """The sums by kind of operation and direction, the longest first."""
+        """Sums of rows with the same kind of operation and direction, the longest sum first."""
         return self._sum_rows_by(lambda row: ("", row.kind, row.direction))
 
     @property
     def layers(self) -> tuple[RooflineRow, ...]:
-        """The sums by layer, the longest first."""
+        """Sums of rows with the same layer, the longest sum first."""
         return self._sum_rows_by(lambda row: (row.layer, "", ""))
 
     @property
     @computed()
     def total(self) -> RooflineRow:
-        """The sum of all rows."""
+        """Sum of all rows."""
         return self._sum_rows_by(lambda row: ("", "", ""))[0]
 
     def _sum_rows_by(
@@ -425,7 +440,7 @@ class Roofline(Document):
         return tuple(sorted(sums, key=lambda row: -row.seconds))
 
 
-# The document of ``cnnbench explain``: where the difference between two sides is.
+# `Explanation`: where the difference between the step times of sides A and B comes from.
 
 CAUSES = (
     *("threads", "input", "program", "gaps", "precision", "batch norm", "reduction", "copies"),
@@ -436,7 +451,7 @@ CAUSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedRow:
-    """Time of one layer, kind and direction on both sides, in seconds per step.
+    """Seconds per step of one layer, kind and direction, on side A and on side B of a comparison.
 
     Attributes:
       layer, kind, direction: key of the row, as in a step profile.
@@ -458,13 +473,13 @@ class ExplainedRow:
     @property
     @computed()
     def difference(self) -> float:
-        """How many seconds longer a step of B takes than a step of A."""
+        """Seconds per step that this row takes longer on side B than on side A."""
         return self.new - self.base
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A reason for a difference between the sides, with the time that it explains.
+    """A cause of the difference between sides A and B, with the time that the cause explains.
 
     Attributes:
       kind: one of `CAUSES`.
@@ -486,20 +501,20 @@ class Cause:
     @property
     @computed()
     def difference(self) -> float:
-        """How many seconds longer a step of B takes than a step of A."""
+        """Seconds per step that the explained rows take longer on side B than on side A."""
         return self.new - self.base
 
     @property
     def further(self) -> tuple[str, ...]:
-        """The evidence that the text does not contain. (The text names the first flag that
-        differs.)
+        """Lines of evidence that the text does not contain yet. (The text may name the first flag
+        that differs.)
         """
         return tuple(line for line in self.evidence if line not in self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FactChange:
-    """A fact that differs between the sides.
+    """A flag, or a fact about machine or software, that differs between sides A and B.
 
     Attributes:
       fact: description of the fact.
@@ -513,7 +528,7 @@ class FactChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Document):
-    """Why the times of a step of B and of a step of A differ, schema 1.
+    """Why a step of side B takes more or less time than a step of side A (schema 1).
 
     All times are means per process over all steps, after rare disturbances are removed as in
     `cnnbench compare`, and means over the processes of a side. So times of parts add up.
@@ -560,31 +575,37 @@ class Explanation(Document):
     @property
     @computed()
     def difference(self) -> float:
-        """How many seconds longer a timed step of B takes than a timed step of A."""
+        """Seconds by which a timed step of side B takes longer than a timed step of side A."""
         return self.new - self.base
 
     @property
     @computed()
     def mean_base(self) -> float:
-        """The same as `base`, for readers of earlier documents."""
+        """The value of `base` under an older name, for programs that read earlier versions of the
+        document.
+        """
         return self.base
 
     @property
     @computed()
     def mean_new(self) -> float:
-        """The same as `new`, for readers of earlier documents."""
+        """The value of `new` under an older name, for programs that read earlier versions of the
+        document.
+        """
         return self.new
 
     @property
     @computed()
     def remainder(self) -> float:
-        """Seconds of the difference that profiled steps do not show."""
+        """Seconds of the difference in step time that the profiled steps do not show."""
         return self.not_profiled.difference
 
     @property
     @computed()
     def not_profiled(self) -> ExplainedRow:
-        """A row for the difference that profiled steps do not show; its spread is unknown (NaN)."""
+        """A row for the part of the difference that the profiled steps do not show. Its spread is
+        unknown (NaN).
+        """
         base, new = self.base - self.profiled_base, self.new - self.profiled_new
         return self.row("not in the profiles", base=base, new=new)
 
@@ -598,8 +619,10 @@ class Explanation(Document):
         new: float,
         spread: float = math.nan,
     ) -> ExplainedRow:
-        """A row of times in seconds, with its share of the difference."""
-        # The difference may be 0, because it is smaller than its spread (twice its standard error).
+        """Creates a row from the seconds per step of side A (`base`) and of side B (`new`), and
+        computes its share of the difference.
+        """
+        # The share is unknown if the difference may be 0, that is, if it is within its spread.
         is_known = abs(self.difference) > self.spread
         return ExplainedRow(
             layer=layer,
@@ -614,6 +637,6 @@ class Explanation(Document):
     @property
     @computed()
     def unexplained(self) -> float:
-        """Seconds of the difference that no significant cause explains."""
+        """Seconds of the difference that the significant causes do not explain."""
         causes = () if self.by_work else self.causes
         return self.difference - sum(cause.difference for cause in causes)

@@ -1,8 +1,8 @@
-"""Result files: loads records from them, and writes --result_json and --result_csv.
+"""Reads records from files, and writes the files of --result_json and --result_csv.
 
-Files to be written are checked before the run starts. A table has one row per run, or one row per
-reduction. The order of columns never changes. The source of each column is a dotted path of
-attributes and keys. A cell is empty if a part of the path is None or missing.
+Paths of output files are checked before the run starts. A CSV table has one row per run, or one row
+per reduction, and the order of its columns never changes. The source of each column is a dotted
+path of attributes and keys. A cell is empty if a part of the path is None or missing.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = 
     TuneDocument: "a search of flags",
 }
 _KINDS = {kind.kind: kind for kind in _NAMES}
-# Kinds of other documents that cnnbench writes.
+# Kinds of documents that cnnbench writes but that reports and comparisons do not read
 _OTHERS = frozenset(("baseline", "comparison", "explanation", "history"))
 _WILD = ("*", "?", "[")
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file or folder without a record.
+    """A file or folder from which no record was read, and the reason.
 
     Attributes:
       path: path of the file or folder.
@@ -88,7 +88,9 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Records in natural order of their paths, and other documents that reports can show."""
+    """The documents that `load_records` found: records, sorted by path, and other documents that
+    reports can show.
+    """
 
     records: tuple[RunRecord, ...]
     skipped: tuple[SkippedFile, ...]
@@ -98,12 +100,12 @@ class Loaded:
 
     @property
     def everything(self) -> tuple[RunRecord | AllReduceRecord, ...]:
-        """Records of both kinds, one per process."""
+        """Records of runs and of all-reduce measurements, one per process."""
         return (*self.records, *self.allreduces)
 
     @property
     def defects(self) -> tuple[SkippedFile, ...]:
-        """Skipped files that are defective."""
+        """The skipped files that are defective."""
         return tuple(file for file in self.skipped if file.defect)
 
 
@@ -113,8 +115,8 @@ def load_records(
     hidden: bool = True,
     progress: Progress | None = None,
 ) -> Loaded:
-    """Reads the records in files, in folders and their subfolders, and in files that match
-    patterns.
+    """Reads all records in the given files and folders (with subfolders), and in files that match
+    the given patterns.
 
     If there are several copies of a record (with the same run_id), the most complete one is
     returned: first by status "ok", then by the number of steps or reductions, then by length. File
@@ -144,7 +146,7 @@ def load_records(
         elif isinstance(loaded, Predictions):
             predictions.append(loaded)
         elif isinstance(loaded, Study):
-            # The process of a roofline may also have written its record.
+            # A run can write the same roofline to two files, so duplicates are left out.
             studies += [loaded] if loaded not in studies else []
         elif loaded.run_id not in runs:
             runs[loaded.run_id] = loaded, path
@@ -166,7 +168,9 @@ def _keep_better_copy(
     record: RunRecord | AllReduceRecord,
     path: str,
 ) -> SkippedFile:
-    """Keeps the more complete of two copies in `runs`, and returns the file of the other."""
+    """Keeps the more complete of two copies of a record in `runs`. Returns the file of the other
+    copy as skipped.
+    """
     other, its_path = runs[record.run_id]
     what = f"copy of run {record.run_id}"
     if record == other:
@@ -174,7 +178,7 @@ def _keep_better_copy(
     if _completeness_key(record) > _completeness_key(other):
         runs[record.run_id] = record, path
         path, its_path = its_path, path
-    reason = f"a {what} that differs from {its_path}, which is more complete and counts"
+    reason = f"a {what} that differs from {its_path}, which is more complete and is used instead"
     return SkippedFile(path, reason, defect=False, differs=True)
 
 
@@ -185,7 +189,7 @@ def _completeness_key(record: RunRecord | AllReduceRecord) -> tuple[bool, int, i
 
 
 def load_run(path: str) -> RunRecord:
-    """The record of a run in a file. PathError if it contains none."""
+    """Reads the record of a run from a file. PathError if the file does not contain one."""
     with parsing_document(path, "a run record"):
         return RunRecord.from_dict(read_json(path))
 
@@ -193,7 +197,9 @@ def load_run(path: str) -> RunRecord:
 def find_files(
     paths: Iterable[str | os.PathLike[str]], hidden: bool = True
 ) -> Iterator[str | SkippedFile]:
-    """Every file once, sorted by name within each path; see `load_records`."""
+    """Yields every file that `load_records` reads, once each, sorted by name within each given
+    path.
+    """
     seen: set[str] = set()
     for path in paths:
         for file in _expand_path(os.fspath(path), hidden):
@@ -222,7 +228,8 @@ def _expand_path(path: str, hidden: bool) -> list[_Found]:
 
 
 def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
-    """The ``*.json`` files below a folder, sorted by name, followed by unreadable folders.
+    """Finds the ``*.json`` files in a folder and its subfolders, sorted by name. Unreadable folders
+    come last.
 
     Follows links to folders and reads each folder once. Skips pipes and devices, which could block,
     and returns dangling links.
@@ -235,7 +242,7 @@ def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
     def is_new_folder(path: str) -> bool:
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
-            # Other files in it were not requested.
+            # The link leads to a parent folder, whose other files were not requested.
             skipped.append(SkippedFile(path, "a link to a folder around it", defect=False))
             return False
         is_first = real not in seen
@@ -245,7 +252,7 @@ def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
     left = [folder]
     while left:
         parent = left.pop()
-        # The folder's links are resolved once for all of its files.
+        # Links in the folder's path are resolved once for all of its files, to save time.
         place = os.path.join(os.path.realpath(parent), "")
         folders = []
         try:
@@ -270,9 +277,10 @@ def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
 def read_result(
     path: str, data: bytes | None = None
 ) -> RunRecord | AllReduceRecord | Study | Predictions | SkippedFile:
-    """The content of a file. Pass `data` if it was already read.
+    """Reads the document in a file. Returns a SkippedFile if the file is defective or contains a
+    document of another kind.
 
-    A SkippedFile if the file is defective, or another document.
+    Pass `data` if the file was already read.
     """
     try:
         content = json_from_content(path, read_file(path) if data is None else data)
@@ -289,7 +297,7 @@ def read_result(
 
 
 def record_from_json(document: object) -> RunRecord | AllReduceRecord:
-    """The run record or all-reduce record in a JSON value. ValueError for other values."""
+    """Creates a run record or an all-reduce record from a JSON value. ValueError for other values."""
     reduced = isinstance(document, dict) and document.get("kind") == AllReduceRecord.kind
     return (AllReduceRecord if reduced else RunRecord).from_dict(document)
 
@@ -298,7 +306,9 @@ _JSON, _CSV = "result_json", "result_csv"
 
 
 class ResultFiles:
-    """The result files of one process: a document, and rows in a table."""
+    """Writes the result files of one process: the document of --result_json, and the rows of
+    --result_csv.
+    """
 
     def __init__(
         self,
@@ -311,18 +321,19 @@ class ResultFiles:
         self._csv = csv_path
         self._table = table
         self._kind = kind
-        note_output_state(json_path or "")  # A parent process may have to complete the document.
+        # If this process is killed, its parent process may have to complete the document.
+        note_output_state(json_path or "")
 
     @property
     def wanted(self) -> bool:
-        """Whether a record will be written."""
+        """Whether a result file was requested."""
         return self._json is not None or self._csv is not None
 
     def prepare(
         self, others: Iterable[Output] = (), inputs: Iterable[str | None] = ()
     ) -> str | None:
-        """Checks that every file can be written, without leaving anything behind; see
-        `check_outputs`.
+        """Checks that every output file can be written, without leaving a file behind (see
+        `check_outputs`).
 
         Returns a notice if a table lacks columns.
         """
@@ -332,12 +343,16 @@ class ResultFiles:
         if self._csv is not None:
             lacking = self._table.prepare(self._csv)
             if lacking:
-                notice = f"--{_CSV}={self._csv} was begun by an earlier version and is continued "
-                notice += f"without the columns {', '.join(lacking)}; a new file has them"
+                notice = f"--{_CSV}={self._csv} was created by an earlier version of cnnbench and "
+                notice += (
+                    f"is continued without the columns {', '.join(lacking)}; a new file has them"
+                )
         return notice
 
     def holds(self, run_id: str) -> str | None:
-        """The document in the file of --result_json, if this run has written it."""
+        """The text of the file of --result_json if the run with this id has written it; None
+        otherwise.
+        """
         try:
             text = resolve_output(_JSON, self._json).read_text("ascii") if self._json else "{}"
             document = parse_json(text)
@@ -349,7 +364,8 @@ class ResultFiles:
         return text
 
     def write(self, record: Document, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
-        """Replaces the document and appends rows; see `cnnbench.records.files.check_written`.
+        """Writes the document to --result_json and appends rows to --result_csv. Failures are
+        reported by `cnnbench.records.files.check_written`.
 
         `rows` is called only for --result_csv; its values are by column.
         """
@@ -361,7 +377,7 @@ class ResultFiles:
 
 
 class CsvTable:
-    """A table to which several processes can append atomically.
+    """A CSV file to which several processes can append rows atomically.
 
     Rows are written with one call under a lock. If a killed process left an incomplete row, the
     next writer removes it. Incomplete rows are recognised, because cells contain no line breaks and
@@ -377,12 +393,14 @@ class CsvTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The header of new files."""
+        """Names of the columns in the header of a new file."""
         *first, last = self._columns
         return (*first, *(name for name in self._more if name not in first), last)
 
     def prepare(self, path: str) -> tuple[str, ...]:
-        """Checks that rows can be appended later. Returns the columns that the file lacks."""
+        """Checks that rows can be appended to a file later. Returns the columns that an existing
+        file lacks.
+        """
         target = resolve_output(_CSV, path)
         if target.exists():
             with raising_flag_errors(_CSV, path, "read"), target.open("rb") as file:
@@ -391,7 +409,8 @@ class CsvTable:
         return ()
 
     def append(self, path: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Appends all rows or none, and the header before the first row. None means an empty cell.
+        """Appends all rows or none. The header is written before the first row. None becomes an
+        empty cell.
 
         FlagError if the file is now a different table. After an OSError, the file is unchanged.
         """
@@ -402,9 +421,10 @@ class CsvTable:
         descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             try:
-                # The system releases the lock when the process ends.
+                # The lock ends with this process, so a killed process cannot block others.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            except OSError as error:  # Without locks, O_APPEND still prevents mixed rows.
+            # If the file system has no locks, O_APPEND still prevents that rows are mixed.
+            except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
             end, separator, columns = self._end_of_rows(path, descriptor)
@@ -422,16 +442,16 @@ class CsvTable:
         sync_folder(target.parent)
 
     def cells(self, row: Mapping[str, object]) -> dict[str, str]:
-        """The text of every cell of a row, in the order of the columns."""
+        """Text of every cell in a row, by column, in the order of the columns."""
         values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
-        # A row is always one line, even if an error message contains line breaks.
+        # Line breaks (as in error messages) become spaces, so that a row is always one line.
         return {
             name: " ".join(plain(csv_cell(encode(values[name]))).split()) for name in self.columns
         }
 
     def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
-        """The end of the complete rows, the separator before the next row, and the columns of
-        the file.
+        """Finds where the next row belongs. Returns the offset after the last complete row, the
+        bytes to write before the next row, and the columns of the file.
         """
         size = os.fstat(descriptor).st_size
         with os.fdopen(os.dup(descriptor), "rb") as file:
@@ -447,8 +467,7 @@ class CsvTable:
             last = file.read()
         if last.endswith(b"\n"):
             return size, b"", columns
-        # An editor may have removed the last line break. A killed process may have truncated the
-        # row.
+        # The last row has no line break: it is complete if an editor removed only the line break.
         if self._is_complete(last, len(columns)):
             return size, b"\n", columns
         return last_start, b"", columns
@@ -461,14 +480,18 @@ class CsvTable:
         return len(cells) == columns and cells[-1] == str(self._schema)
 
     def _columns_of(self, path: str, line: bytes) -> tuple[str, ...]:
-        """Columns in a header, with or without a byte order mark and CRLF line ends."""
+        """Parses the header of a file into column names. A byte order mark and CRLF line ends are
+        allowed.
+        """
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
-            # The file is empty, or was cut off while its first row was written.
+            # The file is empty, or a process was killed while it wrote the header.
             return self.columns
         try:
-            names = next(csv.reader([text])) or [""]  # Other programs write names in quotes.
-        except csv.Error:  # For example, a NUL byte, or a line that is not a header.
+            # Other programs write column names in quotes, so the csv module parses them.
+            names = next(csv.reader([text])) or [""]
+        # For example, the line contains a NUL byte or is not a header.
+        except csv.Error:
             names = [""]
         ours = tuple(name for name in self.columns if name in names)
         if tuple(names) != ours or names[0] != self.columns[0] or names[-1] != self.columns[-1]:
@@ -477,9 +500,8 @@ class CsvTable:
             raise FlagError(
                 _CSV,
                 path,
-                f"column {same + 1} is not a column of this version, which writes "
-                f"{len(self.columns)} "
-                "columns; give a new file",
+                f"its column {same + 1} differs from the {len(self.columns)} columns that this "
+                "version of cnnbench writes; name a new file",
             )
         return ours
 
@@ -491,7 +513,9 @@ def _csv_line(cells: Iterable[str]) -> bytes:
 
 
 def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
-    """Offset of the last line, which may be incomplete. Reads backwards in blocks."""
+    """Finds the offset of the last line, which may be incomplete. Reads the file backwards in
+    blocks.
+    """
     block = 1 << 14
     position = size - 1
     while position > 0:
@@ -505,7 +529,7 @@ def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
 
 
 def _columns_at(path: str, *names: str) -> dict[str, str]:
-    """Columns that have the names of attributes or keys below a path."""
+    """Columns whose names are the names of attributes (or keys) of the object at a path."""
     return {name: f"{path}.{name}" for name in names}
 
 
@@ -563,7 +587,7 @@ _RUN = {
     **_columns_at("record.model", "recomputed_flops_per_image"),
 }
 
-# Fields of Packing, and whether they are optional because they were added later.
+# Fields of `Packing`. The value is True if the field was added in a later version.
 _PACKING = {
     packing_field.name: packing_field.metadata.get("optional", False)
     for packing_field in fields(Packing)
@@ -600,7 +624,7 @@ REDUCTIONS = CsvTable((*_ALL_REDUCE, "schema"), AllReduceRecord.schema)
 
 
 def run_row(record: RunRecord) -> dict[str, object]:
-    """The values of a run by column of `RUNS`."""
+    """The values of a run's row in the table `RUNS`, by column."""
     error = record.error
     computed = {
         "model": record.config.get("model") if record.model is None else record.model.name,
@@ -621,7 +645,7 @@ def run_row(record: RunRecord) -> dict[str, object]:
 
 
 def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
-    """The values of a row by column of `REDUCTIONS`."""
+    """The values of a row in the table `REDUCTIONS`, by column."""
     computed = {
         "peer": point in record.peers,
         "calls": len(point.seconds),

@@ -1,4 +1,4 @@
-"""The record of a run and its parts.
+"""`RunRecord`, the record of a run, and the dataclasses of its sections.
 
 The JSON form contains the `summary()` for readers, which is not read back. The driver collects the
 measurements in a `cnnbench.records.measurements.Measurements`.
@@ -29,12 +29,12 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.metric import Summary, compute_summary
 
-# The subject of a record, which is the measured code.
+# The subject of a record: the code that the run measured.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The code that was measured.
+    """The code that a run measured: repository, commit and uncommitted changes.
 
     Attributes:
       repository: host and path without secrets, or name of the folder; None if unknown.
@@ -62,13 +62,16 @@ class Subject:
 
     @property
     def warning(self) -> str:
-        """Text that says why the revision is unknown; "" if it is known."""
+        """A warning with the reason why the commit of the measured code is unknown; "" if the
+        commit is known.
+        """
         named = "--result_label=commit=... names it"
         text = f"the commit of the measured code is unknown: {self.unknown}; {named}"
         return text if self.unknown else ""
 
     def with_labels(self, labels: Mapping[str, str]) -> Subject | None:
-        """The subject with the user's labels applied; None if nothing is known about it.
+        """Returns the subject with the user's labels applied; None if there is neither a label nor
+        a detected repository.
 
         The labels `commit` and `repository` have priority. If `commit` differs from the detected
         revision, the measured code was in a different place, so the detected repository and state
@@ -85,8 +88,8 @@ class Subject:
 def subject_of_record(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """The subject of a record. For records of earlier versions, it is derived from labels and
-    experiment.
+    """The measured code of a record. Records of earlier versions have no `subject`, so it is
+    derived from their labels and their side ("a" or "b") in `cnnbench ab`.
     """
     if subject is not None:
         return subject
@@ -96,7 +99,9 @@ def subject_of_record(
 
 
 def add_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
-    """Adds a subject to a record's JSON document. The document's labels have priority."""
+    """Adds the measured code to a record's JSON document. Labels in the document have priority over
+    the detected repository and commit.
+    """
     named = subject.with_labels(labels_from_config(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}
     return rest if named is None else {**rest, "subject": encode(named)}
@@ -107,7 +112,7 @@ def add_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """Why a run failed.
+    """The exception that made a run fail.
 
     Attributes:
       type: name of the exception's class.
@@ -119,13 +124,14 @@ class ErrorInfo:
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
-        """The class and the text of an exception."""
+        """Creates the info from an exception: the name of its class and its text."""
         return cls(type=type(error).__name__, message=text_of(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """Size of the network; FLOPs count 2 per multiply-add of convolutions and affine layers.
+    """Size of the network of a run. A multiply-add of a convolution or dense layer counts as 2
+    FLOPs.
 
     Attributes:
       name: value of --model.
@@ -152,13 +158,15 @@ EMULATED_GPU = "emulated_gpu"
 
 
 def recorded_device(kind: str, facts: Mapping[str, Any]) -> str:
-    """The kind of device for records, from "cpu" or "gpu" and the facts of the environment."""
+    """The kind of device that a record contains: "cpu", "gpu" or, if the environment says that the
+    GPUs are emulated, "emulated_gpu".
+    """
     return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingDevices:
-    """Devices of a measurement.
+    """Kind and names of the devices of an all-reduce measurement, in ring order.
 
     Attributes:
       device: "cpu", "gpu" or "emulated_gpu".
@@ -170,13 +178,14 @@ class RingDevices:
 
     @property
     def kind(self) -> str:
-        """Kind of device, "cpu" or "gpu", emulated or not."""
+        """Kind of the devices: "cpu", or "gpu" for real and for emulated GPUs."""
         return "cpu" if self.device == "cpu" else "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement(RingDevices):
-    """Where the run computed: kind of device, devices of all towers, aggregation.
+    """Where the run computed: kind of device, devices of all towers, and how gradients were
+    aggregated.
 
     Attributes:
       devices: names of the devices of the towers whose step this process builds: with one step
@@ -205,7 +214,7 @@ class Placement(RingDevices):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Batch sizes.
+    """Number of images per step: on one device, and of the whole job.
 
     Attributes:
       per_device: images per step on one device.
@@ -247,7 +256,7 @@ class StartupSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One evaluation.
+    """Results of one evaluation of the model during or after training.
 
     Attributes:
       global_step: number of training steps behind the evaluated weights.
@@ -274,21 +283,23 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         try:
-            # In JSON, numbers that are not finite are written as text.
+            # JSON contains numbers that are not finite as text, such as "NaN".
             numbers = {name: float(value) for name, value in self.metrics.items()}
         except (TypeError, ValueError):
             raise ValueError(f"evaluation.metrics: {self.metrics} are not all numbers") from None
         object.__setattr__(self, "metrics", numbers)
 
     def value_of(self, metric: str) -> float | None:
-        """Value of "loss", "top_1", "top_5" or one of `metrics`; None if unknown."""
+        """Value of the metric "loss", "top_1" or "top_5", or of a metric in `metrics`; None if
+        unknown.
+        """
         own = {"loss": self.loss, "top_1": self.top_1, "top_5": self.top_5}
         return own[metric] if metric in own else self.metrics.get(metric)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Measurements of a run, other than its steps. Unknown values are None.
+    """Measurements of a run other than its step times. Unknown values are None.
 
     Attributes:
       loop_seconds: wall time of the timed loop without evaluations and turns of other processes.
@@ -337,7 +348,10 @@ MOST_USE_SAMPLES = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUse:
-    """Memory and CPUs that this process used, over time: about one sample per second.
+    """Memory and CPUs that this process used over time, with about one sample per second.
+
+    If a run has more than 600 samples, consecutive samples are merged: the merged sample has the
+    last time, the largest memory and the mean number of CPUs.
 
     Of more than 600 samples, groups of consecutive ones become one: the last time, the largest
     memory and the mean number of CPUs of the group.
@@ -383,7 +397,7 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStage:
-    """Speed of the input pipeline up to one of its stages, measured without training.
+    """Speed of the input pipeline from its start up to one stage, measured without training.
 
     Attributes:
       name: "read", "prepare" and "batch" for files with images, "mix" if images are mixed, "device"
@@ -403,13 +417,13 @@ class InputStage:
 
     @property
     def examples_per_sec(self) -> float:
-        """The rate."""
+        """Examples per second that the stage delivered."""
         return self.examples / self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRecords:
-    """Input records that a run left out because of --on_bad_record=skip.
+    """Input records that a run skipped because of --on_bad_record=skip.
 
     Attributes:
       count: number of different skipped records.
@@ -424,7 +438,7 @@ class SkippedRecords:
 
     @classmethod
     def together(cls, parts: Iterable[SkippedRecords]) -> SkippedRecords:
-        """Combines the skipped records of several inputs."""
+        """Adds up the skipped records of several inputs."""
         count, first = 0, list[str]()
         for part in parts:
             count += part.count
@@ -434,7 +448,8 @@ class SkippedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling:
-    """Values of an automatic loss scale, and the steps it skipped.
+    """First and last value of the automatic loss scale, and the steps that were skipped because
+    their gradients were not finite.
 
     Attributes:
       start: the loss scale before the first step.
@@ -454,7 +469,7 @@ class LossScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionNote:
-    """A condition of the machine that may have distorted the results.
+    """A finding about the machine, such as load, that may have distorted the results.
 
     Attributes:
       id: name of the check, as in --quiet_conditions.
@@ -474,7 +489,8 @@ class ConditionNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions on the machine during the run. Unknown quantities are absent.
+    """Conditions on the machine during the run, such as load. Quantities that could not be measured
+    are absent.
 
     Attributes:
       before: quantities from the start of the run to its first step, by name.
@@ -489,7 +505,8 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTaking:
-    """How the process alternated its timed steps with other processes.
+    """How a process took turns with other processes: each process runs timed steps for a short time
+    while the others wait.
 
     Attributes:
       turn_seconds: length of a turn that was asked for; the step under way ends it.
@@ -511,7 +528,7 @@ class TurnTaking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAddress:
-    """One process of a job.
+    """Name and address of one process of a job.
 
     Attributes:
       task: name such as "worker:1".
@@ -524,7 +541,7 @@ class TaskAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerShare:
-    """Contribution of one worker to the timed loop.
+    """Number of steps and images that one worker contributed to the timed loop.
 
     Attributes:
       task: name such as "worker:1".
@@ -541,7 +558,7 @@ class WorkerShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Processes of a job, and the share of each in the run.
+    """Processes of a job, and how many steps and images each worker contributed.
 
     Attributes:
       tasks: all processes, the chief first.
@@ -571,7 +588,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A metric of evaluations and the value at which training ends.
+    """A metric of evaluations and the value of the metric at which training ends.
 
     Attributes:
       metric: "loss", "top_1", "top_5" or a name among `Evaluation.metrics`.
@@ -584,7 +601,7 @@ class Target:
     lower_is_better: bool = False
 
     def reached(self, value: float | None) -> bool:
-        """Whether this value of the metric reaches the target. NaN and None never reach it."""
+        """Whether a value of the metric is at least as good as the target. NaN and None are not."""
         if value is None:
             return False
         return value <= self.value if self.lower_is_better else value >= self.value
@@ -595,7 +612,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KilledProcess:
-    """A process that did not end by itself: a signal or a time-out ended it.
+    """A process of `cnnbench ab` that a signal or a time-out ended.
 
     Attributes:
       side: "a" or "b".
@@ -608,7 +625,7 @@ class KilledProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbPlace:
-    """A process of `cnnbench ab`.
+    """Position of a process in an experiment of `cnnbench ab`: its side (A or B) and its pair.
 
     Attributes:
       side: "a" or "b".
@@ -627,7 +644,7 @@ class AbPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlace:
-    """A process of `cnnbench sweep`.
+    """Position of a process in a `cnnbench sweep`: its suite, configuration and repetition.
 
     Attributes:
       suite: name of the suite.
@@ -650,7 +667,7 @@ class SweepPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedSpeed:
-    """A row of the table of speeds that a program printed.
+    """A row of the table of speeds that another program printed, as read from its log.
 
     Attributes:
       step: number of the timed step.
@@ -703,7 +720,7 @@ class Imported:
 
     def __post_init__(self) -> None:
         try:
-            # In JSON, numbers that are not finite are words.
+            # JSON contains numbers that are not finite as words, such as "Infinity".
             numbers = {name: float(value) for name, value in self.values.items()}
         except (TypeError, ValueError):
             raise ValueError(f"imported.values: {self.values} are not all numbers") from None
@@ -713,17 +730,17 @@ class Imported:
             raise ValueError(f"imported.kind: {self.kind!r} is none of {kinds}")
 
 
-# The record of one run, schema 1: raw measurements, and statistics computed from them.
+# `RunRecord`: raw measurements of a run, and statistics that are computed from them.
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
 ENDED_BY = ("max_seconds", "stop_at")
 
 
-# No slots, so that `cached_property` can store the summary.
+# The class has no slots, so that `cached_property` can store the summary.
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(Document):
-    """One run of one process, schema 1.
+    """The record of one run of one process (schema 1).
 
     Attributes:
       run_id: unique name of the run.
@@ -837,7 +854,9 @@ class RunRecord(Document):
 
     @property
     def steps_per_execution(self) -> int:
-        """Number of steps in one call by the host. Each step time is the mean over these steps."""
+        """Number of steps that the host launches with one call (--steps_per_execution). Each step
+        time is the mean over these steps.
+        """
         # Records of earlier versions do not have the flag.
         return int(self.config.get("steps_per_execution") or 1)
 
@@ -853,7 +872,7 @@ class RunRecord(Document):
 
     @computed()
     def summary(self) -> Summary:
-        """The statistics, computed from the raw values."""
+        """Statistics that are computed from the raw measurements, by name."""
         return self._summary
 
     @cached_property
@@ -861,19 +880,25 @@ class RunRecord(Document):
         return compute_summary(self)
 
     def condition(self, name: str) -> float | None:
-        """A quantity of the machine during the timed loop (see `Conditions`); None if unknown."""
+        """A quantity of the machine during the timed loop, such as "other_cpus" (see `Conditions`);
+        None if it is unknown.
+        """
         value = None if self.conditions is None else self.conditions.during.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
     @property
     def last_loss(self) -> float | None:
-        """Loss of the last timed step; None for forward-only runs, which record zeros."""
+        """Loss of the last timed step; None if the run did not train (forward-only runs record
+        zeros as losses).
+        """
         if self.config.get("forward_only") or not self.losses:
             return None
         return self.losses[-1]
 
     def flops_per_image(self) -> int | None:
-        """FLOPs of a step per image; None if it computes no network, or if they are unknown."""
+        """FLOPs of a step, divided by the number of images; None if the run has no network
+        (--input_only) or the FLOPs are unknown.
+        """
         if self.model is None:
             return None
         if self.config.get("input_only"):
@@ -884,7 +909,9 @@ class RunRecord(Document):
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:
-    """Raises ValueError for an unknown status, or a status that contradicts the error."""
+    """Raises ValueError if a record's status is unknown, or if it contradicts the error: only a
+    failed run has an error.
+    """
     if status not in STATUSES:
         raise ValueError(f"status: {status!r} is none of {', '.join(STATUSES)}")
     if (status == "failed") != (error is not None):
@@ -899,6 +926,8 @@ def _check_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
 
 
 def run_steady_state(record: RunRecord) -> SteadyState:
-    """The steady state of all steps of a record; indices count from the first warm-up step."""
+    """Finds the steady state in the warm-up steps and timed steps of a record. Indices of steps
+    start at the first warm-up step.
+    """
     warmup = record.warmup_step_seconds
     return find_steady_state(warmup + record.step_seconds, len(warmup))

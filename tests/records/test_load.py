@@ -71,7 +71,9 @@ def test_the_most_complete_of_copies_that_differ_counts(
         f"{place}/{file}.json" for file in ("run", "reductions")
     }
     other = tmp_path / "both" / "ab"[names.index("whole")] / "run.json"
-    copy = f"a copy of run one that differs from {other}, which is more complete and counts"
+    copy = (
+        f"a copy of run one that differs from {other}, which is more complete and is used instead"
+    )
     silenced = "(--quiet_conditions=skipped silences this)"
     line = f"cnnbench: warning: skipped {place}/run.json: {copy} {silenced}"
     for command in (["history"], ["report", "--format=csv"], ["compare", str(tmp_path / "both")]):
@@ -113,7 +115,7 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, reductions, tm
         "binary": "not JSON: not text in UTF-8",
         "empty": "empty",
         "foreign": "not a run record: schema: missing; this is not a cnnbench record",
-        "future": "not a run record: schema: 2 is not known to this version, which reads 1",
+        "future": "not a run record: schema: this version of cnnbench reads schema 1, not 2",
         "gone": "cannot be read: No such file or directory",
         "infinite": "not JSON: NaN",
         "lacking": "not a run record: config: missing",
@@ -124,8 +126,8 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, reductions, tm
         "text": "not JSON: Expecting value (line 1, column 1)",
         "twice": "not JSON: duplicate key 'schema'",
         "truncated": f"cut off after {len(text) // 2} characters",
-        "reduced in future": "not an all-reduce measurement: schema: 2 is not known to this "
-        "version, which reads 1",
+        "reduced in future": "not an all-reduce measurement: schema: this version of cnnbench "
+        "reads schema 1, not 2",
         "reduced, lacking": "not an all-reduce measurement: run_id: missing",
         "reduced, no time": "not an all-reduce measurement: started_at: 'yesterday' is not an ISO "
         "8601 time",

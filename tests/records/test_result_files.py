@@ -299,12 +299,12 @@ def test_header_once_and_readable_by_pandas(path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("name,value\n1,2\n", "column 1 is not"),
-        ("some notes", "column 1 is not"),
-        ("\n", "column 1 is not"),
-        (",".join(RUNS.columns[:-1]) + "\n", f"column {len(RUNS.columns)} is not"),
-        (",".join(RUNS.columns) + ",more\n", f"column {len(RUNS.columns) + 1} is not"),
-        ("\x00\x01\n", "column 1 is not"),
+        ("name,value\n1,2\n", "its column 1 differs"),
+        ("some notes", "its column 1 differs"),
+        ("\n", "its column 1 differs"),
+        (",".join(RUNS.columns[:-1]) + "\n", f"its column {len(RUNS.columns)} differs"),
+        (",".join(RUNS.columns) + ",more\n", f"its column {len(RUNS.columns) + 1} differs"),
+        ("\x00\x01\n", "its column 1 differs"),
     ],
 )
 def test_foreign_table_is_refused_before_the_run_and_kept(content, reason, path):

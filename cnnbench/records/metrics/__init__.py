@@ -1,9 +1,12 @@
-"""Declarations of metrics of runs; importing the package registers those of all its modules."""
+"""Declarations of the metrics of runs. Importing this package registers the metrics of all its
+modules.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
-for _module in pkgutil.iter_modules(__path__):  # in alphabetical order
+# `iter_modules` returns the modules in alphabetical order.
+for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

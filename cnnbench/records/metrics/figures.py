@@ -1,4 +1,4 @@
-"""Metrics of runs: first the metrics that are judged by default, then the rest of the summary."""
+"""Declares the metrics of runs. The metrics that `cnnbench compare` judges by default come first."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _SOURCE: dict[str, Any] = {"judged": {}, "followed": False, "always": True}
 
 
 def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
-    """Images per second of each run. `runs` are all runs of one configuration, of both sides
-    together.
+    """Images per second of each run. `runs` are all runs of one configuration, from both sides of a
+    comparison.
 
     The value is the global batch divided by the mean time of the timed steps, after disturbances
     that are rare among the runs are removed. For an evaluation run, it is the images of its
     evaluations divided by their time. For an imported record, it is the value in its file. None if
     it was not measured.
     """
-    # Imported late, because a run that only writes its record does not need NumPy.
+    # Imported late: a run that only writes its record does not need NumPy.
     from cnnbench.base.slow_steps import mean_step_seconds
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
@@ -57,7 +57,9 @@ def _global_batch(record: RunRecord) -> int | None:
 
 
 def _untimed_throughput(run: RunRecord) -> float | None:
-    """Images per second of a run without timed steps; see `throughputs`."""
+    """Images per second of a run without timed steps (an evaluation run or an imported record); see
+    `throughputs`.
+    """
     if run.imported is not None:
         return run.imported.values.get("throughput")
     if not run.config.get("eval") or not run.evaluations:
@@ -67,7 +69,7 @@ def _untimed_throughput(run: RunRecord) -> float | None:
     return sum(evaluation.examples for evaluation in timed) / seconds if seconds else 0.0
 
 
-# On a CPU, it is the memory of the process, which varies by some per cent. Allocators round sizes.
+# On a CPU, peak memory is the memory of the whole process, which varies by some per cent.
 _OF_MEMORY: dict[str, Any] = {"threshold": 0.05, "least": 16 * 2**20, **LESS}
 
 
@@ -78,7 +80,7 @@ def memory(record: RunRecord) -> float | None:
     return float(peak) if peak else None
 
 
-# Start-up depends on disks and caches, so a failed gate would be arbitrary.
+# Start-up time depends on disks and caches, so it must not decide the exit code of a CI job.
 @register_metric("s", name="startup_seconds", key="", threshold=0.2, **QUICKER)
 @register_metric("seconds", key="", by_default=True, followed=False, threshold=0.2, **QUICKER)
 def startup(record: RunRecord) -> float | None:
@@ -89,8 +91,7 @@ def startup(record: RunRecord) -> float | None:
     return seconds.import_ + seconds.build + seconds.first_step
 
 
-# The threshold is half a percentage point, because different seeds change the accuracy by a few
-# tenths of a point.
+# Different seeds change the accuracy by a few tenths of a point, so the threshold is half a point.
 _OF_ACCURACY: dict[str, Any] = {"key": "", "relative": False, "threshold": 0.005}
 
 
@@ -107,7 +108,7 @@ def top_5(record: RunRecord) -> float | None:
     return record.evaluations[-1].top_5 if record.evaluations else None
 
 
-# The result is cached, because three metrics use it for the same record.
+# Three metrics of a record use the same statistics, so the result is cached.
 @lru_cache(maxsize=1)
 def _cached_speed(images: int, seconds: tuple[float, ...]) -> stats.Speed:
     return stats.compute_speed(images, seconds)
@@ -190,13 +191,13 @@ def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
 
 @register_metric("FLOP/s", **_SOURCE)
 def peak_flops_per_sec(record: RunRecord) -> float | None:
-    """Peak of all devices."""
+    """Peak FLOP/s of all devices together."""
     return record.measured.peak_flops_per_sec
 
 
 @register_metric("", **_SOURCE)
 def peak_flops_source(record: RunRecord) -> str | None:
-    """Source of the peak."""
+    """How the peak FLOP/s are known."""
     return record.measured.peak_flops_source
 
 
@@ -209,7 +210,7 @@ def _cpu_line(summary: Summary) -> str:
 
 @register_metric("s", key="cpu_seconds_per_step", line=_cpu_line, **LESS)
 def cpu_time(record: RunRecord) -> float | None:
-    """Mean CPU time of a timed step, of all threads of this process."""
+    """Mean CPU time of a timed step, summed over all threads of this process."""
     return fmean(record.step_cpu_seconds) if record.step_cpu_seconds else None
 
 
@@ -270,7 +271,7 @@ def _energy_line(summary: Summary) -> str:
 
 @register_metric("J", always=True, line=_energy_line, **LESS)
 def energy_joules(record: RunRecord) -> float | None:
-    """Energy of processors and GPUs in the timed loop, as far as it can be measured."""
+    """Energy of the processors and GPUs in the timed loop, as far as counters for it are readable."""
     parts = (record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
     known = [joules for joules in parts if joules is not None]
     return sum(known) if known else None
@@ -284,7 +285,7 @@ def joules_per_image(record: RunRecord) -> float | None:
 
 @register_metric("", **_SOURCE)
 def energy_source(record: RunRecord) -> str | None:
-    """The counters in `energy_joules`."""
+    """The energy counters that `energy_joules` was read from."""
     return record.measured.energy_source
 
 
@@ -294,7 +295,7 @@ def time_to_accuracy_seconds(record: RunRecord) -> float | None:
     the target of any metric.
     """
     target, top_1 = record.target, record.config.get("stop_at_top_1_accuracy")
-    # If the flag is no number, no accuracy was requested, or the record was written by hand.
+    # Only a number is a target: None means that no accuracy was requested.
     if target is None and isinstance(top_1, (int, float)):
         target = Target(metric="top_1", value=top_1)
     if target is None:
@@ -324,14 +325,15 @@ _SHARES = {50: 0.03, 90: 0.05, 99: 0.1}
 def _latencies(record: RunRecord) -> Sequence[float]:
     if not record.config.get("forward_only"):
         return ()
-    # On a GPU, the next step is launched before a step completes. A step time is therefore the time
-    # between two completions.
+    # On a GPU, steps overlap, so step times there are times between completions, not latencies.
     on_cpu = record.placement is None or record.placement.kind == "cpu"
     return record.latency_seconds or (_single_steps(record) if on_cpu else ())
 
 
 def _single_steps(record: RunRecord) -> Sequence[float]:
-    """Times of single steps; empty if the run has several steps per execution."""
+    """Wall seconds of each timed step; empty if the run measured several steps together
+    (--steps_per_execution).
+    """
     return record.step_seconds if record.steps_per_execution == 1 else ()
 
 
@@ -345,7 +347,7 @@ def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
 def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> str:
     seconds_by_share = {share: summary[f"{name}_p{share}_seconds"] for share in _SHARES}
     if name == "step" and seconds_by_share[50] == summary.latency_p50_seconds:
-        return ""  # On a CPU, both metrics come from the same series.
+        return ""  # On a CPU, latencies and step times are the same numbers, so one line is enough.
     known = [
         f"p{share} {number(s * 1e3)} ms" for share, s in seconds_by_share.items() if s is not None
     ]

@@ -1,4 +1,10 @@
-"""Readers of `cnnbench import`, in modules that `load_readers` finds."""
+"""Base of the readers for `cnnbench import`, and the search for the reader of a file.
+
+A reader is a function of a `ResultFile` with the decorator `register_reader`, in a module of
+`cnnbench.records.readers` or in a plug-in. It creates records from a result file of another
+program. A reader never guesses: values that the file does not contain remain unknown in the record.
+If it does not understand a line or a value, it reports this with `ResultFile.skip`.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +28,14 @@ from cnnbench.records import readers
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.run import BENCHMARKS, Imported, RunRecord, Subject
 
-# Readers for result files of other programs, which `cnnbench import` converts to records.
-#
-# A reader is a function of a `ResultFile` with `@register_reader`, in a module of
-# `cnnbench.records.readers` or in a plug-in. It never guesses: values that the file does not
-# contain remain unknown in the record. If a reader does not understand a line or a value, it calls
-# `ResultFile.skip`, which reports it.
-
 ENTRY_POINT_GROUP = "cnnbench.readers"
 
 Line: TypeAlias = "tuple[int, str]"
 """Line number (from 1), and text without the line end."""
 
-# Line prefixes: "[1,0]<stdout>:" by mpirun --tag-output, and the time by kubectl logs --timestamps.
+# Prefix of a line: "[1,0]<stdout>:" by mpirun --tag-output, or a time by kubectl logs --timestamps
 _PREFIX = re.compile(r"(?:\[\d+,(\d+)\](?:<std(?:out|err)>)?: ?)?(?:(\d{4}-\d\d-\d\dT[\d:.]+Z) )?")
-# Log lines of TensorFlow, absl, glog and Python's warnings, which are mixed with the output.
+# Log lines of TensorFlow, absl, glog and Python's warnings; they are not results.
 _LOGGED = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]*: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
     r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|.*\.py:\d+: \w*Warning: |"
@@ -46,7 +45,7 @@ _MOST_SHOWN = 60
 
 
 class Skipped(NamedTuple):
-    """A place in a file that a reader cannot read. `line` is 0 for the whole file."""
+    """A place in a result file that a reader could not read. `line` is 0 for the whole file."""
 
     path: str
     line: int
@@ -59,7 +58,7 @@ class Skipped(NamedTuple):
 
 @dataclass
 class ResultFile:
-    """A file of another program, from which a reader makes records.
+    """A result file of another program, from which a reader creates records.
 
     Attributes:
       path: its path.
@@ -77,24 +76,25 @@ class ResultFile:
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the content. The names of the records contain it."""
+        """SHA-256 digest of the file's content. The names of the records contain it."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property
     def changed_at(self) -> str:
-        """Time of the file's last change (ISO 8601, UTC): the end of the process that wrote it, or
-        later.
+        """Time of the file's last change (ISO 8601, UTC). The program that wrote the file ended
+        then or earlier.
         """
         return datetime.fromtimestamp(os.stat(self.path).st_mtime, timezone.utc).isoformat()
 
     @property
     def lines(self) -> Iterator[Line]:
-        """All lines, with invalid bytes replaced."""
+        """All lines of the file with their numbers. Invalid UTF-8 is replaced."""
         text = self.data.decode("utf-8-sig", "replace")
         return enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
 
     def processes(self) -> Iterator[tuple[Sequence[Line], str]]:
-        """Lines of each process, without prefixes, logs of libraries and empty lines.
+        """Returns the lines of each process in a log, without prefixes of launchers, log lines of
+        libraries and empty lines.
 
         Also returns the time of the first line, ISO 8601; "" if lines have no time.
         """
@@ -103,20 +103,23 @@ class ResultFile:
         is_logged: dict[str, bool] = {}
         for number, whole in self.lines:
             match = _PREFIX.match(whole)
-            assert match is not None  # The pattern matches even an empty text.
+            # The pattern always matches, because all of its parts are optional.
+            assert match is not None
             rank, text = match[1] or "", whole[match.end() :].rstrip()
             times.setdefault(rank, match[2] or "")
             lines = by_rank.setdefault(rank, [])
             if _LOGGED.match(text):
                 is_logged[rank] = True
-            # Continuation of a log line.
+            # An indented line after a log line continues the log line.
             elif text and not (is_logged.get(rank) and text[:2] == "  "):
                 is_logged[rank] = False
                 lines.append((number, text))
         yield from ((lines, times[rank]) for rank, lines in by_rank.items())
 
     def skip(self, line: int, text: str, reason: str = "is not understood") -> None:
-        """Reports a line that could not be read or, if `line` is 0, a value of the whole file."""
+        """Reports a line that the reader could not read or, if `line` is 0, a value of the whole
+        file.
+        """
         shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
         self.skipped.append(Skipped(self.path, line, f"{shown!r} {reason}"))
 
@@ -131,7 +134,7 @@ class ResultFile:
         environment: Mapping[str, Any] | None = None,
         **imported: Any,
     ) -> RunRecord:
-        """The record of a run of a network.
+        """Creates the record of a run of a network.
 
         Args:
           program: program that wrote the file.
@@ -170,7 +173,8 @@ class ResultFile:
         subject: Subject | None = None,
         started_at: str | None = None,
     ) -> Iterator[RunRecord]:
-        """The record of a benchmark without a network. Empty if the value is not an amount.
+        """Creates the record of a benchmark other than a run of a network. Yields nothing if the
+        value is not a positive number.
 
         Args:
           program: program that wrote the file.
@@ -203,8 +207,8 @@ class ResultFile:
         )
 
     def json(self) -> Any:
-        """The JSON value in the file. Accepts asv's infinities. ValueError if the content is not
-        JSON.
+        """Parses the file as JSON. The words Infinity and NaN, which asv writes, are accepted.
+        ValueError if the content is not JSON.
         """
         return json.loads(self.data)
 
@@ -243,7 +247,7 @@ class ResultFile:
 
 
 def _with_utc_offset(time: str | None) -> str:
-    """Adds the UTC offset to a time without one; "" if the time is unknown."""
+    """Adds the offset of UTC to an ISO 8601 time without an offset; "" if the time is unknown."""
     try:
         moment = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
     except ValueError:
@@ -256,7 +260,7 @@ _R = TypeVar("_R", bound=Read)
 
 
 class Reader(NamedTuple):
-    """A reader.
+    """A registered reader of result files.
 
     Attributes:
       name: name of the program, as in --reader.
@@ -274,7 +278,7 @@ READERS: dict[str, Reader] = {}
 
 
 def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
-    """Decorator that makes a function of a `ResultFile` a reader.
+    """Decorator that registers a function of a `ResultFile` as a reader.
 
     Args:
       name: name of the program.
@@ -287,7 +291,8 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
 
     def register(read: _R) -> _R:
         if not str(read.__module__).startswith(f"{__name__}."):
-            load_readers()  # cnnbench's own readers are registered first.
+            # Names of cnnbench's own readers are taken first, so that a plug-in cannot take one.
+            load_readers()
         plugins.check_name("a reader", name)
         if name in READERS:
             raise UsageError(f"reader {name!r} is registered already; choose another name")
@@ -306,7 +311,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
 
 @cache
 def load_readers() -> None:
-    """Registers cnnbench's own readers. Plug-ins register theirs."""
+    """Registers the readers that are part of cnnbench. Plug-ins register their own readers."""
     for module in plugins.module_names(readers):
         importlib.import_module(f"{__name__}.{module}")
 
@@ -317,7 +322,8 @@ _BEGINNING = 1 << 16
 def read_results(
     path: str, labels: str = "", reader: str = ""
 ) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
-    """The records of a file, and the lines that could not be read.
+    """Reads the records in a result file of another program. Also returns the lines that could not
+    be read.
 
     Args:
       path: path of the file.

@@ -1,4 +1,4 @@
-"""Readers of the JSON of benchmark programs, such as asv, google/benchmark and hyperfine."""
+"""Readers for the JSON files of benchmark programs, such as asv, google/benchmark and hyperfine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from cnnbench.base.stats import group_by
 from cnnbench.records.readers import ResultFile, register_reader
 from cnnbench.records.run import RunRecord, Subject
 
-# asv: the files of a commit in its folder of results (version 2).
+# asv: files of its results folder (version 2), one per commit.
 
 ASV = "asv"
 
 
 @register_reader(ASV, rb'"commit_hash": "[\s\S]*"result_columns": \[')
 def read_asv(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each benchmark and each of its parameters, with the value that asv shows.
+    """Creates a record for each benchmark of asv and each combination of its parameters, with the
+    value that asv shows.
 
     Units are in another file, benchmarks.json: they follow from the prefix of the name, as asv
     defines it. For all of asv's values, less is better.
@@ -33,7 +34,7 @@ def read_asv(file: ResultFile) -> Iterator[RunRecord]:
         "cpu_model": machine.get("cpu"),
         "platform": machine.get("os"),
     }
-    # The Python of an existing environment is a path.
+    # For an existing environment, asv writes a path instead of the Python version.
     if re.fullmatch(r"[\d.]+", version := str(content.get("python"))):
         environment["python_version"] = version
     part = 0
@@ -71,7 +72,7 @@ def _asv_time(milliseconds: Any) -> str | None:
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat()
 
 
-# google/benchmark: --benchmark_format=json and --benchmark_out=FILE.
+# google/benchmark: output of --benchmark_format=json, and files of --benchmark_out.
 
 GOOGLE_BENCHMARK = "google-benchmark"
 _SECONDS_OF_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -79,7 +80,8 @@ _SECONDS_OF_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @register_reader(GOOGLE_BENCHMARK, rb'^\s*"context": \{')
 def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each benchmark, with the mean wall time of its repetitions (in one process).
+    """Creates a record for each benchmark, with the mean wall time of the repetitions (all in one
+    process).
 
     Aggregates that the file has are left out, since they follow from the repetitions; without
     repetitions the mean of the file is the value.
@@ -117,11 +119,11 @@ HYPERFINE = "hyperfine"
 
 @register_reader(HYPERFINE, rb'^\s*"results": \[\s*\{\s*"command": ')
 def read_hyperfine(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each process that hyperfine has timed. Failed processes have no value."""
+    """Creates a record for each process that hyperfine has timed. Failed processes have no value."""
     part = 0
     for result in file.json()["results"]:
         name, codes = str(result["command"]), result.get("exit_codes") or []
-        # Exports without single times contain only the mean.
+        # An export without the times of single processes contains only the mean.
         times: list[Any] = result.get("times") or [result.get("mean")]
         for number, seconds in enumerate(times):
             part += 1
@@ -132,7 +134,7 @@ def read_hyperfine(file: ResultFile) -> Iterator[RunRecord]:
             yield from file.benchmark(HYPERFINE, name, seconds, "s", part, parameters=parameters)
 
 
-# pyperf, as -o FILE and --append write it.
+# pyperf: files of -o and --append.
 
 PYPERF = "pyperf"
 _PYPERF_UNITS = {"second": "s", "byte": "bytes", "integer": "number"}
@@ -140,13 +142,12 @@ _PYPERF_UNITS = {"second": "s", "byte": "bytes", "integer": "number"}
 
 @register_reader(PYPERF, rb'"perf_version":|"calibrate_loops":')
 def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each process with values.
-
-    It contains their mean. Calibrations have no values.
+    """Creates a record for each process with values. The record contains the mean of the values.
+    Calibration processes have no values.
     """
     content, part = file.json(), 0
     for benchmark in content["benchmarks"]:
-        # Metadata that all runs share is listed once.
+        # pyperf writes metadata that all runs share only once, at the top.
         shared = {**(content.get("metadata") or {}), **(benchmark.get("metadata") or {})}
         for run in benchmark["runs"]:
             part += 1
@@ -173,7 +174,7 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
                 )
 
 
-# pytest --benchmark-json, and the files that --benchmark-save writes.
+# pytest-benchmark: files of --benchmark-json and --benchmark-save.
 
 PYTEST_BENCHMARK = "pytest-benchmark"
 
@@ -183,7 +184,7 @@ _NO_COMMITS = ("unknown", "unversioned")
 
 @register_reader(PYTEST_BENCHMARK, rb'"machine_info": \{')
 def read_pytest_benchmark(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each test, with the mean time of its rounds."""
+    """Creates a record for each test, with the mean time of the test's rounds."""
     content = file.json()
     machine, commit = content["machine_info"], content.get("commit_info") or {}
     cpu = machine.get("cpu") or {}

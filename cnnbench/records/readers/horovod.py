@@ -1,4 +1,5 @@
-"""Standard output of Horovod's synthetic benchmarks, for TensorFlow, Keras, PyTorch and MXNet.
+"""Reads the standard output of Horovod's synthetic benchmarks for TensorFlow, Keras, PyTorch and
+MXNet.
 
 Programs that are derived from them, such as those of KungFu and BlueFog, print the same lines.
 """
@@ -29,7 +30,7 @@ _UNKNOWN = (
 
 @register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Iter #\d+: |Img/sec per |Running warmup\.)")
 def read(file: ResultFile) -> Iterator[RunRecord]:
-    """A record for each run in the log. Only the first process of a job prints results."""
+    """Creates a record for each run in the log. In a job, only the first process prints results."""
     part = 0
     for lines, time in file.processes():
         for run in _split_runs(lines):
@@ -46,7 +47,7 @@ def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
 
 
 def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> RunRecord | None:
-    """The record of one run; None if the lines have no result and no header."""
+    """Creates the record of one run; None if its lines contain neither a result nor a header."""
     header: dict[str, str] = {}
     rows: list[PrintedSpeed] = []
     total, is_complete, devices, kind = None, False, 0, ""

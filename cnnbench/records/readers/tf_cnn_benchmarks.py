@@ -1,4 +1,4 @@
-"""Standard output of all versions of tf_cnn_benchmarks and of its forks.
+"""Reads the standard output of all versions of tf_cnn_benchmarks and of its forks.
 
 Its history was read for all lines that it ever printed. cnnbench prints the same. A log may have
 several runs, one after the other, or the output of all processes of a job as mpirun tags it;
@@ -33,7 +33,7 @@ _ROW = re.compile(
     rf"(\d+)\s+images/sec: ({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)"
     rf"((?:\s+{_NUMBER})*)$"
 )
-# The first versions called the shares precision and recall.
+# The first versions called top-1 accuracy "precision" and top-5 accuracy "recall".
 _ACCURACY = re.compile(
     rf"(?:Accuracy|Precision) @ 1 = ({_NUMBER}) (?:Accuracy|recall) @ 5 = ({_NUMBER}) "
     r"\[\d+ examples\]$"
@@ -41,7 +41,7 @@ _ACCURACY = re.compile(
 _PRECISIONS = {"float32": "fp32", "float16": "fp16"}
 _TOTAL = re.compile(rf"total images/sec: ({_NUMBER})$")
 _GPU = re.compile(rb"device:GPU:(\d+) with .*-> physical GPU \(device: \d+, name: ([^,\n]+),")
-# Known lines whose values are not stored.
+# Lines that are known but contain no value for the record.
 _OTHER = re.compile(
     r"=+$|-+$|Generating (?:training |evaluation )?model$|Initializing graph$|Running warm up$|"
     r"Done warm up$|Waiting for other replicas to finish warm up$|Round up warm up steps|"
@@ -58,7 +58,7 @@ _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
 @register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Model: {3,}\S|.*total images/sec: )")
 def read(file: ResultFile) -> Iterable[RunRecord]:
-    """A record for each run in the log, with the values that the run printed."""
+    """Creates a record for each run in the log, with the values that the run printed."""
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
     part = 0
     for lines, time in file.processes():
@@ -70,7 +70,7 @@ def read(file: ResultFile) -> Iterable[RunRecord]:
 
 
 def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """The lines of each run. A header starts a new run."""
+    """Splits the lines of one process into the lines of its runs. A header starts a new run."""
     ranks_seen: set[str] = set()
     run: list[Line] = []
     for line in lines:
@@ -86,7 +86,7 @@ def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
 
 _METRIC_LOG, _RUN_LOG = "metric.log", "benchmark_run.log"
 _SPEEDS = ("current_examples_per_sec", "average_examples_per_sec")
-# Names of run parameters in benchmark_run.log, which differ from the labels of the header.
+# Labels of the header by the names that benchmark_run.log has for the same parameters.
 _PARAMETERS = {
     **{"model": "Model", "dataset": "Dataset", "mode": "Mode", "devices": "Devices"},
     **{"batch_size": "Batch size", "batch_size_per_device": "per device"},
@@ -97,7 +97,7 @@ _PARAMETERS = {
 
 @register_reader("benchmark_log_dir", rb'^\{.*"(?:run_parameters|global_step)":')
 def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
-    """A record for each run in the files of --benchmark_log_dir.
+    """Creates a record for each run in a folder of --benchmark_log_dir.
 
     metric.log has a line for each value and is appended to, benchmark_run.log describes the last
     run. Each of the two files gives the same records.
@@ -109,8 +109,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
         both = [file.data, read_file(other)]
         metrics, about = both if name == _METRIC_LOG else reversed(both)
         facts = _parse_json_line(about) or {}
-        # The digest includes both files. The last line describes the run.
-        path = os.path.join(folder, _METRIC_LOG)
+        # The records depend on both files, so the digest is computed from both.
         own = ResultFile(path, metrics, file.labels, file.skipped)
         own.sha256 = hashlib.sha256(metrics + about).hexdigest()
         file = own
@@ -147,7 +146,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
 
 
 def _parse_json_line(data: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line; None if there is none."""
+    """Parses a line that contains a JSON object; None for other lines."""
     try:
         parsed = parse_json(data)
     except ValueError:
@@ -156,7 +155,9 @@ def _parse_json_line(data: bytes) -> dict[str, Any] | None:
 
 
 def _printed_values(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
-    """Values of a record from its last row; `has_loss` is false if the run printed no loss."""
+    """Values for a record, by metric, from the last row that the run printed. Set `has_loss` to
+    False if the run printed no loss.
+    """
     printed = {
         "images_per_sec": row.images_per_sec,
         "images_per_sec_uncertainty": row.uncertainty,
@@ -167,7 +168,7 @@ def _printed_values(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
 
 
 class _ParsedLog:
-    """The values in the lines of one run."""
+    """Values that were parsed from the output of one run."""
 
     def __init__(self, file: ResultFile, lines: Iterable[Line]) -> None:
         self.file = file
@@ -190,7 +191,7 @@ class _ParsedLog:
             if not is_valid_amount(speed):
                 return self.file.skip(number, text, "is not a speed")
             if self.rows and int(match[1]) <= self.rows[-1].step:
-                reason = "repeats a step: it is of another process, and the output has no tags"
+                reason = "repeats a step, so it comes from another process; use mpirun --tag-output"
                 return self.file.skip(number, text, reason)
             of = {"uncertainty": uncertainty, "jitter": jitter, "loss": loss[0] if loss else None}
             self.rows.append(PrintedSpeed(step=int(match[1]), images_per_sec=speed, **of))
@@ -204,13 +205,13 @@ class _ParsedLog:
             self.is_complete = True
         elif not _OTHER.match(text):
             self.file.skip(number, text)
-        # Training with evaluations prints no total.
+        # Training with evaluations prints no total speed, but these lines show that it has ended.
         self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
         return None
 
     def describe(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Reads the header from the content of benchmark_run.log. Returns facts about the
-        machine.
+        """Fills in the header from the content of benchmark_run.log. Returns facts about the
+        machine by name.
         """
         for parameter in facts.get("run_parameters") or ():
             value = next((parameter[key] for key in parameter if key.endswith("_value")), None)
@@ -235,7 +236,9 @@ class _ParsedLog:
         gpus: dict[int, str],
         environment: Mapping[str, Any] | None = None,
     ) -> RunRecord:
-        """The record; `gpus` are the names of the GPUs in the messages of TensorFlow."""
+        """Creates the record of the run. `gpus` are the names of GPUs in TensorFlow's log lines, by
+        GPU number.
+        """
         header, config, places = self.header, self._flags_from_header(), self._device_names()
         last = self.rows[-1] if self.rows else None
         if last is not None:
@@ -245,8 +248,7 @@ class _ParsedLog:
         if per_device and whole:
             batch = Batch(per_device=per_device, global_=whole)
             workers = max(1, whole // (per_device * max(1, len(places))))
-        # Users compare this value. If it is missing, the last row contains the mean of all steps of
-        # one worker.
+        # Without a total speed, the last row has the same value if there is only one worker.
         speed, steps = self.values.get("total_images_per_sec"), self._header_number("Num batches")
         if speed is None and last and workers == 1 and last.step == steps:
             speed = last.images_per_sec
@@ -287,14 +289,16 @@ class _ParsedLog:
         )
 
     def _flags_from_header(self) -> dict[str, Any]:
-        """The flags that the header names, except flags about the batch and the devices."""
+        """The flags that follow from the header of the log, except flags about the batch and the
+        devices.
+        """
         header, mode = self.header, self.header.get("Mode", "")
         dataset, _, synthetic = header.get("Dataset", "").partition(" (")
         places = self._device_names()
         flags = {
             "model": header.get("Model"),
             "data_name": dataset.lower() or None,
-            # The log does not contain the folder of the data, only whether the data was real.
+            # The log says whether the data was real, but does not contain its folder.
             "data_dir": None if synthetic or dataset == "synthetic" else "unknown",
             "eval": mode == "evaluation",
             "forward_only": "forward" in mode,
@@ -309,7 +313,7 @@ class _ParsedLog:
             "cross_replica_sync": header.get("Sync", "True") == "True",
             "staged_vars": "Staged vars" in header or None,
             "batch_group_size": self._header_number(_GROUP),
-            # The log contains neither the worker's number nor the number of workers.
+            # The log contains neither the number of the worker nor the number of workers.
             "job_name": "worker" if places and places[0].startswith("/job:worker") else None,
             "training_and_evaluation": "+" in mode or None,
         }
@@ -322,7 +326,9 @@ class _ParsedLog:
             return []
 
     def _header_number(self, name: str) -> int | None:
-        """A whole number of the header, which early versions print as 32.0; None if unknown."""
+        """Reads a whole number from the header (early versions print 32 as 32.0); None if there is
+        none.
+        """
         try:
             number = float(self.header.get(name, "").removesuffix(" global"))
         except ValueError:

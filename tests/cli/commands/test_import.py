@@ -209,7 +209,7 @@ def test_output_of_several_processes_without_tags_is_not_mixed_up(imported):
     rows = ("1\timages" + table).splitlines(keepends=True)
     (record,), err = imported(head + "".join(line for line in rows for _ in (0, 1)), code=3)
     assert [one.step for one in record.imported.printed] == [1, 10, 20]
-    assert "repeats a step: it is of another process" in err
+    assert "repeats a step, so it comes from another process" in err
     assert len(record.imported.skipped_lines) == 3
     assert throughput(record) == 706.17
 

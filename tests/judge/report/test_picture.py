@@ -359,7 +359,7 @@ def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(
         "not a comparison of modes: rows.weights: 'alike' is none of reference, equal, different, "
         "not compared, ",
         "not a comparison of modes: started_at: 'now' is not an ISO 8601 time",
-        "not a comparison of modes: schema: 2 is not known to this version, which reads 1",
+        "not a comparison of modes: schema: this version of cnnbench reads schema 1, not 2",
         "not a search of flags: verdict: 'great' is none of faster, same, slower, open, none",
         "not a search of flags: rows.gain: nan is not finite",
     ]
