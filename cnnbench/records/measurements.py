@@ -101,7 +101,9 @@ class SharedValue:
         self._file = os.memfd_create("cnnbench")
 
     def set(self, value: object) -> None:
-        """Replaces the value. If a limit on file sizes is exceeded, there is no value afterwards."""
+        """Replaces the value. If a limit on file sizes is exceeded, there is no value
+        afterwards.
+        """
         data = pickle.dumps(value)
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)

@@ -98,7 +98,9 @@ class Metric:
 
     @property
     def unit_text(self) -> str:
-        """The unit that `value_text` writes: "MiB" for bytes and "%" for shares, otherwise `unit`."""
+        """The unit that `value_text` writes: "MiB" for bytes and "%" for shares, otherwise
+        `unit`.
+        """
         if self.unit == "bytes":
             return "MiB"
         return "%" if self._is_share else self.unit
@@ -142,7 +144,9 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """Factor by which thresholds that users give are multiplied: 0.01 if they are in per cent."""
+        """Factor by which thresholds that users give are multiplied: 0.01 if they are in per
+        cent.
+        """
         return 0.01 if self.relative or self._is_share else 1.0
 
     def _change_number(self, change: float, signed: bool) -> str:

@@ -297,7 +297,9 @@ def read_result(
 
 
 def record_from_json(document: object) -> RunRecord | AllReduceRecord:
-    """Creates a run record or an all-reduce record from a JSON value. ValueError for other values."""
+    """Creates a run record or an all-reduce record from a JSON value. ValueError for other
+    values.
+    """
     reduced = isinstance(document, dict) and document.get("kind") == AllReduceRecord.kind
     return (AllReduceRecord if reduced else RunRecord).from_dict(document)
 

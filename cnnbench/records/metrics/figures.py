@@ -1,4 +1,6 @@
-"""Declares the metrics of runs. The metrics that `cnnbench compare` judges by default come first."""
+"""Declares the metrics of runs. The metrics that `cnnbench compare` judges by default come
+first.
+"""
 
 from __future__ import annotations
 
@@ -271,7 +273,9 @@ def _energy_line(summary: Summary) -> str:
 
 @register_metric("J", always=True, line=_energy_line, **LESS)
 def energy_joules(record: RunRecord) -> float | None:
-    """Energy of the processors and GPUs in the timed loop, as far as counters for it are readable."""
+    """Energy of the processors and GPUs in the timed loop, as far as counters for it are
+    readable.
+    """
     parts = (record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
     known = [joules for joules in parts if joules is not None]
     return sum(known) if known else None

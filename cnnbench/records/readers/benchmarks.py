@@ -119,7 +119,9 @@ HYPERFINE = "hyperfine"
 
 @register_reader(HYPERFINE, rb'^\s*"results": \[\s*\{\s*"command": ')
 def read_hyperfine(file: ResultFile) -> Iterator[RunRecord]:
-    """Creates a record for each process that hyperfine has timed. Failed processes have no value."""
+    """Creates a record for each process that hyperfine has timed. Failed processes have no
+    value.
+    """
     part = 0
     for result in file.json()["results"]:
         name, codes = str(result["command"]), result.get("exit_codes") or []

@@ -110,6 +110,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
         metrics, about = both if name == _METRIC_LOG else reversed(both)
         facts = _parse_json_line(about) or {}
         # The records depend on both files, so the digest is computed from both.
+        path = os.path.join(folder, _METRIC_LOG)
         own = ResultFile(path, metrics, file.labels, file.skipped)
         own.sha256 = hashlib.sha256(metrics + about).hexdigest()
         file = own
