@@ -1,10 +1,8 @@
-"""Declarations of flags: kinds of values, roles, and checks.
-
-A declaration contains the roles of its flag. Lists of flags that are treated alike are derived from
-the roles.
+"""Declares flags as dataclass fields, with their kinds of values, roles and checks.
 
 `flag` makes the field, and `specs_of` returns the declarations of a dataclass as `FlagSpec`. The
-parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`.
+parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`. A declaration also contains
+the roles of its flag, so that no other module needs to list flags that are treated alike.
 """
 
 from __future__ import annotations
@@ -25,11 +23,13 @@ from cnnbench.base.text import Duration, boolean_text, exact_number, parse_integ
 from cnnbench.errors import FlagError
 from cnnbench.records.files import raising_flag_errors
 
-# Purpose of a flag: its role in the identity of a run, and the parts of a run that use it.
+# Roles of a flag: how it identifies a run, and which parts of a run use it
 
 
 class IdentityShare(enum.Enum):
-    """Which part of a flag's value belongs to the identity of a run."""
+    """How much of a flag's value must be equal in two runs, so that one run is a repetition of the
+    other.
+    """
 
     VALUE = "the value"
     PRESENCE = "whether it is given"
@@ -38,23 +38,25 @@ class IdentityShare(enum.Enum):
 
 
 class FlagRole(enum.Enum):
-    """The role of a flag. It explains why some values are compared only partly or not at all."""
+    """What a flag is for. The role explains why some values must be equal in repetitions of a run
+    only partly or not at all.
+    """
 
-    IDENTITY = "decides what is computed, or how"
-    PLUGIN = "a file with code of the user; sizes of networks are compared instead"
+    IDENTITY = "decides what is computed, or how it is computed"
+    PLUGIN = "a file with code of the user; the sizes of networks are compared instead of the path"
     PLACE = "a path or machine; the path differs between machines"
-    PROFILE = "a file about the step; that it is written costs time, its name does not"
-    ITEMS = "addresses, or which of like devices; how many there are counts"
-    OUTPUT = "a path that is written outside of the timed steps"
+    PROFILE = "a file about the step; writing the file costs time, but its name does not matter"
+    ITEMS = "addresses or numbers of devices; only how many items there are matters"
+    OUTPUT = "a path of a file that is written outside of the timed steps"
     DISPLAY = "what is shown outside of the timed steps"
     NOTE = "a note of the user"
     JOB = "how the processes of a job find each other, and how long they wait"
     UNTIMED = "changes only what happens outside of the timed steps"
-    SEED = "time does not depend on it, and accuracy should be compared over seeds"
+    SEED = "a random seed: times do not depend on it, and accuracy should be compared over seeds"
 
     @property
     def counted(self) -> IdentityShare:
-        """Which part of the value belongs to the identity of a run."""
+        """How much of the flag's value must be equal in repetitions of a run."""
         return _COUNTED.get(self, IdentityShare.NOTHING)
 
 
@@ -66,7 +68,9 @@ _COUNTED = {
 
 
 class RunPart(enum.Flag):
-    """Parts of a run that are treated separately. Most flags belong to no part, some to several."""
+    """Parts of a run that a flag affects, such as the input or the update of weights. Most flags
+    have none, some have several.
+    """
 
     NONE = 0
     WORK = enum.auto()
@@ -121,7 +125,7 @@ class RunPart(enum.Flag):
     """Changes the speed but not the trained weights."""
 
 
-# Kinds of values of flags: how text is read, which values are accepted, and what the help says.
+# Kinds of flag values: how text is parsed, which values are valid, and what the help says
 
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
@@ -134,7 +138,8 @@ _HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FlagKind:
-    """A kind of values.
+    """A kind of flag values, such as integers or paths, with functions that parse, check and format
+    the values.
 
     Attributes:
       name, form: type and value in the help, such as "integer" and "N".
@@ -159,7 +164,7 @@ class FlagKind:
 
 
 def boolean_kind() -> FlagKind:
-    """Kind of a switch: true or false."""
+    """Creates the kind of a flag that is true or false."""
     return FlagKind(
         name="boolean",
         form="",
@@ -171,7 +176,9 @@ def boolean_kind() -> FlagKind:
 
 
 def numeric_kind(of: type[int] | type[float], **bounds: float) -> FlagKind:
-    """Kind of integers or finite numbers within bounds. The default maximum is TensorFlow's."""
+    """Creates the kind of integers or finite numbers within the given bounds. The default maximum
+    is the largest int32 or float32.
+    """
     whole = of is int
     return FlagKind(
         name="integer" if whole else "number",
@@ -189,7 +196,7 @@ def numeric_kind(of: type[int] | type[float], **bounds: float) -> FlagKind:
 
 
 def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = "") -> FlagKind:
-    """Kind of texts: any text, one of several names, or comma-separated paths."""
+    """Creates the kind of texts: any text, one of the given choices, or comma-separated paths."""
 
     def stored(value: Any) -> Any:
         if not isinstance(value, str):
@@ -215,7 +222,9 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
 
 
 def parsed_kind(type: type, parser: Callable[[str], Any]) -> FlagKind:
-    """Kind of parsed values. Their attribute `source` is the text that was parsed."""
+    """Creates the kind of values that a parser returns. Their attribute `source` must be the text
+    that was parsed.
+    """
     return FlagKind(
         name="string",
         form="TEXT",
@@ -227,7 +236,9 @@ def parsed_kind(type: type, parser: Callable[[str], Any]) -> FlagKind:
 
 
 def tuple_kind(of: FlagKind, separator: str = ",") -> FlagKind:
-    """Kind of tuples. A text without the separator is a tuple with one value."""
+    """Creates the kind of tuples of values. A text without the separator becomes a tuple with one
+    value.
+    """
 
     def has(value: Any) -> bool:
         return isinstance(value, tuple) and all(map(of.has, value))
@@ -254,7 +265,9 @@ def tuple_kind(of: FlagKind, separator: str = ",") -> FlagKind:
 
 
 def union_kind(*kinds: FlagKind) -> FlagKind:
-    """Kind that accepts values of several kinds. The first kind that can read a text is used."""
+    """Creates a kind that accepts the values of several kinds. A text is parsed by the first kind
+    that can parse it.
+    """
 
     def read(text: str) -> Any:
         for kind in kinds[:-1]:
@@ -281,7 +294,7 @@ def union_kind(*kinds: FlagKind) -> FlagKind:
 
 
 def duration_kind() -> FlagKind:
-    """Kind of durations, written with a unit."""
+    """Creates the kind of durations, which are written with a unit, such as 500ms or 10s."""
     words = "a duration such as 500ms, 10s or 2m"
     kind = parsed_kind(Duration, Duration.parse)
     return replace(kind, name="duration", form="TIME", wording=words, accepted=lambda: words)
@@ -305,19 +318,20 @@ def _choices_text(choices: Collection[str]) -> str:
     return "one of " + ", ".join(choice or "''" for choice in choices)
 
 
-# Declaration of flags: one dataclass field per flag.
+# Declaration of flags, with one dataclass field for each flag
 
 T = TypeVar("T")
 
 _METADATA = "cnnbench.flag"
 
-# An empty string in a script, with quotes that the shell does not remove.
+# Scripts with wrong quoting pass an empty value as two quote characters.
 _EMPTY = ("''", '""')
 _BOUNDS = ("minimum", "maximum", "above", "below")
 
 
 def flag(default: Any, help: str, **limits: Any) -> Any:
-    """Declares a flag as a dataclass field. Its annotation determines the kind of values.
+    """Declares a flag as a dataclass field. The annotation of the field determines the kind of
+    values.
 
     If the default is None, the type must be optional. A union such as ``int | Duration`` accepts
     values of several kinds. The limits are attributes of `FlagSpec`.
@@ -327,7 +341,7 @@ def flag(default: Any, help: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FlagSpec:
-    """A declared flag.
+    """The declaration of a flag: its kind of values, default, limits, help and roles.
 
     Attributes:
       kind: how values are read, checked and written.
@@ -389,20 +403,21 @@ class FlagSpec:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """`only_with` as a tuple."""
+        """The conditions for the flag to have an effect: `only_with` as a tuple."""
         return (self.only_with,) if isinstance(self.only_with, str) else self.only_with
 
     @property
     def takes_urls(self) -> bool:
-        """Whether the value may be a URL."""
+        """Whether the value of the flag may be a URL of a TensorFlow file system."""
         return "URL" in self.path
 
     def parse(self, text: str) -> Any:
-        """Converts the text of a command line; does not check the range.
+        """Converts the text of a command line to a value of the flag. Does not check the range.
 
         Empty text for an optional flag (an unset shell variable) is refused unless `empty_is_none`.
         """
-        if "\0" in text:  # Marks words of a flag file. File names cannot contain this character.
+        # File names cannot contain a null character, and error messages must show it.
+        if "\0" in text:
             raise FlagError(
                 self.name, text.replace("\0", "\\0"), "must not contain a null character"
             )
@@ -421,19 +436,21 @@ class FlagSpec:
             raise FlagError(self.name, text, f"must be {self.kind.wording}") from None
 
     def read(self, value: Any) -> Any:
-        """Normalises a value that Python code sets. The value can be a text, as on the command
-        line.
-        """
+        """Normalises a value that Python code has set. A text is parsed as on the command line."""
         if isinstance(value, str) and not self.kind.has(value):
             value = self.parse(value)
         return self.normalise(value)
 
     def normalise(self, value: Any) -> Any:
-        """Converts a value to its stored form. Values of a wrong type are unchanged."""
+        """Converts a value to the form in which it is stored. Values of a wrong type are returned
+        unchanged.
+        """
         return None if value == "" and self.optional else self.kind.stored(value)
 
     def check(self, value: Any) -> None:
-        """Checks type, choices and range of a normalised value. FlagError lists valid values."""
+        """Checks the type, choices and range of a normalised value. If the value is invalid, raises
+        FlagError with the valid values.
+        """
         if value is None and self.optional:
             return
         if not self.kind.has(value):
@@ -446,42 +463,50 @@ class FlagSpec:
                     keep_temporary_folders(path)
 
     def plain(self, value: Any) -> Any:
-        """The value as stored in records. Parsed values are stored as their original text."""
+        """Converts a value to the form in which records store it. For parsed values, this is the
+        original text.
+        """
         return getattr(value, "source", value)
 
     def text(self, value: Any) -> str:
-        """The value as written on the command line; "" for None."""
+        """Formats a value as on the command line; "" for None."""
         value = "" if value is None else self.kind.stored(value)
         return self.kind.text(value) if self.kind.has(value) else str(value)
 
 
 def redeclare_flag(group: type, name: str, **changes: Any) -> Any:
-    """Declares a flag of another dataclass again, with a different default, limits or help."""
+    """Declares a flag of another dataclass again, with changes to its default, limits or help."""
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)
     default = changes.pop("default", field.default)
     return flag(default, **{**field.metadata[_METADATA], **changes})
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """The distinct words of a comma-separated list."""
+    """Splits a comma-separated list into its words, without duplicates and empty words."""
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
-    """The flags that a dataclass declares, in order. Inherited flags come first."""
+    """Returns the declarations of all flags in a dataclass, in order. Inherited flags come
+    first.
+    """
     hints = typing.get_type_hints(group)
     return tuple(_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
 
 def names_of_flags(specs: Iterable[FlagSpec], of: FlagRole | RunPart) -> tuple[str, ...]:
-    """Names of the flags that have a role or one of the parts, in the order of declaration."""
+    """Names of the flags that have the given role, or that affect one of the given parts of a run,
+    in the order of declaration.
+    """
     if isinstance(of, FlagRole):
         return tuple(spec.name for spec in specs if spec.role is of)
     return tuple(spec.name for spec in specs if spec.part & of)
 
 
 def split_options(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
-    """Splits flag values into the options of a command and the values of other flags (of runs)."""
+    """Splits flag values into the options of a command and the values of all other flags, which
+    belong to runs.
+    """
     own = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     return (
         options(**{name: value for name, value in values.items() if name in own}),
@@ -490,12 +515,14 @@ def split_options(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[
 
 
 def flag_texts(values: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
-    """Values of flags by name, as written on the command line."""
+    """Formats flag values as on the command line, by name of the flag."""
     return {name: specs[name].text(value) for name, value in values.items()}
 
 
 def flag_sections(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:
-    """The flags by section. `titles` maps the first flag of each section to the section's title."""
+    """Groups the flags of a dataclass into the sections of the help. `titles` maps the first flag
+    of each section to the section's title.
+    """
     title, by_section = "", dict.fromkeys(titles.values(), tuple[FlagSpec, ...]())
     for spec in specs_of(group):
         title = titles.get(spec.name, title)
@@ -518,7 +545,7 @@ def _flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
 
 
 def _kind_of_type(of: Any, limits: Mapping[str, Any]) -> FlagKind:
-    """The kind of values of a type annotation, with the limits that apply to it."""
+    """The kind of values that belongs to a type annotation, with the limits of the flag."""
     if typing.get_origin(of) is tuple:
         return tuple_kind(
             _kind_of_type(typing.get_args(of)[0], limits), limits.get("separator", ",")

@@ -1,4 +1,6 @@
-"""Flags as text: ``--help`` of every command, and docs/flags.md, which this module prints."""
+"""Formats flags as text: ``--help`` of every command, and docs/flags.md, which this module
+prints.
+"""
 
 from __future__ import annotations
 
@@ -61,25 +63,28 @@ the flags mean and runs nothing.
 """
 
 _OTHERS: tuple[Section, ...] = (
-    ("Without meaning in TensorFlow 2 (accepted, change nothing)", specs_of(ObsoleteParams)),
-    ("Of absl.app (without effect, except the first)", ABSL),
+    ("Obsolete flags (accepted, without effect in TensorFlow 2)", specs_of(ObsoleteParams)),
+    ("Flags of absl.app (without effect, except the first flag)", ABSL),
 )
 
 _HEAD = """\
 # Flags
 
-Made from the declarations in `cnnbench/flags/` by `python -m cnnbench.flags.help`; do not edit.
+This page is generated from `cnnbench/flags/` by `python -m cnnbench.flags.help`; do not edit it.
 
-Write `--flag=value` or `--flag value`, with one dash or two; for a boolean also `--flag` and
-`--noflag`. `--flagfile=FILE` reads flags from a file, one per line. Of repeated flags the last
-one counts. Paths are local and may be written as `file:///PATH`; "a path or a URL" says that URLs
-of TensorFlow's file systems, such as `gs://bucket/folder`, are taken too ([data.md](data.md#urls)).
-[migrating.md](migrating.md) lists what differs from tf_cnn_benchmarks.
+Write `--flag=value` or `--flag value`, with one dash or two. Boolean flags can also be written as
+`--flag` and `--noflag`. `--flagfile=FILE` reads flags from a file, one per line. If you repeat a
+flag, the last value is used. Paths are local and may be written as `file:///PATH`. Flags with the
+valid values "a path or a URL" also accept URLs of TensorFlow's file systems, such as
+`gs://bucket/folder` ([data.md](data.md#urls)). [migrating.md](migrating.md) lists the differences
+from tf_cnn_benchmarks.
 """
 
 
 def flag_sections_of_run() -> tuple[Section, ...]:
-    """The flags of a run by group. Includes flags of loaded plug-ins, but no obsolete flags."""
+    """The flags of a run in sections with titles. Flags of loaded plug-ins are included, obsolete
+    flags are not.
+    """
     return tuple(
         (
             title,
@@ -90,12 +95,16 @@ def flag_sections_of_run() -> tuple[Section, ...]:
 
 
 def all_sections() -> tuple[Section, ...]:
-    """The flags of a run by group. Obsolete flags and flags of absl.app come last."""
+    """All flags of a run in sections with titles. Obsolete flags and flags of absl.app come
+    last.
+    """
     return (*flag_sections_of_run(), *_OTHERS)
 
 
 def commands_overview(commands: Mapping[str, str]) -> str:
-    """The overview, on one screen: the commands with descriptions, and the most used flags."""
+    """The overview that fits on one screen: all commands with descriptions, and the most used flags
+    of runs.
+    """
     width = max(map(len, commands))
     flag_width = max(map(len, _SHORT))
     return "\n".join(
@@ -114,7 +123,8 @@ def commands_overview(commands: Mapping[str, str]) -> str:
 
 
 def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
-    """The help of a run: first the most used flags, then the others by group.
+    """The text of ``cnnbench run --help``: first the most used flags, then all other flags by
+    section.
 
     `obsolete` appends obsolete flags and those of absl.app.
     """
@@ -128,12 +138,16 @@ def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
 
 
 def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
-    """The help of a command other than a run. `end` (for example, exit codes) follows the flags."""
+    """The help text of a command other than ``cnnbench run``. `end` (for example, exit codes)
+    follows the flags.
+    """
     return "\n".join(part for part in (about, flags_help(flags), end) if part)
 
 
 def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
-    """Flags by section. `width` is in columns; None means the terminal's width, at most 100."""
+    """Formats the flags of each section for a terminal. `width` is in columns; None means the
+    terminal's width, at most 100.
+    """
     columns = width or min(shutil.get_terminal_size().columns, 100)
     return "\n".join(
         "\n".join([f"{title}:", *(_flag_help_entry(spec, columns) for spec in specs), ""])
@@ -142,7 +156,7 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
 
 
 def xml_help(flags: Iterable[Section]) -> str:
-    """Flags in absl's XML format. Section titles are written as the names of files."""
+    """Formats flags in absl's XML format. Section titles are written in place of file names."""
     values = absl_flags.FlagValues()
     for title, specs in flags:
         for spec in specs:
@@ -155,7 +169,7 @@ def xml_help(flags: Iterable[Section]) -> str:
             if spec.kind.name in ("integer", "number"):
                 limits = {"lower_bound": spec.minimum, "upper_bound": spec.maximum}
             default = None if spec.default is None else spec.text(spec.default)
-            # Sub-commands of data share flags.
+            # Several sub-commands of `cnnbench data` declare the same flag.
             own = {"flag_values": values, "module_name": title, "allow_override": True}
             own["short_name"] = spec.short or None
             define(spec.name, default, help=spec.help, **limits, **own)
@@ -165,7 +179,7 @@ def xml_help(flags: Iterable[Section]) -> str:
 
 
 def markdown() -> str:
-    """The text of docs/flags.md."""
+    """Returns the text of the page docs/flags.md."""
     return "\n".join([_HEAD, *(_flag_table(title, specs) for title, specs in all_sections())])
 
 

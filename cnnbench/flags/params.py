@@ -1,7 +1,7 @@
-"""All flags of a run as one value, the flags that identify a run, and obsolete flags.
+"""All flags of a run as one value (`Params`), the flags that identify a run, and obsolete flags.
 
-Obsolete flags have no effect. If the value is not the old default, a notice names the alternatives
-(`help`).
+Obsolete flags of tf_cnn_benchmarks are accepted and have no effect. If the value of one is not its
+old default, a notice names the alternatives (`help`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.optimizers.registry import Constant
 
-# Obsolete and renamed flags of tf_cnn_benchmarks and its forks, because job files still use them.
+# Job files still use obsolete and renamed flags of tf_cnn_benchmarks and its forks.
 
 T = TypeVar("T")
 
@@ -48,7 +48,9 @@ _OPENMP = "TensorFlow's CPU kernels run on TensorFlow's own threads; use --num_i
 
 @dataclass(frozen=True, kw_only=True)
 class ObsoleteParams:
-    """Flags without effect in TensorFlow 2. They are not part of ``Params``."""
+    """Flags of tf_cnn_benchmarks that are accepted but have no effect in TensorFlow 2. They are not
+    part of ``Params``.
+    """
 
     batch_group_size: int = flag(1, "Use --datasets_prefetch_buffer_size.")
     use_datasets: bool = flag(True, "To measure without input by tf.data, leave out --data_dir.")
@@ -165,7 +167,7 @@ REMOVED: Mapping[str, str] = {
 
 
 def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -> tuple[str, ...]:
-    """Returns one line for every flag of `OBSOLETE` that differs from its default.
+    """Returns a notice for every given flag without effect, unless its value is the default.
 
     FlagError for an invalid value. Without `of_run`, also for --only_check_args.
     """
@@ -188,12 +190,14 @@ def _no_effect_text(spec: FlagSpec) -> str:
 
 
 def renamed_notices(names: Container[str]) -> tuple[str, ...]:
-    """One line for every old name of a flag."""
+    """Returns a notice for every flag that was given by its old name."""
     return tuple(f"--{old} was renamed to --{new}" for old, new in RENAMED.items() if old in names)
 
 
 def accepts_retired(params: type[T]) -> type[T]:
-    """Class decorator: accepts obsolete parameters and old names, with a warning."""
+    """Class decorator for parameters: obsolete flags and old names of flags are accepted as
+    arguments, with a warning.
+    """
     init = params.__init__
 
     @functools.wraps(init)
@@ -216,7 +220,7 @@ def accepts_retired(params: type[T]) -> type[T]:
     return params
 
 
-# All parameters of a run as one immutable value.
+# All flags of a run as one immutable value
 
 G = TypeVar("G")
 
@@ -234,7 +238,7 @@ class Params(
     RuntimeParams,
     OutputParams,
 ):
-    """Every parameter of a run. Each field is the flag of the same name.
+    """All parameters of a run. Each field is the flag of the same name.
 
     Values are normalised (device names in lower case, numbers as floats, ``use_fp16`` equal to
     ``precision == "fp16"``), and text for other types is parsed as on the command line.
@@ -249,7 +253,8 @@ class Params(
 
     added_constants: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
 
-    if TYPE_CHECKING:  # The constants of optimizers are fields, and text is parsed.
+    # Type checkers must accept constants of optimizers, and texts instead of parsed values.
+    if TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None: ...
 
@@ -265,24 +270,27 @@ class Params(
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":
             object.__setattr__(self, "precision", "fp16")
-        if self.job_name == PS and self.num_gpus == 0:  # as in job files of tf_cnn_benchmarks
+        # Job files of tf_cnn_benchmarks pass --num_gpus=0 to parameter servers.
+        if self.job_name == PS and self.num_gpus == 0:
             object.__setattr__(self, "num_gpus", 1)
 
     def __getattr__(self, name: str) -> Any:
-        """The value of a plug-in's flag. The plug-in may be loaded later than the flags."""
+        """The value of a flag that a plug-in adds. The plug-in may have been loaded after this
+        object was created.
+        """
         if not name.startswith("_") and (spec := flags_of_plugins().get(name)):
             return self.added_constants.get(name, spec.default)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Params:
-        """Creates parameters from a dictionary from `as_dict`. FlagError for text that cannot be
-        parsed.
+        """Creates parameters from a dictionary that `as_dict` returned. FlagError if a text cannot
+        be parsed.
         """
         return cls(**values)
 
     def replace(self, **changes: Any) -> Params:
-        """A copy with changed values. ``precision`` and ``use_fp16`` remain consistent."""
+        """Returns a copy with changed values. ``precision`` and ``use_fp16`` remain consistent."""
         if "precision" in changes:
             changes.setdefault("use_fp16", changes["precision"] == "fp16")
         elif self.precision == "fp16" and changes.get("use_fp16") is False:
@@ -290,12 +298,14 @@ class Params(
         return dataclasses.replace(self, **changes)
 
     def group(self, kind: type[G]) -> G:
-        """The values of the flags that a base class declares."""
+        """The values of the flags that one of the base classes declares, as an instance of that
+        class.
+        """
         names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
         return kind(**{name: getattr(self, name) for name in names})
 
     def as_dict(self) -> dict[str, Any]:
-        """Values by flag name as stored in records, in the order of declaration.
+        """The values of all flags by name, as records store them, in the order of declaration.
 
         Constants that plug-ins add are included if the optimizer or the schedule in use has them.
         """
@@ -325,7 +335,9 @@ FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in spec
 
 
 class _FlagsWithPlugins(Mapping[str, FlagSpec]):
-    """Flags by name: first cnnbench's own flags, then flags that loaded plug-ins add."""
+    """Mapping from names to flags: first the flags of cnnbench, then the flags that loaded plug-ins
+    add.
+    """
 
     def __init__(self, own: Iterable[FlagSpec]) -> None:
         self._own = {spec.name: spec for spec in own}
@@ -351,21 +363,24 @@ _NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
-    """Loads the plug-ins that flag values name, and returns the flags that they add."""
+    """Loads the plug-ins that the flag values name, and returns the flags that all loaded plug-ins
+    add.
+    """
     plugins.load_plugins_of_flags(values)
     for owner, table in REGISTRIES.items():
         if isinstance(values.get(owner), str):
-            table.find(values[owner])  # `find` loads entry points, which may register the value.
+            # `find` loads installed plug-ins (entry points), which may register the name.
+            table.find(values[owner])
     return flags_of_plugins()
 
 
 def _check_constant(owner: str, name: str, constant: Constant) -> None:
-    """Raises UsageError if a plug-in must not add this flag."""
+    """Raises UsageError if a plug-in must not add a flag with this name, help or default."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(constant.help, str):
-        wanted = "lower-case letters, digits and _, and its help a text"
-        raise UsageError(f"the name of a flag has {wanted}, not {name!r}")
+        wanted = "a name of lower-case letters, digits and _, and a text as its help"
+        raise UsageError(f"a flag that a plug-in adds needs {wanted}; its name is {name!r}")
     if name in {*ACCEPTED, *RENAMED, *REMOVED, *plugins.FLAGS, _ADDED} or hasattr(Params, name):
-        raise UsageError(f"--{name} exists; choose another name")
+        raise UsageError(f"the flag --{name} exists already; choose another name")
     flag_of_constant(name, constant, owner, "").check(constant.default)
 
 
@@ -384,12 +399,15 @@ _ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values(
 
 
 def flags_with_identity_share(*counted: IdentityShare) -> tuple[str, ...]:
-    """Names of the flags of which this part belongs to a run's identity."""
+    """Names of the flags whose value, presence or number of items (as given) must be equal in
+    repetitions of a run.
+    """
     return tuple(name for name, role in _ROLES.items() if role.counted in counted)
 
 
 def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
-    """The identity of a run. It is computed from flag values by name, as stored in records.
+    """The flag values that identify a run: two runs with equal values are repetitions of each
+    other. Flag values are given by name, as records store them.
 
     `of_places` includes data, code, machines and devices, so that a run with others is a different
     run. Without it, runs on several machines can have the same identity. Unknown flags of older

@@ -1,4 +1,4 @@
-"""Parsing of command lines into ``Params``."""
+"""Parses command lines into flag values."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _TEXT = absl_flags.ArgumentParser()
 _NEEDS_VALUE = "{0} needs a value: write {0}=value"
 
 BeforePlugins = Callable[[Mapping[str, Any]], object]
-"""Called before plug-ins are loaded that may add flags, with the values of all other flags."""
+"""Called with the values of all known flags, before plug-ins are loaded that may add flags."""
 
 _OF_JOBS = {
     **dict.fromkeys(("workers", "ps", "controller"), "launch, ab, explain and tune"),
-    "towers": "launch; --num_gpus sets those of a worker",
+    "towers": "launch; in a run, --num_gpus is the number of towers of a worker",
 }
 
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """The given flags of a run.
+    """The flags that were given for a run.
 
     Attributes:
       given: values by name, including obsolete flags.
@@ -59,15 +59,15 @@ class ParsedArgs:
 
     @cached_property
     def params(self) -> Params:
-        """Values of all flags. FlagError if --use_fp16 contradicts --precision."""
+        """The values of all flags of the run. FlagError if --use_fp16 contradicts --precision."""
         values = self.given
-        # `Params` would change one flag so that it matches the other.
+        # `Params` would silently change one of the two flags so that it matches the other.
         if {"precision", "use_fp16"} <= values.keys():
             check_fp16(values["precision"], values["use_fp16"])
         return Params(**{name: value for name, value in values.items() if name in SPECS})
 
     def including(self, values: Mapping[str, Any]) -> ParsedArgs:
-        """A copy with additional flags, or with different values of flags."""
+        """Returns a copy with additional flags, or with different values of given flags."""
         all_values = {**self.given, **values}
         return replace(
             self, given={name: all_values[name] for name in ACCEPTED if name in all_values}
@@ -89,32 +89,38 @@ def parse_args(
 
 
 def args_of(values: Mapping[str, Any]) -> ParsedArgs:
-    """The arguments of a run, from flag values by name in the order of the help."""
+    """Creates the parsed arguments of a run from flag values by name, in the order of the help."""
     return ParsedArgs(values, obsolete_notices(values))
 
 
 def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
-    """Loads the plug-ins that flags name.
+    """Loads the plug-ins that the given flags name, and returns the flags that loaded plug-ins add.
 
-    Returns the flags that the plug-ins add. Flags are texts by name.
+    `texts` are the texts of the given flags by name.
     """
     naming = {name: texts[name] for name in (*plugins.FLAGS, *REGISTRIES) if name in texts}
     return load_plugin_flags(_parse_values(naming, SPECS))
 
 
 def load_plugins(argv: Sequence[str]) -> None:
-    """Loads the plug-ins that a command line names. Does not check other words."""
+    """Loads the plug-ins that a command line names. Does not check the other words of the command
+    line.
+    """
     specs = {name: SPECS[name] for name in plugins.FLAGS}
     plugins.load_plugins_of_flags(_parse_values(split_command_line(argv, specs)[0], specs))
 
 
 def values_of(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
-    """Parses flag texts by name, in the order of `specs`. FlagError for an invalid text."""
+    """Parses the texts of flags, by name, into values. The order of the result is that of `specs`.
+    FlagError for an invalid text.
+    """
     return _parse_values({name: [text] for name, text in texts.items()}, specs)
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
-    """Parses a command line without arguments to flag values by name, in the order of ``specs``."""
+    """Parses a command line that consists only of flags. Returns the values by name, in the order
+    of ``specs``.
+    """
     return _read_command_line(argv, {spec.name: spec for spec in specs})[0]
 
 
@@ -123,7 +129,8 @@ def parse_command(
     specs: Iterable[FlagSpec],
     before_plugins: BeforePlugins = lambda values: None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Parses flags and arguments in any order. Returns flag values by name, and the arguments.
+    """Parses a command line with flags and arguments in any order. Returns the flag values by name,
+    and the arguments.
 
     All words after ``--`` are arguments. See `BeforePlugins`.
     """
@@ -135,7 +142,7 @@ def parse_command(
 
 
 def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Splits words at ``--``."""
+    """Splits the words of a command line at ``--`` into the words before and the words after it."""
     at = list(argv).index("--") if "--" in argv else len(argv)
     return argv[:at], argv[at + 1 :]
 
@@ -143,7 +150,8 @@ def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def split_command_line(
     argv: Sequence[str], specs: Mapping[str, FlagSpec]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Splits a command line as absl does. --flagfile is replaced by the flags in the file.
+    """Splits a command line into the texts of the known flags and all other words, as absl does.
+    --flagfile is replaced by the flags in the file.
 
     Args:
       specs: declared flags by name. Old names are also recognised.
@@ -165,12 +173,14 @@ def split_command_line(
             absl_flags.DEFINE_alias(old, new, flags, __name__)
     words = ["cnnbench", *_expand_flag_files(before)]
     try:
-        # Otherwise absl would search for similar names, which takes 0.1 seconds.
+        # Without `known_only`, absl would search for similar names, which takes 0.1 seconds.
         _, *rest = flags(words, known_only=True)
-    except absl_flags.Error as error:  # for example, "Missing value for flag --batch_size"
+    # The text of the error is, for example, "Missing value for flag --batch_size".
+    except absl_flags.Error as error:
         (typed,) = re.findall(r"-+\w+", str(error))
         raise UsageError(_NEEDS_VALUE.format(typed)) from None
-    except ValueError as error:  # for example, "--noxla=3 does not take an argument"
+    # The text of the error is, for example, "--noxla=3 does not take an argument".
+    except ValueError as error:
         raise UsageError(str(error)) from None
     by_name = ((name, flags[name]) for name in flags)
     texts = {
@@ -182,11 +192,11 @@ def split_command_line(
 
 
 def _expand_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
-    """The words, with --flagfile replaced by the flags in the file. `around` are the files that
-    contain the words.
+    """Yields the words of a command line, with each --flagfile replaced by the flags in the file.
 
-    absl's implementation is not used: it would block on a pipe without a writer, only warn about a
-    file that includes itself, and decode by the locale.
+    `around` are the flag files that contain the words. absl's implementation is not used: it would
+    block on a pipe without a writer, only warn about a file that includes itself, and decode by the
+    locale.
     """
     words = iter(words_given)
     for word in words:
@@ -213,7 +223,8 @@ def _expand_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ())
 def _parse_values(
     texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]
 ) -> dict[str, Any]:
-    """Flag values by name, in the order of `specs`. Later values replace earlier ones.
+    """Parses and checks the texts of flags. Returns the values by name, in the order of `specs`. If
+    a flag is given several times, the last value is used.
 
     A flag with `repeated` keeps all values. Earlier texts are also parsed, so that errors are
     reported.
@@ -236,7 +247,8 @@ def _read_command_line(
     only_flags: bool = True,
     before_plugins: BeforePlugins = lambda values: None,
 ) -> tuple[dict[str, Any], Sequence[str], Mapping[str, Sequence[str]]]:
-    """Returns flag values by name in the order of `specs`, arguments, and texts.
+    """Returns the flag values by name in the order of `specs`, the arguments, and the texts of the
+    flags.
 
     They are as in `split_command_line`.
 
@@ -270,7 +282,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _may_add_flags(texts: Mapping[str, Sequence[str]]) -> bool:
-    """Whether the flags name a plug-in file, or an optimizer or schedule from an entry point."""
+    """Whether the given flags name a plug-in, which may add flags of its own."""
     names = ((texts.get(owner, [""])[-1], table) for owner, table in REGISTRIES.items())
     return not texts.keys().isdisjoint(plugins.FLAGS) or any(
         name and name not in table for name, table in names
@@ -293,17 +305,18 @@ def _unknown_flag_message(word: str, known: Mapping[str, FlagSpec]) -> str:
     typed = word.partition("=")[0]
     name = re.sub("^--?", "", typed)
     if name.removeprefix("no") in known:
-        return f"{typed}: only a boolean has a --no form, write --{name[2:]}=value"
+        return f"{typed}: only boolean flags can be written with --no; write --{name[2:]}=value"
     if name in REMOVED:
         return f"{typed} was removed; {REMOVED[name]}"
     if name in _OF_JOBS:
         return f"{typed} is not a flag of a run, but of cnnbench {_OF_JOBS[name]}"
     flag, space, value = name.partition(" ")
-    if space and flag in known:  # A line of a flag file is one word.
-        return f"{typed}: a value in the same word follows an =, write --{flag}={value.strip()}"
+    # A line of a flag file is one word, even if it contains a space.
+    if space and flag in known:
+        return f"{typed} must be followed by = and the value: write --{flag}={value.strip()}"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind.name == "boolean")
     close = nearest_word(name, [*known, *switches])
     of_runs = ACCEPTED.keys() <= known.keys()
-    listed = "cnnbench run --help lists those of runs" if of_runs else "--help lists the others"
-    hint = f"did you mean --{close}?" if close else listed
+    help_command = "cnnbench run --help" if of_runs else "--help"
+    hint = f"did you mean --{close}?" if close else f"{help_command} lists all flags"
     return f"unknown flag {typed}; {hint}"

@@ -89,9 +89,9 @@ run --eval_during_training_at_specified_steps=1,,2 | *=1,,2: must be a comma-sep
 run --eval_during_training_at_specified_epochs=1,x | *=1,x: must be a comma-separated list of numbe
 run --result_json=                           | --result_json=: is empty; give a value or leave
 run --zzzzzz                                 | unknown flag --zzzzzz; cnnbench run --help lists
-run '--num_batches 3'                        | *in the same word follows an =, write --num_batches=3
-compare --zzzzzz                             | unknown flag --zzzzzz; --help lists the others
-run --nonum_gpus                             | --nonum_gpus: only a boolean has a --no form
+run '--num_batches 3'                        | *must be followed by = and the value
+compare --zzzzzz                             | unknown flag --zzzzzz; --help lists all flags
+run --nonum_gpus                             | --nonum_gpus: only boolean flags can be
 run --batch_size                             | --batch_size needs a value: write --batch_size=value
 run --flagfile                               | --flagfile needs a value
 compare -o                                   | -o needs a value: write -o=value
@@ -422,10 +422,10 @@ allreduce --peers=nobody                     | --peers=nobody: there is no 'nobo
 allreduce --device=cpu --num_gpus=3 --peers=hierarchical_copy_all_reduce --quiet_conditions=all \
     | --peers=*leaves out the last of 3
 allreduce --model=resnet1                    | --model=resnet1: unknown
-allreduce --dtype=float16 --wire_dtype=bfloat16 | --wire_dtype=bfloat16: is for float32
-allreduce --wire_dtype=int8                  | --wire_dtype=int8: must be of same, float16, bfloat16
-allreduce --compact_gradient_transfer --wire_dtype=bfloat16 | --compact*=true: means float16
-allreduce --compact_gradient_transfer --dtype=float16 | --compact*=true: is for float32
+allreduce --dtype=float16 --wire_dtype=bfloat16 | --wire_dtype=bfloat16: works only with
+allreduce --wire_dtype=int8                  | --wire_dtype=int8: must be one or more of same
+allreduce --compact_gradient_transfer --wire_dtype=bfloat16 | --compact*=true: means --wire_dtype
+allreduce --compact_gradient_transfer --dtype=float16 | --compact*=true: works only with --dtype
 allreduce --gradient_repacking=1,501         | --gradient_repacking=1,501: must be from 0 to 500
 allreduce --agg_small_grads_max_bytes=64,x   | --agg*=64,x: must be sizes in bytes
 allreduce --gradient_bucket_bytes=           | --gradient_bucket_bytes=: must be sizes in bytes

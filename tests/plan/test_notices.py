@@ -76,7 +76,7 @@ TABLE = """
 --freeze_when_forward_only      | | without --forward_only | --forward_only
 --ml_perf_compliance_logging    | --forward_only | with --eval | DURING
 --ml_perf_compliance_logging    | | logs no eval_accuracy without evaluations | DURING
---allow_nonfinite               | EVAL | it ends for no loss | --forward_only
+--allow_nonfinite               | EVAL | an evaluation never ends because of a loss | --forward_only
 --graph_file=g                  | EVAL | the step of a training | --forward_only
 --distortions                   | | without --data_dir | --data_dir=d
 --augment=randaugment           | | without --data_dir | INPUT

@@ -1,5 +1,5 @@
-"""Flags of ``cnnbench allreduce``. Flags that runs also have use the declarations of the run's
-flags.
+"""The flags of ``cnnbench allreduce``. Flags that `cnnbench run` also has are declared again, with
+changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cnnbench.variable_mgr.modes import MOST_PACKS, Packing
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"
-_TIMED = "not build_only: nothing is timed but building"
+_TIMED = "not build_only: only building is timed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,22 +83,24 @@ class AllReduceParams:
     )
     peers: str = flag(
         "",
-        "Reductions of other projects to measure beside them, comma-separated: "
-        "reduction_to_one_device, hierarchical_copy_all_reduce, nccl_all_reduce, those of "
-        "tf.distribute. TensorFlow's own ring is the spec collective.",
+        "Reductions of other projects to measure for comparison, comma-separated: "
+        "reduction_to_one_device, hierarchical_copy_all_reduce, nccl_all_reduce (all of them from "
+        "tf.distribute). TensorFlow's own ring is the spec collective.",
         part=RunPart.ROWS,
     )
     gradient_repacking: tuple[int, ...] = redeclare_flag(
         VariableUpdateParams,
         "gradient_repacking",
         default=(0,),
-        help="Numbers of packs that the tensors are joined into; 0 for no packing.",
+        help="Numbers of packs into which the tensors are joined, comma-separated. With 0, tensors "
+        "are not packed.",
         maximum=MOST_PACKS,
         part=RunPart.PREDICTED,
     )
     agg_small_grads_max_bytes: str = flag(
         "0",
-        "Sizes up to which small tensors are joined, comma-separated, as in 0,64K; 0 for none.",
+        "Largest sizes of tensors that are joined, in bytes, comma-separated, as in 0,64K. With 0, "
+        "no tensors are joined.",
         part=RunPart.PREDICTED,
     )
     agg_small_grads_max_group: int = redeclare_flag(
@@ -106,13 +108,14 @@ class AllReduceParams:
     )
     gradient_bucket_bytes: str = flag(
         "0",
-        "Sizes of the buckets that consecutive tensors are joined into, comma-separated, as in "
-        "0,4M; 0 for none.",
+        "Sizes of the buckets into which consecutive tensors are joined, in bytes, "
+        "comma-separated, as in 0,4M. With 0, there are no buckets.",
         part=RunPart.PREDICTED,
     )
     wire_dtype: str = flag(
         "same",
-        "Formats that float32 tensors are sent in, comma-separated: same, float16, bfloat16.",
+        "Number formats in which float32 tensors are sent, comma-separated: same (float32), "
+        "float16, bfloat16.",
         known=lambda: (_SAME, *WIRE_DTYPES),
         part=RunPart.PREDICTED,
     )
@@ -123,7 +126,8 @@ class AllReduceParams:
     variable_consistency: str = redeclare_flag(
         VariableUpdateParams,
         "variable_consistency",
-        help="relaxed reduces the tensors of the call before, kept in variables.",
+        help="With relaxed, each call reduces the tensors of the previous call, which are stored "
+        "in variables.",
     )
     network_topology: str = redeclare_flag(VariableUpdateParams, "network_topology")
     all_reduce_group_size: int = redeclare_flag(
@@ -132,14 +136,15 @@ class AllReduceParams:
     communication_hint: str = redeclare_flag(
         VariableUpdateParams,
         "communication_hint",
-        help="How TensorFlow's collectives run: through the hosts in a ring, or by NCCL. auto is "
-        "NCCL between GPUs and the ring between CPUs, and for collective#2.",
+        help="How TensorFlow's collectives communicate: in a ring through the hosts, or with NCCL. "
+        "auto means NCCL between GPUs, and the ring between CPUs and for collective#2.",
     )
     all_reduce_share_memory: bool = redeclare_flag(VariableUpdateParams, "all_reduce_share_memory")
     local_parameter_device: str = redeclare_flag(
         VariableUpdateParams,
         "local_parameter_device",
-        help="Where copy adds: on the compute devices (gpu, whatever --device is) or the host.",
+        help="Where the algorithm copy adds the tensors: on the compute devices (gpu, also if "
+        "--device=cpu) or on the host (cpu).",
     )
 
     # Flags for the devices.
@@ -147,8 +152,8 @@ class AllReduceParams:
         RuntimeParams,
         "num_gpus",
         default=(2,),
-        help="Numbers of compute devices, of each worker in a job, logical CPU devices included; "
-        "one after the other.",
+        help="Numbers of compute devices of each process, comma-separated, including logical CPU "
+        "devices. They are measured one after the other.",
         minimum=1,
     )
     device: str = redeclare_flag(RuntimeParams, "device")
@@ -172,39 +177,43 @@ class AllReduceParams:
     iters_per_step: int = redeclare_flag(
         VariableUpdateParams,
         "iters_per_step",
-        help="Reductions in one call, each after the one before has finished.",
+        help="Number of reductions in one call. Each starts after the previous one has finished.",
         maximum=100_000,
     )
-    num_batches: int = flag(20, "Timed calls of every row.", minimum=1, only_with=_TIMED)
+    num_batches: int = flag(
+        20, "Number of timed calls for each row of the table.", minimum=1, only_with=_TIMED
+    )
     iterations: int | None = flag(
         None, "Another name of --num_batches.", minimum=1, only_with=_TIMED
     )
-    num_warmup_batches: int = flag(2, "Calls before them.", minimum=0, only_with=_TIMED)
+    num_warmup_batches: int = flag(
+        2, "Number of calls before the timed calls of each row.", minimum=0, only_with=_TIMED
+    )
     tf_random_seed: int = redeclare_flag(
         RunParams, "tf_random_seed", help="Seed of the data and of the order of the calls."
     )
     build_only: bool = flag(
         False,
-        "Measure how long it takes to build the reductions instead: tracing, and the first call "
-        "with TensorFlow's graph optimisation. One reduction in a call unless --iters_per_step "
-        "is given.",
+        "Measure only how long it takes to build the reductions: to trace them, and to run the "
+        "first call, which includes TensorFlow's graph optimisation. A call has one reduction, "
+        "unless --iters_per_step is given.",
     )
 
     # Flags for the output.
     verbose: bool = flag(
-        False, "Print build times too, as comment lines.", role=FlagRole.DISPLAY, only_with=_TIMED
+        False, "Also print build times, as comment lines.", role=FlagRole.DISPLAY, only_with=_TIMED
     )
     progress: str = redeclare_flag(OutputParams, "progress")
     result_json: str | None = flag(
         None,
-        "Write all measurements to this file, again after every size.",
+        "Write all measurements to this file. The file is updated after every size.",
         path="file",
         role=FlagRole.OUTPUT,
         part=RunPart.PREDICTED,
     )
     result_csv: str | None = flag(
         None,
-        "Append a row per line of the table to this file.",
+        "Append one row for each row of the table to this file.",
         path="file",
         role=FlagRole.OUTPUT,
         part=RunPart.PREDICTED,
@@ -213,7 +222,7 @@ class AllReduceParams:
     quiet_conditions: str = redeclare_flag(OutputParams, "quiet_conditions")
 
     def as_dict(self) -> dict[str, Any]:
-        """All values by flag name, in the order of declaration."""
+        """The values of all flags by name, in the order of declaration."""
         return {spec.name: getattr(self, spec.name) for spec in ALL_REDUCE_FLAGS}
 
 
@@ -231,12 +240,12 @@ ALL_REDUCE_TITLES = {
 
 
 def params_from_values(values: Mapping[str, Any]) -> AllReduceParams:
-    """Parameters from flag values, as `parse_flags` returns them."""
+    """Creates the parameters from flag values, as `parse_flags` returns them."""
     return split_options(AllReduceParams, values)[0]
 
 
 def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
-    """The specs in --all_reduce_spec; None if the flag is not set."""
+    """Parses the all-reduce algorithms in --all_reduce_spec; None if the flag is not given."""
     if text is None:
         return None
     known = names()
@@ -244,7 +253,7 @@ def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
 
 
 def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
-    """All combinations of the packing flags, without duplicates."""
+    """Returns all combinations of the values of the packing flags, without duplicates."""
     combinations = itertools.product(
         _parse_byte_sizes("agg_small_grads_max_bytes", params),
         _parse_byte_sizes("gradient_bucket_bytes", params),
@@ -277,15 +286,17 @@ def _parse_byte_sizes(name: str, params: AllReduceParams) -> list[int]:
 def _parse_wire_dtypes(params: AllReduceParams) -> list[str | None]:
     text = params.wire_dtype
     wires = list(split_words(text)) or [_SAME]
-    narrow = f"is for float32; --dtype={params.dtype} has 16 bits already"
+    narrow = f"works only with --dtype=float32; {params.dtype} already has 16 bits"
     for wire in wires:
         if wire not in (_SAME, *WIRE_DTYPES):
-            raise FlagError("wire_dtype", text, f"must be of {', '.join((_SAME, *WIRE_DTYPES))}")
+            raise FlagError(
+                "wire_dtype", text, f"must be one or more of {', '.join((_SAME, *WIRE_DTYPES))}"
+            )
         if wire != _SAME and params.dtype != "float32":
             raise FlagError("wire_dtype", text, narrow)
     if params.compact_gradient_transfer:
         if wires != [_SAME]:
-            reason = f"means float16, and --wire_dtype={text}"
+            reason = f"means --wire_dtype=float16, which contradicts --wire_dtype={text}"
             raise FlagError("compact_gradient_transfer", "true", reason)
         if params.dtype != "float32":
             raise FlagError("compact_gradient_transfer", "true", narrow)

@@ -34,9 +34,8 @@ _PARTS = {
 
 
 def _with_constants(group: type[T]) -> type[T]:
-    """Class decorator that adds the constants of optimizers and schedules as fields.
-
-    Apply it before `dataclass`.
+    """Class decorator that adds the constants of all optimizers and learning rate schedules as
+    fields (flags). Apply it before `dataclass`.
     """
     for owner, registry in REGISTRIES.items():
         for name, constant in registry.constants.items():
@@ -53,7 +52,9 @@ def _constant_help(constant: Constant, owner: str, users: str) -> str:
 
 
 def flags_of_plugins() -> dict[str, FlagSpec]:
-    """The flags that loaded plug-ins add, by name: constants of optimizers and schedules."""
+    """The flags that loaded plug-ins add, by name. They set constants of optimizers and learning
+    rate schedules.
+    """
     return {
         name: flag_of_constant(name, constant, owner, registry.users(name))
         for owner, registry in REGISTRIES.items()
@@ -62,7 +63,7 @@ def flags_of_plugins() -> dict[str, FlagSpec]:
 
 
 def flag_of_constant(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
-    """The flag that sets a constant of a plug-in.
+    """Creates the flag that sets a constant of a plug-in's optimizer or learning rate schedule.
 
     Args:
       owner: the flag that selects the optimizer or the schedule.

@@ -11,7 +11,7 @@ from cnnbench.flags.declare import FlagRole, RunPart, flag
 
 
 def _fault_of_quiet_conditions(text: str) -> str:
-    # Imported late, because its imports take 15 ms.
+    # Imported late, because the module's own imports take 15 ms.
     from cnnbench.machine.checks import parse_silenced_conditions
 
     parse_silenced_conditions(text)
@@ -20,9 +20,9 @@ def _fault_of_quiet_conditions(text: str) -> str:
 
 def _fault_of_checkpoint_folder(folder: str) -> str:
     if not folder.isprintable():
-        return "must be printable UTF-8, as TensorFlow takes it"
+        return "must be printable UTF-8, because TensorFlow needs this"
     if set(folder) & set("*?[]\\"):
-        return "must be without * ? [ ] and \\, which TensorFlow takes for a pattern"
+        return "must not contain * ? [ ] or \\, which TensorFlow would treat as a pattern"
     return ""
 
 

@@ -9,11 +9,11 @@ from cnnbench.base.text import StopAt, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagRole, RunPart, flag, names_of_flags, specs_of
 
-_FORM = "takes METRIC:VALUE, as in top_1:0.759 or loss:2.5"
+_FORM = "must be METRIC:VALUE, as in top_1:0.759 or loss:2.5"
 
 
 def parse_stop_at(text: str) -> StopAt:
-    """Parses ``METRIC:VALUE``. FlagError names the invalid part."""
+    """Parses the value of --stop_at, ``METRIC:VALUE``. FlagError names the invalid part."""
     metric, colon, number = (part.strip() for part in text.rpartition(":"))
     if not (metric and colon):
         raise FlagError("stop_at", text, _FORM)
@@ -25,7 +25,9 @@ def parse_stop_at(text: str) -> StopAt:
 
 
 MOST_IMAGES = 2**20
-"""Maximum batch size: a gigabyte even of the smallest images. Detects typing errors early."""
+"""Maximum batch size, so that typing errors are detected early. Even the smallest images would
+take a gigabyte.
+"""
 
 
 _work = partial(flag, part=RunPart.WORK)
@@ -141,7 +143,9 @@ class RunParams:
         "If memory runs out, try again in a new process with half the batch size, until the batch "
         "fits. The record contains the requested batch size and the batch size that was used. "
         "Only for cnnbench run, in one process.",
-        role=FlagRole.NOTE,  # The record's batch_size is the size that was used.
+        # Repetitions are identified by the batch size that was used, which is the record's
+        # batch_size.
+        role=FlagRole.NOTE,
     )
     gradient_accumulation_steps: int = flag(
         1,
@@ -229,7 +233,7 @@ class RunParams:
     allow_nonfinite: bool = flag(
         False,
         "If the loss becomes infinite or NaN, continue the run. Without this flag, the run fails.",
-        only_with="not eval: it ends for no loss",
+        only_with="not eval: an evaluation never ends because of a loss",
     )
     plugin: tuple[str, ...] = flag(
         (),

@@ -16,7 +16,7 @@ MOST_THREADS = 4096
 def _fault_of_indices(text: str) -> str:
     pieces = [piece.strip() for piece in text.split(",") if text]
     if not all(re.fullmatch("[0-9]{1,9}", piece) for piece in pieces):
-        return "must be whole numbers with commas, as in 0,1,3,2"
+        return "must be whole numbers, comma-separated, as in 0,1,3,2"
     return "must name every GPU once" if len({*map(int, pieces)}) < len(pieces) else ""
 
 
@@ -137,9 +137,11 @@ class RuntimeParams:
         "which share of the peak the run reached (MFU). With 0, the record has no MFU, and "
         "cnnbench does not measure the peak of a CPU, which takes one or two seconds.",
         minimum=0,
-        # Smaller values are probably GFLOP/s or TFLOP/s by mistake.
+        # A smaller value was probably meant in GFLOP/s or TFLOP/s.
         fault=lambda peak: (
-            "must be 0 or at least 1e9; it is in FLOP/s, as 312e12" if 0 < peak < 1e9 else ""
+            "must be 0 or at least 1e9, because the unit is FLOP/s, as in 312e12"
+            if 0 < peak < 1e9
+            else ""
         ),
         role=FlagRole.UNTIMED,
         only_with="result_json,result_csv",

@@ -9,7 +9,7 @@ from cnnbench.flags.declare import RunPart, flag
 from cnnbench.variable_mgr.modes import CROSS_DEVICE_OPS
 
 _reduction = partial(flag, part=RunPart.CROSS_DEVICE | RunPart.TUNABLE)
-_DISTRIBUTED = ("data_dir", "not eval: they are for training batches")
+_DISTRIBUTED = ("data_dir", "not eval: a strategy distributes input only for training batches")
 _distribution = partial(flag, part=RunPart.DISTRIBUTION | RunPart.TUNABLE, only_with=_DISTRIBUTED)
 
 

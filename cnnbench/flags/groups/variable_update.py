@@ -109,11 +109,12 @@ class VariableUpdateParams:
         "All-reduce algorithm of replicated and distributed_all_reduce, such as xring#2 or "
         "nccl/rechd; docs/all_reduce.md lists them. distributed_all_reduce also takes "
         "algorithms by size, as in pscpu:32K:xring, with limits in bytes of a gradient as sent. "
-        "Without it, replicated copies to one device.",
+        "If not given, replicated copies all gradients to one device.",
         parser=parse_all_reduce_spec,
         known=names,
         part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE,
-        empty_is_none=True,  # Scripts for tf_cnn_benchmarks write the value like this.
+        # Scripts for tf_cnn_benchmarks pass an empty value.
+        empty_is_none=True,
     )
     all_reduce_group_size: int = _algorithm(
         0,
@@ -123,9 +124,10 @@ class VariableUpdateParams:
     )
     communication_hint: str = _aggregation(
         "auto",
-        "How TensorFlow's collectives run, of collective_all_reduce and of collective in "
-        "--all_reduce_spec: through the hosts in a ring, or by NCCL. auto is NCCL between GPUs and "
-        "the ring between CPUs, and for collective#2. The strategies have --cross_device_ops.",
+        "How TensorFlow's collectives communicate, in the mode collective_all_reduce and with "
+        "collective in --all_reduce_spec: in a ring through the hosts, or with NCCL. auto means "
+        "NCCL between GPUs, and the ring between CPUs and for collective#2. For strategies of "
+        "tf.distribute, use --cross_device_ops.",
         choices=COMMUNICATION_HINTS,
     )
     all_reduce_share_memory: bool = _aggregation(
@@ -154,10 +156,10 @@ class VariableUpdateParams:
     )
     gradient_bucket_bytes: int | None = _aggregation(
         None,
-        "Join consecutive gradients, from the last layer on, into buckets of at most this many "
-        "bytes before reducing them; 0 for none. By default "
-        f"{BUCKET_BYTES} with collective_all_reduce, unless another flag joins gradients, and 0 "
-        "elsewhere.",
+        "Before gradients are reduced, join consecutive gradients, starting with the last layer, "
+        "into buckets of at most this many bytes. With 0, there are no buckets. The default is "
+        f"{BUCKET_BYTES} with collective_all_reduce, unless another flag joins gradients, and 0 in "
+        "all other cases.",
         minimum=0,
     )
     compact_gradient_transfer: bool = _aggregation(
